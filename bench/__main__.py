@@ -1,0 +1,108 @@
+"""`python -m bench [--quick] [--json FILE] [--dir DIR] [name …]`: run and print.
+
+The report is a Markdown table, one line per figure, printed as it is found. The exit code is 0
+also when a bar is missed: that is a finding, not a failure of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+import msgspec
+
+import holdfast
+from bench import appending, callers, processes, reading, starting
+from bench.measure import TIMES, Result
+from bench.plan import FULL, QUICK, Plan
+from holdfast.backends.sqlite.place import filesystem_of
+
+_WIDTHS: Final = (52, 58, 22, 18, 6)
+BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
+    "append": appending.append,
+    "flat": appending.flat,
+    "turn": appending.turn,
+    "callers": callers.callers,
+    "slow-disk": callers.slow_disk,
+    "processes": processes.processes,
+    "resume": reading.resume,
+    "history": reading.history,
+    "list": reading.listing,
+    "size": reading.size,
+    "start": starting.start,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmarks that were asked for."""
+    asked = _parse(arguments)
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.dir) as made:
+        directory = Path(made).resolve()
+        plan = Plan(QUICK if asked.quick else FULL, directory)
+        print(_surroundings(directory, quick=asked.quick))
+        _print_row("what", "figure", "ratio", "bar", "")
+        _print_row(*("-" * width for width in _WIDTHS))
+        for name in asked.names or BENCHMARKS:
+            for result in BENCHMARKS[name](plan):
+                results.append(result)
+                _print(result)
+    missed = sum(result.met is False for result in results)
+    judged = sum(result.met is not None for result in results)
+    print(f"\n{judged - missed} of {judged} bars met, {missed} missed.")
+    if asked.json:
+        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
+    return 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="a smoke run, within a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    parser.add_argument("--dir", type=Path, default=_disk(), help="on which disk to measure")
+    asked = parser.parse_args(arguments)
+    for name in asked.names:
+        if name not in BENCHMARKS:
+            parser.error(f"no benchmark is called {name!r}; there are {', '.join(BENCHMARKS)}")
+    return asked
+
+
+def _disk() -> Path:
+    """Prefer a place that is not in memory."""
+    kept = Path("/var/tmp")  # noqa: S108 - only the parent of a private temporary directory
+    return kept if os.access(kept, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _surroundings(directory: Path, *, quick: bool) -> str:
+    mounts = Path("/proc/self/mountinfo")
+    kind = filesystem_of(directory, mounts.read_text()) if mounts.exists() else None
+    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    return (
+        f"Holdfast {holdfast.__version__}, SQLite {apsw.sqlite_lib_version()}, Python "
+        f"{platform.python_version()}, {platform.system()} {platform.machine()}, "
+        f"{os.cpu_count()} cores, {kind or 'unknown'} file system, load {load}, "
+        f"{time.strftime('%Y-%m-%d')}{', quick' if quick else ''}\n"
+    )
+
+
+def _print(result: Result) -> None:
+    ratio = "" if result.ratio is None else f"{result.ratio:.2f} {TIMES} {result.of}"
+    _print_row(result.what, result.figure, ratio, result.bar, result.verdict)
+
+
+def _print_row(*cells: str) -> None:
+    padded = (cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+    print(f"| {' | '.join(padded)} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

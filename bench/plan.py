@@ -1,0 +1,103 @@
+"""How much a run measures, where it puts its stores, and the stores it has built already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+import holdfast
+from bench import bare, material
+from holdfast import Session, Store
+from holdfast.settings import Durability
+
+KEY = "bench"
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of a run."""
+
+    rounds: int
+    turns_a_round: int
+    histories: tuple[int, ...]
+    callers: tuple[int, ...]
+    turns_of_callers: int
+    process_rounds: int
+    turns_of_process: int
+    starts: int
+    whole_history: int
+    lists: tuple[int, ...]
+
+
+FULL = Sizes(
+    rounds=30,
+    turns_a_round=30,
+    histories=(0, 1_000, 100_000, 1_000_000),
+    callers=(1, 8, 64, 512),
+    turns_of_callers=4_096,
+    process_rounds=5,
+    turns_of_process=200,
+    starts=15,
+    whole_history=100_000,
+    lists=(10_000, 100_000),
+)
+QUICK = Sizes(
+    rounds=6,
+    turns_a_round=20,
+    histories=(0, 1_000, 20_000),
+    callers=(1, 64),
+    turns_of_callers=512,
+    process_rounds=1,
+    turns_of_process=40,
+    starts=3,
+    whole_history=20_000,
+    lists=(10_000,),
+)
+
+
+class Plan:
+    """One run: its sizes, its directory, and what was built there."""
+
+    def __init__(self, sizes: Sizes, directory: Path) -> None:
+        self.sizes = sizes
+        self._directory = directory
+        self._count = 0
+
+    def path(self, name: str) -> Path:
+        """Name a file that is not there yet."""
+        self._count += 1
+        return self._directory / f"{self._count:02}-{name}.db"
+
+    def history(self, messages: int) -> Path:
+        """Give a store with one session (its key is `KEY`) of at least so many messages."""
+        path = self._directory / f"history-{messages}.db"
+        if not path.exists():
+            with holdfast.open(path, durability="process") as store:
+                material.lengthen(store, store.session(KEY), messages)
+        return path
+
+    def bare_history(self, messages: int) -> Path:
+        """Give a bare database with so many rows."""
+        path = self._directory / f"bare-{messages}.db"
+        if not path.exists():
+            connection = bare.connect(path, "process")
+            bare.fill(connection, material.bodies(), messages)
+            connection.close()
+        return path
+
+    def many_sessions(self, sessions: int) -> Path:
+        """Give a store with so many sessions."""
+        path = self._directory / f"sessions-{sessions}.db"
+        if not path.exists():
+            with holdfast.open(path, durability="process") as store:
+                material.add_sessions(store, sessions)
+        return path
+
+
+@contextmanager
+def opened(path: Path, durability: Durability) -> Iterator[tuple[Store, Session]]:
+    """Open a store and its one session."""
+    with holdfast.open(path, durability=durability) as store:
+        yield store, store.session(KEY)

@@ -1,0 +1,22 @@
+"""The async twins. Each runs the same verbs and queries as its sync sibling.
+
+A write is handed over and awaited: no thread waits for it, so a thousand sessions can write at
+once and share their syncs. A cancelled task withdraws a write that has not begun; one that has
+begun goes through whole. A read runs as one operation in a worker thread.
+"""
+
+from holdfast.aio.draft import AsyncDraft
+from holdfast.aio.following import AsyncFollower, AsyncStoreFollower
+from holdfast.aio.session import AsyncSession
+from holdfast.aio.store import AsyncStore, open_async
+from holdfast.aio.turn import AsyncTurn
+
+__all__ = [
+    "AsyncDraft",
+    "AsyncFollower",
+    "AsyncSession",
+    "AsyncStore",
+    "AsyncStoreFollower",
+    "AsyncTurn",
+    "open_async",
+]

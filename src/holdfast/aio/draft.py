@@ -1,0 +1,91 @@
+"""The async twin of `holdfast.draft`."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+
+from holdfast import checks
+from holdfast.aio.handover import run_write, unhurried
+from holdfast.core.drafts import Delta
+from holdfast.draft import DraftState, check_call, check_thought, note_failure
+from holdfast.errors import HoldfastError
+from holdfast.records import JSON, Message, Text, Usage
+from holdfast.runtime import Runtime
+
+
+class AsyncDraft:
+    """The twin of `Draft`."""
+
+    def __init__(self, runtime: Runtime, state: DraftState) -> None:
+        """Begin; `AsyncTurn.stream` makes these."""
+        self._backend = runtime.backend
+        self._state = state
+        self.message: Message | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the message this will become."""
+        return self._state.id
+
+    async def write(self, text: str) -> None:
+        """Add text; see `Draft.write`."""
+        await self._add(Text(checks.check_text(text, "text")))
+
+    async def think(self, text: str, *, signature: str | None = None) -> None:
+        """Add the model's reasoning."""
+        await self._add(check_thought(text, signature))
+
+    async def tool_call(self, id: str, name: str, arguments: JSON = None) -> None:
+        """Add a finished tool call."""
+        await self._add(check_call(id, name, arguments))
+
+    async def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
+        """Say what the reply used."""
+        self._state.spend(usage, cost)
+
+    async def flush(self) -> None:
+        """Store what was written so far, now."""
+        taken = self._state.take()
+        if taken is not None:
+            numbers, verb = taken
+            await run_write(self._backend, verb)
+            self._state.stored(numbers)
+
+    async def close(self, *, status: Literal["complete", "partial"] = "complete") -> Message | None:
+        """Make the reply a message; `None` if nothing was written."""
+        if self._state.over:
+            return self.message
+        closing = self._state.closing(status)
+        if closing is not None:
+            message, verb = closing
+            seq = await run_write(self._backend, verb)
+            self.message = msgspec.structs.replace(message, seq=seq)
+        self._state.finish()
+        return self.message
+
+    async def _add(self, delta: Delta) -> None:
+        if self._state.add(delta):
+            await self.flush()
+
+    async def __aenter__(self) -> Self:
+        """Stream within an `async with` block."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Make the reply a message: partial if the block was left by an exception."""
+        if error is None:
+            await self.close()
+            return
+        try:
+            await unhurried(self.close(status="partial"))
+        except HoldfastError as failed:
+            note_failure(error, failed)

@@ -1,0 +1,107 @@
+"""The async twin of `holdfast.session`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Unpack
+
+from holdfast import codec
+from holdfast.aio.following import AsyncFollower
+from holdfast.aio.handover import run_write
+from holdfast.aio.turn import AsyncTurn
+from holdfast.records import (
+    Content,
+    Head,
+    Message,
+    QueuedInput,
+    Recovered,
+    SessionInfo,
+    TurnInfo,
+    UsageReport,
+)
+from holdfast.session import Session, number_of, runtime_of, to_input
+from holdfast.turn import TurnState
+from holdfast.verbs import appending, reading, sessions, turns
+
+
+class AsyncSession:
+    """The twin of `Session`."""
+
+    def __init__(self, session: Session) -> None:
+        """Name the same session as the sync sibling."""
+        self._session = session
+        self._runtime, self._n = runtime_of(session), number_of(session)
+        self._backend = self._runtime.backend
+        self.id = session.id
+        self.key = session.key
+        self.interrupted = session.interrupted
+
+    def __repr__(self) -> str:
+        """Show the id; keys may be private."""
+        return f"<AsyncSession {self.id}>"
+
+    async def info(self) -> SessionInfo:
+        """Tell who the session is and where it stands."""
+        return await asyncio.to_thread(self._session.info)
+
+    async def head(self) -> Head:
+        """Tell where the history ends."""
+        return await asyncio.to_thread(self._session.head)
+
+    async def append(self, *messages: Message, expect: Head | None = None) -> Head:
+        """Store messages, all or none; each id once."""
+        batch = codec.encode_batch(messages, self._runtime.now())
+        return await run_write(self._backend, appending.append(self._n, batch, expect=expect))
+
+    def turn(
+        self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
+    ) -> AsyncTurn:
+        """Open a turn in an `async with` block."""
+        state = TurnState(self._runtime, self._n, self.id, model=model, run_id=run_id)
+        return AsyncTurn(state, wait=wait)
+
+    async def messages(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        branch: int | None = None,
+    ) -> list[Message]:
+        """Read part of the history, oldest first."""
+        return await asyncio.to_thread(
+            self._session.messages, limit=limit, before=before, after=after, branch=branch
+        )
+
+    async def recover(self) -> Recovered | None:
+        """Close what a crash left open."""
+        return await run_write(self._backend, turns.recover(self._n))
+
+    async def turns(self, *, limit: int | None = None) -> list[TurnInfo]:
+        """Tell how the newest turns went, oldest first."""
+        return await asyncio.to_thread(self._session.turns, limit=limit)
+
+    async def enqueue(self, content: Content | Message) -> QueuedInput:
+        """Store input for the next turn, at once."""
+        message = to_input(content)
+        item = codec.encode(message, self._runtime.now())
+        verb = appending.enqueue(self._n, item, self._runtime.clock.micros())
+        return reading.as_queued(*await run_write(self._backend, verb))
+
+    async def queued(self) -> list[QueuedInput]:
+        """List input that waits, in order."""
+        return await asyncio.to_thread(self._session.queued)
+
+    async def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
+        """Change who the session is."""
+        verb = sessions.update(self._n, sessions.check_changes(changes))
+        await run_write(self._backend, verb)
+        return await self.info()
+
+    async def usage(self) -> UsageReport:
+        """Sum up tokens and cost, by model."""
+        return await asyncio.to_thread(self._session.usage)
+
+    def follow(self, after: Head | None = None) -> AsyncFollower:
+        """Iterate over every message behind `after` as it is written."""
+        return AsyncFollower(self._backend, self._session.follow(after))

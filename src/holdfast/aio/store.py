@@ -1,0 +1,192 @@
+"""The async twin of `holdfast.store`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from holdfast import settings, store
+from holdfast.aio.following import AsyncStoreFollower
+from holdfast.aio.session import AsyncSession
+from holdfast.backends.base import Backend
+from holdfast.records import JSON, BackupReport, Damage, Page, SalvageReport, SessionInfo, Stats
+from holdfast.store import Store
+
+
+class AsyncStore:
+    """The twin of `Store`."""
+
+    def __init__(self, store: Store) -> None:
+        """Use the same store as the sync sibling."""
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return self._store.url
+
+    @property
+    def tenant(self) -> str:
+        """Whose sessions these are."""
+        return self._store.tenant
+
+    @property
+    def backend(self) -> Backend:
+        """The database behind this store."""
+        return self._store.backend
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What was found unreadable since the store was opened."""
+        return self._store.damage
+
+    async def session(
+        self,
+        key: str,
+        *,
+        create: bool = True,
+        scope: str | None = None,
+        title: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        cwd: str | None = None,
+        metadata: dict[str, JSON] | None = None,
+    ) -> AsyncSession:
+        """Open the session with this key as it was left, or make it."""
+        found = await asyncio.to_thread(
+            self._store.session,
+            key,
+            create=create,
+            scope=scope,
+            title=title,
+            agent=agent,
+            model=model,
+            cwd=cwd,
+            metadata=metadata,
+        )
+        return AsyncSession(found)
+
+    async def create(
+        self,
+        *,
+        key: str | None = None,
+        scope: str | None = None,
+        title: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        cwd: str | None = None,
+        metadata: dict[str, JSON] | None = None,
+    ) -> AsyncSession:
+        """Make a new session; `KeyTaken` if another has this key."""
+        made = await asyncio.to_thread(
+            self._store.create,
+            key=key,
+            scope=scope,
+            title=title,
+            agent=agent,
+            model=model,
+            cwd=cwd,
+            metadata=metadata,
+        )
+        return AsyncSession(made)
+
+    async def get(self, ref: str) -> AsyncSession:
+        """Open a session by id, unique id prefix, key, run id or title."""
+        return AsyncSession(await asyncio.to_thread(self._store.get, ref))
+
+    async def latest(
+        self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
+    ) -> AsyncSession | None:
+        """Open the session that was written to last."""
+        found = await asyncio.to_thread(self._store.latest, scope=scope, agent=agent, cwd=cwd)
+        return None if found is None else AsyncSession(found)
+
+    async def sessions(
+        self,
+        *,
+        scope: str | None = None,
+        agent: str | None = None,
+        cwd: str | None = None,
+        text: str | None = None,
+        pinned: bool | None = None,
+        archived: bool | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[SessionInfo]:
+        """List sessions by activity, newest first, a page at a time."""
+        return await asyncio.to_thread(
+            self._store.sessions,
+            scope=scope,
+            agent=agent,
+            cwd=cwd,
+            text=text,
+            pinned=pinned,
+            archived=archived,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def follow(self, since: int = 0) -> AsyncStoreFollower:
+        """Iterate over which sessions are written to, as it happens."""
+        return AsyncStoreFollower(self._store.backend, self._store.follow(since))
+
+    async def blob(self, sha256: str) -> bytes:
+        """Read a file or large part by its hash."""
+        return await asyncio.to_thread(self._store.blob, sha256)
+
+    async def verify(self) -> list[Damage]:
+        """Read everything and report what is damaged."""
+        return await asyncio.to_thread(self._store.verify)
+
+    async def salvage(self, to: str | os.PathLike[str]) -> SalvageReport:
+        """Copy everything readable into a new store."""
+        return await asyncio.to_thread(self._store.salvage, to)
+
+    async def backup(self, to: str | os.PathLike[str]) -> BackupReport:
+        """Copy the store while it is in use, and verify the copy."""
+        return await asyncio.to_thread(self._store.backup, to)
+
+    async def stats(self) -> Stats:
+        """Count what the store holds."""
+        return await asyncio.to_thread(self._store.stats)
+
+    async def flush(self) -> None:
+        """Wait for everything handed over in the background."""
+        await asyncio.to_thread(self._store.flush)
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        await asyncio.to_thread(self._store.close)
+
+    async def __aenter__(self) -> Self:
+        """Use the store within an `async with` block."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+
+@asynccontextmanager
+async def open_async(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    tenant: str = "default",
+    durability: settings.Durability = "power",
+    readonly: bool = False,
+) -> AsyncIterator[AsyncStore]:
+    """Open a store in an `async with` block; see `holdfast.open`."""
+    opened = await asyncio.to_thread(
+        store.open, url, tenant=tenant, durability=durability, readonly=readonly
+    )
+    async with AsyncStore(opened) as twin:
+        yield twin

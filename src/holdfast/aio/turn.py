@@ -1,0 +1,142 @@
+"""The async twin of `holdfast.turn`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from holdfast import checks
+from holdfast.aio.draft import AsyncDraft
+from holdfast.aio.handover import run_write, unhurried
+from holdfast.draft import note_failure
+from holdfast.errors import HoldfastError, Invalid, SessionBusy
+from holdfast.records import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
+from holdfast.turn import TurnState, assistant_message, ending
+from holdfast.verbs import turns
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.25
+
+
+class AsyncTurn:
+    """The twin of `Turn`; use it in an `async with` block."""
+
+    def __init__(self, state: TurnState, *, wait: float) -> None:
+        """Prepare; `AsyncSession.turn` makes these."""
+        self._state = state
+        self._wait = checks.check_seconds(wait, "wait")
+        self._backend = state.runtime.backend
+        self._draft: AsyncDraft | None = None
+        self.recovered: Recovered | None = None
+
+    @property
+    def id(self) -> str:
+        """The turn's name: its session and its number there."""
+        return self._state.id
+
+    async def user(self, content: Content, **fields: Unpack[MessageFields]) -> Message:
+        """Store what the user said."""
+        return await self.add(Message.user(content, **fields))
+
+    async def assistant(
+        self,
+        content: Content = (),
+        *,
+        tool_calls: Sequence[ToolCall] = (),
+        **fields: Unpack[MessageFields],
+    ) -> Message:
+        """Store what the model said."""
+        model = self._state.claim.model
+        return await self.add(assistant_message(content, tool_calls, model, fields))
+
+    async def tool(
+        self,
+        call_id: str,
+        content: str | Sequence[Text | File | Raw],
+        *,
+        error: bool = False,
+        **fields: Unpack[MessageFields],
+    ) -> Message:
+        """Store what a tool answered."""
+        return await self.add(Message.tool(call_id, content, error=error, **fields))
+
+    async def add(self, message: Message) -> Message:
+        """Store any message; give it as it is stored."""
+        return await run_write(self._backend, self._state.add(message))
+
+    async def tool_started(self, call_id: str) -> None:
+        """Record that a tool starts, before it can have an effect."""
+        await run_write(self._backend, self._state.start_tool(call_id))
+
+    async def take_queued(self) -> list[Message]:
+        """Take input that waited, in order; it is in the history when this returns."""
+        taken = await run_write(self._backend, self._state.take_queued())
+        return [self._state.named(message) for message in taken]
+
+    def stream(self, *, model: str | None = None) -> AsyncDraft:
+        """Begin a streamed reply in an `async with` block."""
+        self._draft = AsyncDraft(self._state.runtime, self._state.new_draft(model))
+        return self._draft
+
+    async def cancel(self, reason: str | None = None) -> None:
+        """End the turn as cancelled, keeping what was written."""
+        await self._end("cancelled", reason)
+
+    async def fail(self, error: BaseException | str) -> None:
+        """End the turn as failed, keeping what was written."""
+        await self._end("failed", error if isinstance(error, str) else ending(error)[1])
+
+    async def _end(self, state: turns.Ending, error: str | None) -> None:
+        self._state.check()
+        if self._state.draft is not None and self._draft is not None:
+            await self._draft.close(status="partial")
+        await run_write(self._backend, self._state.end(state, error))
+        self._state.over = True
+
+    async def _open(self) -> turns.Opened:
+        deadline = time.monotonic() + self._wait
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await run_write(self._backend, turns.open_turn(self._state.claim))
+            except SessionBusy:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                await asyncio.sleep(min(left, pause))
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def __aenter__(self) -> Self:
+        """Open the turn, recovering first what a crash left open."""
+        if self._state.number:
+            raise Invalid("a turn is used once; open another with session.turn().")
+        try:
+            opened = await self._open()
+        except asyncio.CancelledError:
+            # The opening may have gone through meanwhile: then nobody would ever end it.
+            await unhurried(run_write(self._backend, turns.abandon(self._state.claim)))
+            raise
+        self._state.opened(opened)
+        self.recovered = opened.recovered
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Seal the turn, or record the exception and let it through."""
+        if self._state.over:
+            return
+        try:
+            await unhurried(self._end(*ending(error)))
+        except HoldfastError as failed:
+            if error is None:
+                raise
+            note_failure(error, failed)
+        finally:
+            self._state.over = True

@@ -1,0 +1,420 @@
+"""The seam: what one database needs to implement.
+
+A *verb* is a function over a `Transaction`: it reads, decides, and only then writes. A *query* is a
+function over a `Snapshot`. A backend runs them; it does not know what they mean. Verbs may be run
+again from the start (after a failed batch, after a lost connection), so each is idempotent by the
+ids it was made with.
+
+A backend keeps four promises. A write that returned is durable. Verbs see each other's effects one
+after the other, from whatever thread or process they come. A verb that raises leaves nothing
+behind. A snapshot sees every write that was acknowledged before it began.
+
+Sessions and branches are numbered by the backend; these numbers never leave the library.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.core.branches import Path, Segment
+from holdfast.records import (
+    BackupReport,
+    Damage,
+    Holder,
+    Relation,
+    SalvageReport,
+    Stats,
+    TitleBy,
+    ToolOutcome,
+    TurnState,
+    Usage,
+)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a session is. `goal` and `metadata` are JSON, times microseconds."""
+
+    n: int
+    id: str
+    key: str | None
+    scope: str | None
+    agent: str | None
+    title: str | None
+    title_by: TitleBy | None
+    model: str | None
+    cwd: str | None
+    created_at: int
+    pinned: bool
+    archived: bool
+    trashed_at: int | None
+    goal: bytes | None
+    metadata: bytes
+    parent: str | None
+    relation: Relation | None
+
+
+class HeadRow(msgspec.Struct, frozen=True):
+    """Where a session stands: the row that every append reads and rewrites.
+
+    `open_turn` is the number of the open turn and the fence of its holder: turns are numbered
+    upwards, so whoever comes later has the higher number, and a write by anybody else is refused.
+    """
+
+    session: int
+    branch: int
+    branch_no: int
+    seq: int
+    turns: int
+    open_turn: int | None
+    updated_at: int
+    activity: int
+    usage: Usage
+    cost: int
+    preview: str | None
+    preview_rank: int
+    queued: int
+
+
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored message: its place, and its bytes."""
+
+    seq: int
+    id: str
+    turn: int | None
+    crc: int
+    body: bytes
+
+
+class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn. `token` is its holder's own mark, `first_seq` the head it began behind."""
+
+    session: int
+    number: int
+    token: str
+    state: TurnState
+    run_id: str | None
+    model: str | None
+    holder: Holder
+    lease_until: int
+    first_seq: int
+    started_at: int
+    ended_at: int | None
+    usage: Usage
+    cost: int
+    error: str | None
+
+
+class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the tool ledger."""
+
+    session: int
+    turn: int
+    call_id: str
+    name: str | None
+    outcome: ToolOutcome
+    started_at: int | None
+    ended_at: int | None
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """Input that waits."""
+
+    number: int
+    id: str
+    created_at: int
+    body: bytes
+    blobs: tuple[tuple[str, bytes], ...]
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """What one model used in a session on one day (days since 1970, UTC)."""
+
+    day: int
+    model: str | None
+    usage: Usage
+    cost: int
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions to list: those equal in every field that is not `None`."""
+
+    scope: str | None = None
+    agent: str | None = None
+    cwd: str | None = None
+    text: str | None = None
+    pinned: bool | None = None
+    archived: bool | None = None
+    trashed: bool = False
+    delegates: bool = True
+
+    def matches(self, row: SessionRow, head: HeadRow) -> bool:
+        """Say whether a session belongs in the list."""
+        wanted = (
+            (self.scope, row.scope),
+            (self.agent, row.agent),
+            (self.cwd, row.cwd),
+            (self.pinned, row.pinned),
+            (self.archived, row.archived),
+        )
+        return (
+            all(value is None or value == there for value, there in wanted)
+            and self.trashed == (row.trashed_at is not None)
+            and (self.delegates or row.relation != "delegate")
+            and (self.text is None or _shows(self.text, row.title, head.preview, row.key))
+        )
+
+
+def _shows(text: str, *shown: str | None) -> bool:
+    return any(text.lower() in (value or "").lower() for value in shown)
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """Stands in a list for a session whose rows cannot be read."""
+
+    activity: int
+    why: str
+
+
+Listed: TypeAlias = tuple[SessionRow, HeadRow] | Unreadable
+
+
+class Snapshot(Protocol):
+    """Reads, all of one moment."""
+
+    def now(self) -> int:
+        """Tell the database's time in microseconds."""
+        ...
+
+    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
+        """Find a session by its key or id."""
+        ...
+
+    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions whose id starts with `prefix`, or whose title is `title`; up to 20."""
+        ...
+
+    def find_run(self, run_id: str) -> list[SessionRow]:
+        """Find the sessions that have a turn of this run."""
+        ...
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity."""
+        ...
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read where a session stands."""
+        ...
+
+    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+        """List by activity, newest first, those with a lower activity number than `before`."""
+        ...
+
+    def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
+        """List what was written to: (activity, session id, branch number there, seq), in order."""
+        ...
+
+    def path(self, branch: int) -> Path:
+        """Give the way a branch's history runs."""
+        ...
+
+    def branch(self, session: int, number: int) -> tuple[int, int] | None:
+        """Find a session's branch by its number there: (branch, its last seq)."""
+        ...
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Read ranges, in order; each with the id of the session that wrote it."""
+        ...
+
+    def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a history; each with the id of the session that wrote it."""
+        ...
+
+    def count_of_turn(self, path: Path, turn: TurnRow) -> int:
+        """Count the messages of a turn."""
+        ...
+
+    def turn(self, session: int, number: int) -> TurnRow | None:
+        """Read one turn."""
+        ...
+
+    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
+        """Read the newest turns, oldest first."""
+        ...
+
+    def tools(self, session: int, turn: int) -> list[ToolRow]:
+        """Read the ledger of a turn, in call order."""
+        ...
+
+    def draft(self, session: int, turn: int) -> list[bytes]:
+        """Read the records of an open draft: the opening, then the chunks."""
+        ...
+
+    def queue(self, session: int) -> list[QueueRow]:
+        """Read waiting input in order."""
+        ...
+
+    def usage(self, session: int) -> list[UsageRow]:
+        """Read usage by day and model."""
+        ...
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Read a blob."""
+        ...
+
+
+class Transaction(Snapshot, Protocol):
+    """Reads and writes that happen together or not at all."""
+
+    def add_session(self, row: SessionRow) -> int:
+        """Store a new session with an empty first branch; give its number (`row.n` is ignored)."""
+        ...
+
+    def put_session(self, row: SessionRow) -> None:
+        """Replace a session's identity."""
+        ...
+
+    def put_head(self, row: HeadRow) -> None:
+        """Replace a session's head; its activity becomes the highest, whatever `row` says."""
+        ...
+
+    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
+        """Store messages at their places."""
+        ...
+
+    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
+        """Store a blob once, and that this message needs it."""
+        ...
+
+    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+        """Note that a message needs a stored blob; false if there is none."""
+        ...
+
+    def add_usage(self, session: int, row: UsageRow) -> None:
+        """Add to a session's usage by day and model."""
+        ...
+
+    def put_turn(self, row: TurnRow) -> None:
+        """Store or replace a turn."""
+        ...
+
+    def put_tool(self, row: ToolRow) -> None:
+        """Store or replace a line of the ledger."""
+        ...
+
+    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
+        """Store or replace one record of a draft."""
+        ...
+
+    def drop_draft(self, session: int, turn: int) -> None:
+        """Remove a draft that became a message."""
+        ...
+
+    def add_queued(self, session: int, row: QueueRow) -> None:
+        """Put input at the end of the queue (`row.number` is ignored)."""
+        ...
+
+    def drop_queued(self, session: int, number: int) -> None:
+        """Remove input that became a message."""
+        ...
+
+
+Verb: TypeAlias = Callable[[Transaction], T]
+Query: TypeAlias = Callable[[Snapshot], T]
+
+
+class Pending(Protocol[T_co]):
+    """A write that was handed over."""
+
+    def result(self) -> T_co:
+        """Wait for it; give its result or raise its error."""
+        ...
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Call this from the writer's thread once it is done, or at once if it is."""
+        ...
+
+    def outcome(self) -> T_co:
+        """Give the result of what is done, or raise its error."""
+        ...
+
+    def give_up(self) -> bool:
+        """Withdraw it if it has not begun; false if it has."""
+        ...
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line of a health report."""
+
+    name: str
+    value: str
+    ok: bool = True
+    hint: str | None = None
+
+
+class Backend(ABC):
+    """One database, opened for one tenant."""
+
+    url: str
+    tenant: str
+    readonly: bool
+    lease: float
+    deadline: float
+
+    @abstractmethod
+    def read(self, query: Query[T]) -> T:
+        """Run a query on a snapshot."""
+
+    @abstractmethod
+    def write(self, verb: Verb[T]) -> T:
+        """Run a verb; durable when this returns."""
+
+    @abstractmethod
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        """Hand a verb over and go on."""
+
+    @abstractmethod
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until something was written since `seen`; give the number of now.
+
+        Start with `seen=-1`, which returns at once. A backend that was closed returns at once.
+        """
+
+    @abstractmethod
+    def verify(self) -> list[Damage]:
+        """Read everything and report what is damaged."""
+
+    @abstractmethod
+    def salvage(self, to: str) -> SalvageReport:
+        """Copy everything readable into a new store."""
+
+    @abstractmethod
+    def backup(self, to: str) -> BackupReport:
+        """Copy the whole store while it is in use, and verify the copy."""
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """Count what is there."""
+
+    @abstractmethod
+    def health(self) -> list[Check]:
+        """Say how the database is set up, for `doctor`."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Wait for all writes that were handed over."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what was handed over and let go of the database."""

@@ -1,0 +1,622 @@
+"""The reference: a store that lives in this process and ends with it.
+
+A table is a dict, a row is a frozen value. Each opening is an empty store of its own, for one
+tenant. One lock makes verbs and queries happen one after the other. A transaction changes dicts
+only through `_set` and `_drop`, which note how to undo the change before they make it; a verb that
+raises is undone backwards, so nothing of it is left.
+
+Undoing puts a dropped row back at the end of its dict. Therefore no answer takes its order from a
+dict from which single rows are dropped: those are sorted by their numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, Generic, NoReturn, TypeVar
+
+import msgspec
+
+from holdfast import codec
+from holdfast.backends.base import (
+    Backend,
+    Check,
+    HeadRow,
+    Listed,
+    Listing,
+    MessageRow,
+    Pending,
+    Query,
+    QueueRow,
+    SessionRow,
+    ToolRow,
+    TurnRow,
+    UsageRow,
+    Verb,
+)
+from holdfast.backends.interrupts import undisturbed
+from holdfast.clock import Clock
+from holdfast.core.branches import Path, Segment, extend, lies_on
+from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
+from holdfast.records import BackupReport, Damage, SalvageReport, Stats, Usage
+from holdfast.settings import Location
+
+T = TypeVar("T")
+K = TypeVar("K")
+K2 = TypeVar("K2")
+V = TypeVar("V")
+_MOST_FOUND: Final = 20
+
+
+class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch starts behind `fork_seq` of its parent. The active one ends at the head."""
+
+    session: int
+    number: int
+    parent: int | None
+    fork_seq: int
+    last_seq: int | None
+
+
+class Tables(msgspec.Struct):
+    """All there is in a store."""
+
+    numbers: dict[str, int] = {}  # the last one given out, by what it counts
+    sessions: dict[int, SessionRow] = {}
+    by_id: dict[str, int] = {}
+    by_key: dict[str, int] = {}  # but for what is in the trash
+    heads: dict[int, HeadRow] = {}
+    branches: dict[int, BranchRow] = {}
+    messages: dict[int, dict[int, MessageRow]] = {}  # branch: seq
+    places: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
+    turns: dict[int, dict[int, TurnRow]] = {}  # session: number
+    tools: dict[tuple[int, int], dict[str, ToolRow]] = {}  # (session, turn): call id, in call order
+    drafts: dict[tuple[int, int], dict[int, bytes]] = {}  # (session, turn): number
+    queue: dict[int, dict[int, QueueRow]] = {}  # session: number
+    usage: dict[int, dict[tuple[int, str | None], UsageRow]] = {}  # session: (day, model)
+    blobs: dict[str, bytes] = {}  # by SHA-256
+    blob_uses: dict[tuple[int, int, str], None] = {}  # (branch, seq, SHA-256)
+
+
+class MemorySnapshot:
+    """Reads. Whoever holds the lock sees one moment."""
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        """Read these tables."""
+        self._tables = tables
+        self._clock = clock
+
+    def now(self) -> int:
+        """Tell the time: the store's clock is this process's."""
+        return self._clock.micros()
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
+        """Find a session by its key or id. One in the trash has no key."""
+        tables = self._tables
+        n = tables.by_id.get(id or "") if key is None else tables.by_key.get(key)
+        return None if n is None else tables.sessions[n]
+
+    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions whose id starts with `prefix`, or whose title is `title`."""
+        rows = self._tables.sessions.values()
+        if prefix is not None:
+            found = sorted((r for r in rows if r.id.startswith(prefix)), key=lambda r: r.id)
+        else:
+            found = sorted((r for r in rows if _is_titled(r, title)), key=lambda r: r.n)
+        return found[:_MOST_FOUND]
+
+    def find_run(self, run_id: str) -> list[SessionRow]:
+        """Find the sessions that have a turn of this run."""
+        found = (
+            n
+            for n, turns in sorted(self._tables.turns.items())
+            if any(turn.run_id == run_id for turn in turns.values())
+        )
+        return [self._tables.sessions[n] for n in islice(found, _MOST_FOUND)]
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity."""
+        return self._tables.sessions.get(n)
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read where a session stands."""
+        return self._tables.heads.get(n)
+
+    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+        """List by activity, newest first."""
+        found = (
+            (self._tables.sessions[head.session], head)
+            for head in reversed(self._by_activity())
+            if before is None or head.activity < before
+        )
+        return list(islice((pair for pair in found if listing.matches(*pair)), limit))
+
+    def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
+        """List what was written to, in order."""
+        newer = [head for head in self._by_activity() if head.activity > number]
+        return [
+            (head.activity, self._tables.sessions[head.session].id, head.branch_no, head.seq)
+            for head in newer[:limit]
+        ]
+
+    def _by_activity(self) -> list[HeadRow]:
+        return sorted(self._tables.heads.values(), key=lambda head: head.activity)
+
+    # ---------------------------------------------------------------------------- messages
+
+    def path(self, branch: int) -> Path:
+        """Give the way a branch's history runs."""
+        chain: list[tuple[int, BranchRow]] = []
+        current: int | None = branch
+        while current is not None:
+            row = self._tables.branches.get(current)
+            if row is None:
+                raise Damaged(f"branch {current} is missing; run store.verify().")
+            chain.append((current, row))
+            current = row.parent
+        found: Path = ()
+        for n, row in reversed(chain):
+            found = extend(found, row.fork_seq, n, self._tables.sessions[row.session].id)
+        return found
+
+    def branch(self, session: int, number: int) -> tuple[int, int] | None:
+        """Find a session's branch by its number there."""
+        for n, row in self._tables.branches.items():
+            if (row.session, row.number) == (session, number):
+                return n, self.last_seq(row)
+        return None
+
+    def last_seq(self, row: BranchRow) -> int:
+        """Say where a branch ends."""
+        return self._tables.heads[row.session].seq if row.last_seq is None else row.last_seq
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Read ranges, in order."""
+        return [(segment.session_id, self._range(segment)) for segment in ranges]
+
+    def _range(self, segment: Segment) -> list[MessageRow]:
+        rows = self._tables.messages.get(segment.branch, {})
+        seqs = range(segment.first, (segment.last or 0) + 1)
+        return [rows[seq] for seq in seqs if seq in rows]
+
+    def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a history."""
+        owners = {segment.branch: segment.session_id for segment in path}
+        found: dict[str, tuple[str, MessageRow]] = {}
+        for message_id in ids:
+            for branch, seq in self._tables.places.get(message_id, ()):
+                if lies_on(path, branch, seq):
+                    row = self._tables.messages[branch][seq]
+                    found[message_id] = (owners[branch], row)
+        return found
+
+    def count_of_turn(self, path: Path, turn: TurnRow) -> int:
+        """Count the messages of a turn, which lie on the newest branch behind its start."""
+        rows = self._tables.messages.get(path[-1].branch, {}).values()
+        return sum(row.turn == turn.number and row.seq > turn.first_seq for row in rows)
+
+    # ------------------------------------------------------------- turns, drafts, queue, blobs
+
+    def turn(self, session: int, number: int) -> TurnRow | None:
+        """Read one turn."""
+        return self._tables.turns.get(session, {}).get(number)
+
+    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
+        """Read the newest turns, oldest first."""
+        newest = _by_number(self._tables.turns.get(session, {}))[::-1]
+        return newest[:limit][::-1]
+
+    def tools(self, session: int, turn: int) -> list[ToolRow]:
+        """Read the ledger of a turn, in call order."""
+        return list(self._tables.tools.get((session, turn), {}).values())
+
+    def draft(self, session: int, turn: int) -> list[bytes]:
+        """Read the records of an open draft."""
+        return _by_number(self._tables.drafts.get((session, turn), {}))
+
+    def queue(self, session: int) -> list[QueueRow]:
+        """Read waiting input in order."""
+        return _by_number(self._tables.queue.get(session, {}))
+
+    def usage(self, session: int) -> list[UsageRow]:
+        """Read usage by day and model, that of no model first."""
+        rows = self._tables.usage.get(session, {}).values()
+        return sorted(rows, key=lambda row: (row.day, row.model is not None, row.model or ""))
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Read a blob."""
+        return self._tables.blobs.get(sha256)
+
+
+class MemoryTransaction(MemorySnapshot):
+    """Writes, too, and remembers how to undo them."""
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        """Change these tables."""
+        super().__init__(tables, clock)
+        self._undo: list[Callable[[], object]] = []
+
+    @property
+    def wrote(self) -> bool:
+        """Whether there is anything to undo."""
+        return bool(self._undo)
+
+    def undo(self) -> None:
+        """Undo everything, the last change first."""
+        while self._undo:
+            self._undo.pop()()
+
+    # ------------------------------------------------------------------ the only ways to change
+
+    def _set(self, table: dict[K, V], key: K, value: V) -> None:
+        self._remember(table, key)
+        table[key] = value
+
+    def _drop(self, table: dict[K, V], key: K) -> None:
+        if key in table:
+            self._remember(table, key)
+            del table[key]
+
+    def _remember(self, table: dict[K, V], key: K) -> None:
+        """Note how a row was. The note comes before the change: an interrupt may come between."""
+        if key in table:
+            self._undo.append(partial(table.__setitem__, key, table[key]))
+        else:
+            self._undo.append(partial(table.pop, key, None))
+
+    def _inner(self, table: dict[K, dict[K2, V]], key: K) -> dict[K2, V]:
+        """Give the rows kept under a key, making room for them if there were none."""
+        if key not in table:
+            self._set(table, key, {})
+        return table[key]
+
+    def _number(self, what: str) -> int:
+        """Give out the next number. None is ever given out twice."""
+        number = self._tables.numbers.get(what, 0) + 1
+        self._set(self._tables.numbers, what, number)
+        return number
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def add_session(self, row: SessionRow) -> int:
+        """Store a new session with an empty first branch."""
+        tables = self._tables
+        if row.id in tables.by_id:
+            raise _taken(f"session id {row.id!r}")
+        n, branch = self._number("session"), self._number("branch")
+        self._set(tables.sessions, n, msgspec.structs.replace(row, n=n))
+        self._set(tables.by_id, row.id, n)
+        self._name(None, msgspec.structs.replace(row, n=n))
+        start = BranchRow(session=n, number=1, parent=None, fork_seq=0, last_seq=None)
+        self._set(tables.branches, branch, start)
+        self._set(tables.heads, n, _first_head(n, branch, self._number("activity"), row.created_at))
+        return n
+
+    def put_session(self, row: SessionRow) -> None:
+        """Replace a session's identity."""
+        old = self._tables.sessions.get(row.n)
+        if old is None:
+            return
+        self._set(self._tables.sessions, row.n, row)
+        self._name(old, row)
+
+    def _name(self, old: SessionRow | None, new: SessionRow) -> None:
+        """Keep the keys: one that is in the trash gives its key free."""
+        before, after = _live_key(old), _live_key(new)
+        if before == after:
+            return
+        if after is not None and after in self._tables.by_key:
+            raise _taken("this key")
+        if before is not None:
+            self._drop(self._tables.by_key, before)
+        if after is not None:
+            self._set(self._tables.by_key, after, new.n)
+
+    def put_head(self, row: HeadRow) -> None:
+        """Replace a session's head; its activity becomes the highest of all."""
+        if row.session in self._tables.heads:
+            newest = msgspec.structs.replace(row, activity=self._number("activity"))
+            self._set(self._tables.heads, row.session, newest)
+
+    # ---------------------------------------------------------------------------- messages
+
+    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
+        """Store messages at their places."""
+        messages, places = self._inner(self._tables.messages, branch), self._tables.places
+        for row in rows:
+            if row.seq in messages:
+                raise _taken(f"the place of message {row.seq}")
+            self._set(messages, row.seq, row)
+            self._set(places, row.id, (*places.get(row.id, ()), (branch, row.seq)))
+
+    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
+        """Store a blob once, and that this message needs it."""
+        if sha256 not in self._tables.blobs:
+            self._set(self._tables.blobs, sha256, data)
+        self.refer_blob(branch, seq, sha256)
+
+    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+        """Note that a message needs a stored blob."""
+        if sha256 not in self._tables.blobs:
+            return False
+        self._set(self._tables.blob_uses, (branch, seq, sha256), None)
+        return True
+
+    def add_usage(self, session: int, row: UsageRow) -> None:
+        """Add to a session's usage by day and model."""
+        rows = self._inner(self._tables.usage, session)
+        key = (row.day, row.model)
+        if key in rows:
+            so_far = rows[key]
+            row = UsageRow(*key, so_far.usage + row.usage, so_far.cost + row.cost)
+        self._set(rows, key, row)
+
+    # -------------------------------------------------------------------- turns, drafts, queue
+
+    def put_turn(self, row: TurnRow) -> None:
+        """Store or replace a turn. Who opened it, when and where stays as it was."""
+        turns = self._inner(self._tables.turns, row.session)
+        if row.number in turns:
+            old = turns[row.number]
+            row = msgspec.structs.replace(
+                row,
+                token=old.token,
+                holder=old.holder,
+                first_seq=old.first_seq,
+                started_at=old.started_at,
+            )
+        self._set(turns, row.number, row)
+
+    def put_tool(self, row: ToolRow) -> None:
+        """Store or replace a line of the ledger; a replaced one keeps its place."""
+        self._set(self._inner(self._tables.tools, (row.session, row.turn)), row.call_id, row)
+
+    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
+        """Store or replace one record of a draft."""
+        self._set(self._inner(self._tables.drafts, (session, turn)), number, record)
+
+    def drop_draft(self, session: int, turn: int) -> None:
+        """Remove a draft that became a message."""
+        self._drop(self._tables.drafts, (session, turn))
+
+    def add_queued(self, session: int, row: QueueRow) -> None:
+        """Put input at the end of the queue."""
+        waiting = self._inner(self._tables.queue, session)
+        number = max(waiting, default=0) + 1
+        blobs = tuple(dict(row.blobs).items())
+        self._set(waiting, number, QueueRow(number, row.id, row.created_at, row.body, blobs))
+
+    def drop_queued(self, session: int, number: int) -> None:
+        """Remove input that became a message."""
+        self._drop(self._tables.queue.get(session, {}), number)
+
+
+class _Ended:
+    """A write that was run when it was handed over."""
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        call()
+
+    def give_up(self) -> bool:
+        return False
+
+
+class _Done(_Ended, Generic[T]):
+    """It went through."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def result(self) -> T:
+        return self._value
+
+    outcome = result
+
+
+class _Failed(_Ended):
+    """It did not."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> NoReturn:
+        raise self._error
+
+    outcome = result
+
+
+class MemoryBackend(Backend):
+    """All sessions of one tenant, in this process."""
+
+    def __init__(self, location: Location, *, tenant: str, readonly: bool, clock: Clock) -> None:
+        """Open a new, empty store."""
+        self.url = f"{location.scheme}:{location.address}"
+        self.tenant = tenant
+        self.readonly = readonly
+        self.lease = location.lease
+        self.deadline = location.deadline
+        self.tables = Tables()
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._commits = 0
+        self._closed = False
+
+    # --------------------------------------------------------------------- reading and writing
+
+    def read(self, query: Query[T]) -> T:
+        """Run a query while nobody writes."""
+        with self._lock:
+            self._refuse_closed()
+            return query(MemorySnapshot(self.tables, self._clock))
+
+    def write(self, verb: Verb[T]) -> T:
+        """Run a verb, and undo it if it raises."""
+        return undisturbed(partial(self._write, verb))
+
+    def _write(self, verb: Verb[T]) -> T:
+        with self._lock:
+            self._refuse_write()
+            tx = MemoryTransaction(self.tables, self._clock)
+            try:
+                result = verb(tx)
+            except BaseException:
+                tx.undo()
+                raise
+            if tx.wrote:
+                self._commits += 1
+                self._changed.notify_all()
+            return result
+
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        """Run a verb at once: there is nothing to wait for."""
+        self._refuse_write()
+        try:
+            return _Done(self.write(verb))
+        except Exception as error:  # noqa: BLE001 - kept for its caller
+            return _Failed(error)
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until something was written since `seen`."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._commits != seen or self._closed, timeout)
+            return self._commits
+
+    def flush(self) -> None:
+        """Return: what was handed over is done."""
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(
+                "the store is closed, and what it held in memory is gone; open a new one."
+            )
+
+    def _refuse_write(self) -> None:
+        self._refuse_closed()
+        if self.readonly:
+            raise ReadOnly("this store was opened for reading only; nothing was stored.")
+
+    # ----------------------------------------------------------------------------- whole store
+
+    def verify(self) -> list[Damage]:
+        """Read everything and report what is damaged."""
+        with self._lock:
+            self._refuse_closed()
+            return list(_damage(self.tables, MemorySnapshot(self.tables, self._clock)))
+
+    def salvage(self, to: str) -> SalvageReport:
+        """Refuse: there is no file that could be damaged."""
+        raise _no_file("salvage", to)
+
+    def backup(self, to: str) -> BackupReport:
+        """Refuse: there is no file to copy."""
+        raise _no_file("back up", to)
+
+    def stats(self) -> Stats:
+        """Count what is there."""
+        with self._lock:
+            self._refuse_closed()
+            heads = self.tables.heads.values()
+            return Stats(
+                sessions=len(self.tables.sessions),
+                messages=sum(head.seq for head in heads),
+                turns=sum(head.turns for head in heads),
+                open_turns=sum(head.open_turn is not None for head in heads),
+                blobs=len(self.tables.blobs),
+                blob_bytes=sum(len(data) for data in self.tables.blobs.values()),
+                file_bytes=0,
+            )
+
+    def health(self) -> list[Check]:
+        """Say that nothing here outlives the process."""
+        self._refuse_closed()
+        return [
+            Check("backend", "memory"),
+            Check("durability", "none: nothing survives this process"),
+        ]
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Forget everything and wake whoever waits."""
+        with self._lock:
+            self._closed = True
+            self.tables = Tables()
+            self._changed.notify_all()
+
+
+# ------------------------------------------------------------------------------- rows and values
+
+
+def _first_head(n: int, branch: int, activity: int, created_at: int) -> HeadRow:
+    return HeadRow(
+        session=n,
+        branch=branch,
+        branch_no=1,
+        seq=0,
+        turns=0,
+        open_turn=None,
+        updated_at=created_at,
+        activity=activity,
+        usage=Usage(),
+        cost=0,
+        preview=None,
+        preview_rank=0,
+        queued=0,
+    )
+
+
+def _by_number(rows: dict[int, V]) -> list[V]:
+    return [rows[number] for number in sorted(rows)]
+
+
+def _is_titled(row: SessionRow, title: str | None) -> bool:
+    return title is not None and row.title == title and row.trashed_at is None
+
+
+def _live_key(row: SessionRow | None) -> str | None:
+    return None if row is None or row.trashed_at is not None else row.key
+
+
+def _taken(what: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{what} is taken; nothing was stored.")
+
+
+def _no_file(what: str, to: str) -> Invalid:
+    return Invalid(
+        f"cannot {what} a store in memory to {to!r}: it has no file; nothing was written. Keep the "
+        "sessions in a file store from the start, such as holdfast.open('agent.db')."
+    )
+
+
+# ------------------------------------------------------------------------------------ verifying
+
+
+def _damage(tables: Tables, snapshot: MemorySnapshot) -> Iterator[Damage]:
+    for n, branch in sorted(tables.branches.items()):
+        yield from _damage_of_branch(tables, n, branch, snapshot.last_seq(branch))
+    for sha256, data in tables.blobs.items():
+        if codec.digest(data) != sha256:
+            yield Damage(what=f"blob {sha256} does not fit its hash")
+    for n, seq, sha256 in tables.blob_uses:
+        if sha256 not in tables.blobs:
+            owner = tables.sessions[tables.branches[n].session].id
+            yield Damage(what=f"blob {sha256} is missing", session_id=owner, seq=seq)
+
+
+def _damage_of_branch(tables: Tables, n: int, branch: BranchRow, last: int) -> Iterator[Damage]:
+    owner, rows = tables.sessions[branch.session].id, tables.messages.get(n, {})
+    for seq in range(branch.fork_seq + 1, last + 1):
+        row = rows.get(seq)
+        if row is None:
+            yield Damage(what=f"message {seq} is missing", session_id=owner, seq=seq)
+        elif codec.checksum(row.id, row.turn, row.body) != row.crc:
+            what = f"message {seq} does not fit its checksum"
+            yield Damage(what=what, session_id=owner, seq=seq)

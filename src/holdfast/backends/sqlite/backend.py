@@ -1,0 +1,455 @@
+"""The SQLite backend: one file, many processes, one writer at a time.
+
+Reads use a small pool of connections, writes go through group commit to the one connection of
+`engine`. Before `os.fork` every connection is closed; parent and child open their own afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from holdfast.backends.base import Backend, Check, Pending, Query, Verb
+from holdfast.backends.groupcommit import Writer
+from holdfast.backends.sqlite import migrations, place
+from holdfast.backends.sqlite.backup import backup
+from holdfast.backends.sqlite.connection import adopt, check_engine, connect, translate
+from holdfast.backends.sqlite.engine import SQLiteEngine
+from holdfast.backends.sqlite.readers import Readers
+from holdfast.backends.sqlite.salvage import salvage
+from holdfast.backends.sqlite.statements import SQL
+from holdfast.backends.sqlite.transaction import SQLiteSnapshot, bind
+from holdfast.backends.sqlite.turnstile import Turnstile
+from holdfast.backends.sqlite.verify import verify_file
+from holdfast.backends.sqlite.watcher import Watcher
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.branches import Path as BranchPath
+from holdfast.errors import (
+    Damaged,
+    HoldfastError,
+    Invalid,
+    ReadOnly,
+    StoreUnavailable,
+)
+from holdfast.records import BackupReport, Damage, SalvageReport, Stats
+from holdfast.settings import Durability, Location
+
+T = TypeVar("T")
+_MOST_PATHS: Final = 100_000
+_live: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
+_forking: list[SQLiteBackend] = []  # Those that were made ready for the fork under way.
+
+
+class SQLiteBackend(Backend):
+    """All sessions of one tenant in one SQLite file."""
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        tenant: str = "default",
+        durability: Durability = "power",
+        readonly: bool = False,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+        steps: migrations.Steps | None = None,
+    ) -> None:
+        """Open the file, making it if it is not there. `vfs` and `steps` are for tests."""
+        check_engine(apsw.sqlite_lib_version())
+        self._path = Path(os.path.abspath(location.address))  # noqa: PTH100 - keep symlinks
+        self.url = str(self._path)
+        self.tenant = tenant
+        self.readonly = readonly
+        self.lease = location.lease
+        self.deadline = location.deadline
+        self._durability = durability
+        self._clock = clock or SystemClock()
+        self._vfs = vfs
+        self._steps = migrations.load() if steps is None else steps
+        self._paths: dict[int, BranchPath] = {}
+        self._damage: HoldfastError | None = None
+        self._closed = False
+        self._quiet = self._led = False
+        self._tenant_number: int | None = None
+        self._lock: Turnstile | None = None
+        self._readers = Readers(self._connect_to_read)
+        self._watcher = Watcher(self._connect_to_read)
+        self._start()
+        _live.add(self)
+
+    # ------------------------------------------------------------------------------- opening
+
+    def _start(self) -> None:
+        there = place.check(self._path)
+        if self.readonly:
+            if not there:
+                raise StoreUnavailable(f"{self._path} does not exist; nothing was made.")
+        else:
+            place.prepare_directory(self._path)
+            self._lock = Turnstile(self._path)
+        try:
+            if self._lock is not None and not there:
+                self._create(self._lock)
+            self._first_connection()
+        except Damaged as error:
+            # Read-only, a damaged store still opens: to be verified and salvaged.
+            self._let_go()
+            if not self.readonly:
+                raise
+            self._note_damage(error)
+        except BaseException:
+            self._let_go()
+            raise
+        self._make_writer()
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _create(self, lock: Turnstile) -> None:
+        migrations.create(self._path, self._steps, lock, vfs=self._vfs, deadline=self.deadline)
+
+    def _make_writer(self) -> None:
+        if self._lock is None:
+            return
+        self._engine = SQLiteEngine(
+            self._connect_to_write,
+            self._lock,
+            tenant=self.tenant,
+            clock=self._clock,
+            paths=self._paths,
+            damaged=self._note_damage,
+        )
+        self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
+
+    def _first_connection(self) -> None:
+        """Look at the file before anything is done to it, and bring it up to date."""
+        connection = self._open(readonly=self.readonly)
+        try:
+            found = migrations.version_of(connection, self._path)
+            known = max(self._steps)
+            migrations.check_version(found, known, self._path)
+            if found < known:
+                self._migrate(connection, found)
+            if not self.readonly:
+                connection.execute("PRAGMA journal_mode=WAL").fetchall()
+                _settle_to_read(connection)
+        except apsw.Error as error:
+            connection.close(force=True)
+            raise translate(error, "nothing was changed.") from error
+        except BaseException:
+            connection.close(force=True)
+            raise
+        self._readers.add(connection)
+
+    def _migrate(self, connection: apsw.Connection, found: int) -> None:
+        if self._lock is None:
+            raise ReadOnly(
+                f"{self._path} has the older format {found}; open it once for writing to bring "
+                "it up to date."
+            )
+        migrations.migrate(
+            connection,
+            self._path,
+            self._steps,
+            self._lock,
+            deadline=self.deadline,
+            backup=lambda to: backup(connection, to),
+        )
+
+    def _open(self, *, readonly: bool) -> apsw.Connection:
+        try:
+            try:
+                return self._connect(readonly=readonly)
+            except (apsw.CantOpenError, apsw.ReadOnlyError):
+                # A read-only place has no room for the shared memory that a log would need.
+                log = place.companion(self._path, "-wal")
+                if not readonly or (log.exists() and log.stat().st_size):
+                    raise
+                return self._connect(readonly=True, immutable=True)
+        except apsw.Error as error:
+            raise translate(error, "nothing was changed.") from error
+
+    def _connect(self, *, readonly: bool, immutable: bool = False) -> apsw.Connection:
+        return connect(
+            self._path,
+            readonly=readonly,
+            durability=self._durability,
+            busy=self.deadline,
+            vfs=self._vfs,
+            immutable=immutable,
+        )
+
+    def _connect_to_read(self) -> apsw.Connection:
+        connection = self._open(readonly=self.readonly)
+        if not self.readonly:
+            _settle_to_read(connection)
+        return connection
+
+    def _connect_to_write(self) -> apsw.Connection:
+        connection = self._open(readonly=False)
+        adopt(connection)
+        return connection
+
+    # --------------------------------------------------------------------- reading and writing
+
+    def read(self, query: Query[T]) -> T:
+        """Run a query on a snapshot."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+            return query(SQLiteSnapshot(connection, number, self._clock, self._paths))
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[apsw.Connection]:
+        """Lend a connection that reads, and say its errors in our words."""
+        self._refuse_closed()
+        try:
+            with self._readers.snapshot() as connection:
+                yield connection
+        except apsw.Error as error:
+            said = translate(error, "nothing was changed.")
+            if isinstance(said, Damaged):
+                self._note_damage(said)
+            raise said from error
+        except UnicodeDecodeError as error:
+            raise Damaged(
+                "the store has text that is none; run store.verify(), and store.salvage(to) to "
+                "keep everything that can be read."
+            ) from error
+
+    def _find_tenant(self, connection: apsw.Connection) -> int | None:
+        row = connection.execute(SQL["tenant"], (bind(self.tenant),)).fetchone()
+        self._tenant_number = None if row is None else row[0]
+        return self._tenant_number
+
+    def write(self, verb: Verb[T]) -> T:
+        """Run a verb; durable when this returns."""
+        self._refuse_write()
+        return self._writer.run(verb)
+
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        """Hand a verb over to the writer thread."""
+        self._refuse_write()
+        return self._writer.submit(verb)
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until something was written since `seen`."""
+        try:
+            return self._watcher.wait(seen, timeout)
+        except apsw.Error as error:
+            raise translate(error, "nothing was changed.") from error
+
+    def flush(self) -> None:
+        """Wait for all writes that were handed over."""
+        if self._lock is not None:
+            self._writer.flush()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed; open it again.")
+        if len(self._paths) > _MOST_PATHS:
+            self._paths.clear()
+
+    def _refuse_write(self) -> None:
+        self._refuse_closed()
+        if self._lock is None:
+            raise ReadOnly("this store was opened for reading only; nothing was stored.")
+        if self._damage is not None:
+            raise Damaged(f"{self._damage} Since then nothing is written to it.") from self._damage
+
+    def _refuse_others(self) -> None:
+        if self.tenant != "default":
+            raise Invalid(
+                "this copies the whole file, with every tenant's sessions; open the store without "
+                "tenant= to do so."
+            )
+
+    def _note_damage(self, error: HoldfastError) -> None:
+        self._damage = self._damage or error
+
+    # ----------------------------------------------------------------------------- whole store
+
+    def verify(self) -> list[Damage]:
+        """Read everything and report what is damaged, other tenants' sessions aside."""
+        self._refuse_closed()
+        try:
+            with self._readers.snapshot() as connection:
+                number = self._tenant_number or self._find_tenant(connection)
+        except (HoldfastError, apsw.Error):
+            return verify_file(self._path)
+        return verify_file(self._path, () if number is None else (number,))
+
+    def salvage(self, to: str) -> SalvageReport:
+        """Copy everything readable into a new store."""
+        self._refuse_others()
+        return salvage(self._path, Path(to), create_store)
+
+    def backup(self, to: str) -> BackupReport:
+        """Copy the store while it is in use, and verify the copy."""
+        self._refuse_closed()
+        self._refuse_others()
+        connection = self._open(readonly=True)
+        try:
+            return backup(connection, Path(to))
+        except apsw.Error as error:
+            raise translate(error, "no backup was made; the store is unchanged.") from error
+        finally:
+            connection.close(force=True)
+
+    def stats(self) -> Stats:
+        """Count what is there."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+            row = connection.execute(SQL["stats"], (number,)).fetchone()
+        assert row is not None  # noqa: S101 - a select of counts gives one row
+        size = sum(p.stat().st_size for p in self._files() if p.exists())
+        return Stats(
+            sessions=row[0],
+            messages=row[1],
+            turns=row[2],
+            open_turns=row[3],
+            blobs=row[4],
+            blob_bytes=row[5],
+            file_bytes=size,
+        )
+
+    def _files(self) -> list[Path]:
+        return [self._path, *(place.companion(self._path, s) for s in place.COMPANIONS)]
+
+    def health(self) -> list[Check]:
+        """Say how the file and its engine are set up."""
+        with self._snapshot() as connection:
+            journal = str(connection.execute("PRAGMA journal_mode").get)
+            found = migrations.version_of(connection, self._path)
+        synced = {"power": "survives a power cut", "process": "survives kill -9"}
+        checks = [
+            Check("backend", "sqlite"),
+            Check("file", str(self._path)),
+            Check("engine", f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"),
+            Check("format", str(found)),
+            Check("journal mode", journal, journal == "wal", "it must be wal: salvage it"),
+            Check("durability", f"{self._durability} ({synced[self._durability]})"),
+        ]
+        return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Finish what was handed over and let go of the file."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watcher.close()
+        if self._lock is not None:
+            self._writer.close()
+            # A writer thread stuck in a lock keeps what it uses; the process's end frees it.
+            if self._writer.leading.acquire(timeout=self.deadline):
+                self._engine.close()
+                self._lock.close()
+                self._writer.leading.release()
+        self._readers.close()
+
+    # ------------------------------------------------------------------------------------ fork
+
+    def before_fork(self) -> None:
+        """Close every connection: the engine's idea of who holds which lock must not be inherited.
+
+        They open again when they are next needed, in the parent and in the child.
+        """
+        self._quiet = not self._closed
+        if not self._quiet:
+            return
+        if self._lock is not None:
+            self._led = self._writer.leading.acquire(timeout=self.deadline)
+            if self._led:
+                self._engine.close()
+        self._readers.pause(self.deadline)
+        self._watcher.pause()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if not self._quiet:
+            return
+        self._watcher.go_on()
+        self._readers.go_on()
+        if self._lock is not None and self._led:
+            self._writer.leading.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: the threads are gone, and the lock files are the parent's."""
+        if not self._quiet:
+            return
+        self._watcher.begin_anew()
+        self._readers.begin_anew()
+        if self._lock is None:
+            return
+        self._lock.close()
+        try:
+            self._lock = Turnstile(self._path)
+        except StoreUnavailable:
+            self._closed = True  # Its place is gone; whoever uses it in the child is told.
+            return
+        self._make_writer()
+
+
+def _settle_to_read(connection: apsw.Connection) -> None:
+    adopt(connection)
+    connection.execute("PRAGMA query_only=ON")
+
+
+def create_store(path: Path) -> None:
+    """Make a new, empty store; refuse to touch anything that is there."""
+    if place.check(path):
+        raise Invalid(f"{path} exists already; choose another path, nothing was changed.")
+    place.prepare_directory(path)
+    lock = Turnstile(path)
+    try:
+        migrations.create(path, migrations.load(), lock, vfs=None, deadline=10.0)
+    finally:
+        lock.close()
+
+
+def _permissions(path: Path) -> Check:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if path.is_dir():
+        # What is in it is private by itself; nobody else may replace it.
+        others = mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sound, wanted = not others or bool(mode & stat.S_ISVTX), "go-w"
+    else:
+        sound, wanted = not mode & 0o077, "600"
+    return Check(f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {wanted} {path}")
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_live)
+    for backend in _forking:
+        backend.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for backend in _forking:
+        backend.after_fork_in_parent()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for backend in _forking:
+        backend.after_fork_in_child()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

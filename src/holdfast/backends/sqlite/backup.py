@@ -1,0 +1,136 @@
+"""Copying a store while it is in use.
+
+The engine writes one consistent moment of the store into a private file beside the target, without
+keeping any writer waiting. The copy is read and verified as any store is, and only a sound one,
+synced to the disk, gets the target's name. A target that exists is never replaced; whatever goes
+wrong, nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from holdfast import ids
+from holdfast.backends.sqlite import migrations, place
+from holdfast.backends.sqlite.connection import adopt, connect, translate
+from holdfast.backends.sqlite.verify import structure, verify
+from holdfast.errors import Damaged, Invalid, StoreFull, StoreUnavailable
+from holdfast.records import BackupReport
+
+_SAFE: Final = "no backup was made, and the store is unchanged."
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_COUNTS: Final = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM messages)"
+
+
+def backup(connection: apsw.Connection, target: Path) -> BackupReport:
+    """Copy the store that `connection` reads to `target`, and verify the copy."""
+    _refuse_existing(target)
+    draft = target.with_name(f".{target.name}.{ids.session_id()}.new")
+    with _nothing_left(draft), _in_our_words():
+        place.create_private(draft)
+        counts = _copy(connection, draft)
+        sessions, messages = _check(draft, counts)
+        size = _sync(draft)
+        _give_name(draft, target)
+    return BackupReport(path=str(target), sessions=sessions, messages=messages, size=size)
+
+
+def _refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise Invalid(f"{target} exists already and was left as it is; choose another path.")
+    if not target.parent.is_dir():
+        raise Invalid(f"{target.parent} is not a directory; make it first, {_SAFE}")
+
+
+@contextmanager
+def _nothing_left(draft: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for leftover in (draft, *(place.companion(draft, s) for s in place.COMPANIONS)):
+            leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, _SAFE) from error
+    except FileExistsError as error:
+        raise Invalid(f"{error.filename2 or error.filename} exists already; {_SAFE}") from error
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreFull(f"the disk is full ({error}); {_SAFE} Free some space.") from error
+        raise StoreUnavailable(f"the backup cannot be written ({error}); {_SAFE}") from error
+
+
+def _copy(connection: apsw.Connection, draft: Path) -> tuple[int, int] | None:
+    """Copy; give the counts of then, unless somebody wrote meanwhile."""
+    before = _moment(connection)
+    connection.execute("VACUUM INTO ?", (str(draft),))
+    return before[1] if _moment(connection) == before else None
+
+
+def _moment(connection: apsw.Connection) -> tuple[int, tuple[int, int]]:
+    version: int = connection.execute("PRAGMA data_version").get
+    return version, _counts(connection)
+
+
+def _counts(connection: apsw.Connection) -> tuple[int, int]:
+    sessions, messages = connection.execute(_COUNTS).get
+    return int(sessions), int(messages)
+
+
+def _check(draft: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
+    """Verify the copy as the store it will be, and leave it whole in one file."""
+    connection = connect(draft, readonly=False, durability="power", busy=1.0)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        # The rules are those of the newest format; of an older one only the structure is known.
+        newest = connection.execute("PRAGMA user_version").get == max(migrations.load())
+        damage = verify(connection) if newest else structure(connection)
+        if damage:
+            raise Damaged(
+                f"the copy has {len(damage)} damaged places, the first: {damage[0].what}; {_SAFE} "
+                "Run store.verify(), and store.salvage(to) to keep what can be read."
+            )
+        found = _counts(connection)
+        if counts not in (None, found):
+            raise Damaged(f"the copy holds {found}, the store {counts}; {_SAFE} Try again.")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        adopt(connection)
+    finally:
+        connection.close()
+    return found
+
+
+def _sync(draft: Path) -> int:
+    """Make the copy survive a power cut; nothing else has it open."""
+    descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _give_name(draft: Path, target: Path) -> None:
+    """Name the copy without ever replacing a file that came into being meanwhile."""
+    try:
+        os.link(draft, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, "exists", str(target)) from error
+        draft.rename(target)
+    place.sync_directory(target.parent)

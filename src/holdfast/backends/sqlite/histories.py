@@ -1,0 +1,160 @@
+"""Walking along the histories: which message lies where it belongs, which is missing or misplaced.
+
+Messages and the branches they fill are both in the order of the file, so one pass over the two
+compares them. `verify` reports what the walk finds; `salvage` puts it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import apsw
+import msgspec
+
+from holdfast.backends.sqlite.scan import UNREADABLE, Hole, Item, Row, Stray, Values
+from holdfast.backends.sqlite.transaction import place
+
+SEQ_BITS: Final = 32
+SEQ_MASK: Final = (1 << SEQ_BITS) - 1
+SMALLEST_MESSAGE: Final = 16
+LAST_OF_BRANCH: Final = (
+    "SELECT iif(h.branch = b.n, h.seq, b.last_seq) FROM branches b "
+    "LEFT JOIN heads h ON h.session = b.session WHERE b.n = ?"
+)
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch as the walk needs it. One that only its messages tell of has no session."""
+
+    number: int
+    session: int | None = None
+    session_id: str | None = None
+    tenant: int | None = None
+    fork_seq: int = 0
+    last: int | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A message at its place (whether it can be read is another question)."""
+
+    branch: Branch
+    seq: int
+    row: Row
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Messages, first to last, that should be there. At the end, `lost` if a hole covers them."""
+
+    branch: Branch
+    first: int
+    last: int
+    tail: bool = False
+    lost: bool = True
+
+
+class Longer(msgspec.Struct, frozen=True):
+    """A history that goes on behind its head."""
+
+    branch: Branch
+    last: int
+
+
+class Misplaced(msgspec.Struct, frozen=True):
+    """A message at a place that cannot be its own."""
+
+    key: int
+    values: Values
+
+
+Finding: TypeAlias = Found | Missing | Longer | Misplaced | Hole
+
+
+class _Ahead:
+    """Items with a look ahead to the next row; what is no row is handed out on the way."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self.row: Row | None = None
+        self.holes: list[Hole] = []
+
+    def advance(self) -> Iterator[Finding]:
+        """Move to the next row."""
+        self.row = None
+        for item in self._items:
+            if isinstance(item, Row):
+                self.row = item
+                return
+            if isinstance(item, Stray):
+                yield Misplaced(item.key, item.values)
+            else:
+                self.holes.append(item)
+                yield item
+
+    def lost(self, first: int, last: int) -> bool:
+        """Say whether something of these places could not be read."""
+        return any(hole.first <= last and first <= hole.last for hole in self.holes)
+
+
+def walk(items: Iterator[Item], known: Iterator[Branch], most: int) -> Iterator[Finding]:
+    """Compare the messages with the branches they should fill, both in the file's order.
+
+    `most` is how many messages the file could hold: a gap that is wider is none, but a message
+    with a wrong number.
+    """
+    ahead = _Ahead(items)
+    yield from ahead.advance()
+    branch = next(known, None)
+    while ahead.row is not None or branch is not None:
+        number = None if ahead.row is None else ahead.row.key >> SEQ_BITS
+        if branch is not None and (number is None or branch.number <= number):
+            yield from _history(branch, ahead, most)
+            branch = next(known, None)
+        elif number is not None:
+            yield from _history(Branch(number=number), ahead, most)
+
+
+def _history(branch: Branch, ahead: _Ahead, most: int) -> Iterator[Finding]:
+    expected = branch.fork_seq + 1
+    while (row := ahead.row) is not None and row.key >> SEQ_BITS == branch.number:
+        yield from ahead.advance()
+        seq = row.key & SEQ_MASK
+        followed = ahead.row is not None and ahead.row.key == row.key + 1
+        if not _believable(branch, seq, expected, most, followed=followed):
+            yield Misplaced(row.key, row.values)
+            continue
+        if seq > expected:
+            yield Missing(branch, expected, seq - 1)
+        yield Found(branch, seq, row)
+        expected = seq + 1
+    yield from _end(branch, expected - 1, ahead)
+
+
+def _believable(branch: Branch, seq: int, expected: int, most: int, *, followed: bool) -> bool:
+    """A lone message far behind the head was never written there: its number was changed."""
+    if seq == expected and branch.number > 0:
+        return True
+    if branch.number < 1 or seq < expected or seq - expected > most:
+        return False
+    return branch.last is None or seq <= branch.last or followed
+
+
+def _end(branch: Branch, reached: int, ahead: _Ahead) -> Iterator[Finding]:
+    if branch.last is None:
+        return
+    if reached < branch.last:
+        first, last = place(branch.number, reached + 1), place(branch.number, branch.last)
+        lost = ahead.lost(first, last)
+        yield Missing(branch, reached + 1, branch.last, tail=True, lost=lost)
+    elif reached > branch.last:
+        yield Longer(branch, reached)
+
+
+def capacity(connection: apsw.Connection) -> int:
+    """Say how many messages a file of this size could hold at most."""
+    try:
+        pages = connection.execute("PRAGMA page_count").get
+        size = connection.execute("PRAGMA page_size").get
+    except UNREADABLE:
+        return 0
+    return int(pages) * int(size) // SMALLEST_MESSAGE

@@ -1,0 +1,250 @@
+"""Filling the branches with their messages, and with stand-ins for those that are lost.
+
+The messages are walked along the branches (see `histories.walk`). One that cannot be read has its
+bytes in quarantine and a message with the status `damaged` in its place, so that every later one
+keeps its number. Afterwards every head, and every branch that others start from, fits what is
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import apsw
+
+from holdfast import codec, ids
+from holdfast.backends.sqlite.carrying import Carrier, as_number
+from holdfast.backends.sqlite.histories import (
+    LAST_OF_BRANCH,
+    SEQ_BITS,
+    Branch,
+    Finding,
+    Found,
+    Longer,
+    Misplaced,
+    Missing,
+    capacity,
+    walk,
+)
+from holdfast.backends.sqlite.mending import Mender
+from holdfast.backends.sqlite.rules import MESSAGES, as_written, read_message, text_of
+from holdfast.backends.sqlite.scan import LAST_KEY, UNREADABLE, Hole, Values, rows
+from holdfast.backends.sqlite.transaction import bind, bind_json, place
+from holdfast.clock import EPOCH
+from holdfast.errors import Damaged
+from holdfast.records import Raw
+
+_SHORT_TAIL: Final = 1_000
+_PIECE: Final = 4096
+
+
+class Refiller:
+    """Carries messages."""
+
+    def __init__(self, carrier: Carrier, mender: Mender) -> None:
+        """Fill the branches that `mender` has carried."""
+        self._carrier = carrier
+        self._mender = mender
+        self._most = capacity(carrier.source)
+        self._forks: dict[int, int] = {}  # How far each branch must reach for those that leave it.
+        self.messages = 0
+
+    def run(self) -> None:
+        """Carry all of them."""
+        self._find_forks()
+        self._histories()
+        self._reach_forks()
+
+    def _find_forks(self) -> None:
+        query = (
+            "SELECT parent, max(fork_seq) FROM branches WHERE parent IS NOT NULL GROUP BY parent"
+        )
+        for parent, fork_seq in self._carrier.target.execute(query):
+            self._forks[int(str(parent))] = int(str(fork_seq))
+
+    def _histories(self) -> None:
+        current: Branch | None = None
+        reached = 0
+        items = rows(self._carrier.source, MESSAGES, self._next_place)
+        for finding in walk(items, self._branches(), self._most):
+            if isinstance(finding, Hole | Misplaced):
+                self._aside(finding)
+                continue
+            if current is None or finding.branch.number != current.number:
+                self._finish(current, reached)
+                current = self._adopted(finding.branch)
+                reached = current.fork_seq
+            reached = self._place(current, finding, reached)
+        self._finish(current, reached)
+
+    def _branches(self) -> Iterator[Branch]:
+        for number in self._carrier.numbers("branches"):
+            row = self._carrier.first("SELECT session, fork_seq FROM branches WHERE n = ?", number)
+            session, fork_seq = row or (None, 0)
+            unsure = number in self._mender.unsure
+            last = None if unsure else self._carrier.first(LAST_OF_BRANCH, number)
+            yield Branch(
+                number=number,
+                session=as_number(session),
+                tenant=self._carrier.tenant_of(session),
+                fork_seq=as_number(fork_seq) or 0,
+                last=last[0] if last and isinstance(last[0], int) else None,
+            )
+
+    def _next_place(self, key: int) -> int:
+        number = self._carrier.number("SELECT min(n) FROM branches WHERE n > ?", key >> SEQ_BITS)
+        return min(number << SEQ_BITS, LAST_KEY) if number else LAST_KEY
+
+    def _adopted(self, branch: Branch) -> Branch:
+        """Find a home for messages whose branch is lost."""
+        if branch.session is not None:
+            return branch
+        session = self._mender.new_session(None, "its branch is lost")
+        self._mender.new_branch(branch.number, session)
+        self._mender.new_head(session, (branch.number, 1))
+        self._carrier.execute("UPDATE branches SET last_seq = NULL WHERE n = ?", branch.number)
+        tenant = self._carrier.tenant_of(session)
+        return Branch(number=branch.number, session=session, tenant=tenant)
+
+    def _place(self, branch: Branch, finding: Finding, reached: int) -> int:
+        """Store what was found, or a stand-in; give how far the branch reaches now."""
+        if isinstance(finding, Found):
+            self._message(branch, finding)
+            return finding.seq
+        if isinstance(finding, Missing):
+            said = f"messages {finding.first} to {finding.last} are missing"
+            self._carrier.tell(said, branch.session, finding.first)
+            if not self._was_there(finding):
+                return reached
+            for seq in range(finding.first, finding.last + 1):
+                self._stand_in(branch, seq)
+            return finding.last
+        if isinstance(finding, Longer):
+            self._carrier.tell("the history went on behind its head", branch.session, finding.last)
+        return reached
+
+    def _was_there(self, missing: Missing) -> bool:
+        """Say whether messages at the end are lost, or the head just counts too many."""
+        if not missing.tail:
+            return True
+        count = missing.last - missing.first + 1
+        if missing.lost:
+            return count <= self._most
+        return count <= _SHORT_TAIL and missing.branch.session not in self._mender.doubted
+
+    def _message(self, branch: Branch, found: Found) -> None:
+        at, values = place(branch.number, found.seq), found.row.values
+        if found.row.filed_as is not None:
+            said = "the message was filed under a wrong number"
+            self._carrier.tell(said, branch.session, found.seq)
+        try:
+            _, needed = read_message(values, self._carrier.getter(branch.tenant))
+        except Damaged as error:
+            self._carrier.tell(f"the message {error}", branch.session, found.seq)
+            self._bad_message(branch, found.seq, values, str(error))
+            return
+        sound = as_written(values)
+        if sound != values:
+            said = "the message was not kept as it was written"
+            self._carrier.tell(said, branch.session, found.seq)
+        self._carrier.insert("messages", {"place": at, **sound})
+        self.messages += 1
+        for sha256 in needed:
+            self._use(branch.tenant, at, sha256)
+
+    def _use(self, tenant: int | None, at: int, sha256: str) -> None:
+        query = "SELECT n FROM blobs WHERE tenant = ? AND sha256 = ?"
+        blob = self._carrier.number(query, tenant, sha256)
+        if blob:
+            self._carrier.insert("blob_uses", {"place": at, "blob": blob})
+
+    def _bad_message(self, branch: Branch, seq: int, values: Values, why: str) -> None:
+        aside = self._carrier.keep_aside("messages", why, values["body"])
+        turn = values["turn"]
+        name = text_of(values["id"]) or ids.message_id()
+        self._add_stand_in(branch, seq, name, turn if isinstance(turn, int) else None, aside)
+
+    def _stand_in(self, branch: Branch, seq: int) -> None:
+        """Stand in for a message that is not there, with what is left of it."""
+        at = place(branch.number, seq)
+        name, turn = self._left_of_name(at)
+        aside = None
+        left = self._left_of_body(at)
+        if left:
+            aside = self._carrier.keep_aside("messages", "only its beginning can be read", left)
+        self._add_stand_in(branch, seq, name or ids.message_id(), turn, aside)
+
+    def _left_of_name(self, at: int) -> tuple[str | None, int | None]:
+        query = "SELECT CAST(id AS BLOB), turn FROM messages NOT INDEXED WHERE place = ?"
+        try:
+            name, turn = self._carrier.source.execute(query, (at,)).fetchone() or (None, None)
+        except UNREADABLE:
+            return None, None
+        kept = text_of(name) if isinstance(name, bytes) else None
+        return kept, turn if isinstance(turn, int) else None
+
+    def _left_of_body(self, at: int) -> bytes:
+        """Read a body from its beginning as far as it goes."""
+        left = b""
+        try:
+            with self._carrier.source.blob_open(
+                "main", "messages", "body", at, writeable=False
+            ) as body:
+                while piece := body.read(min(_PIECE, body.length() - len(left))):
+                    left += piece
+        except (*UNREADABLE, apsw.AbortError):
+            return left
+        return left
+
+    def _add_stand_in(
+        self, branch: Branch, seq: int, name: str, turn: int | None, aside: int | None
+    ) -> None:
+        part = Raw("damaged", {"quarantine": aside})
+        body = codec.to_json(codec.Body(role="system", at=EPOCH, parts=(part,), status="damaged"))
+        row: Values = {
+            "place": place(branch.number, seq),
+            "id": bind(name),
+            "turn": turn,
+            "crc": codec.checksum(name, turn, body),
+            "body": bind_json(body),
+        }
+        self._carrier.insert("messages", row)
+
+    def _finish(self, branch: Branch | None, reached: int) -> None:
+        """Make the end of a branch, which its head or its row tells, fit its messages."""
+        if branch is None:
+            return
+        query = "UPDATE heads SET seq = ? WHERE branch = ? AND session = ?"
+        self._carrier.execute(query, reached, branch.number, branch.session)
+        query = "UPDATE branches SET last_seq = ? WHERE n = ? AND last_seq IS NOT NULL"
+        self._carrier.execute(query, reached, branch.number)
+
+    def _reach_forks(self) -> None:
+        """Let every branch reach as far as those need that start from it."""
+        for number, fork_seq in sorted(self._forks.items()):
+            reached = self._carrier.number(LAST_OF_BRANCH, number)
+            if fork_seq <= reached:
+                continue
+            session = self._carrier.number("SELECT session FROM branches WHERE n = ?", number)
+            branch = Branch(number=number, session=session)
+            if fork_seq - reached > self._most:
+                query = "UPDATE branches SET fork_seq = ?1 WHERE parent = ?2 AND fork_seq > ?1"
+                self._carrier.execute(query, reached, number)
+                continue
+            said = f"messages {reached + 1} to {fork_seq} are missing"
+            self._carrier.tell(said, session, reached + 1)
+            for seq in range(reached + 1, fork_seq + 1):
+                self._stand_in(branch, seq)
+            self._finish(branch, fork_seq)
+
+    def _aside(self, finding: Hole | Misplaced) -> None:
+        if isinstance(finding, Hole):
+            first, last = finding.first >> SEQ_BITS, finding.last >> SEQ_BITS
+            said = f"messages of branches {first} to {last} cannot be read: {finding.why}"
+            self._carrier.tell(said)
+            return
+        known = self._carrier.first("SELECT id, crc FROM messages WHERE place = ?", finding.key)
+        if known == (finding.values["id"], finding.values["crc"]):
+            return  # The same page was reached twice.
+        self._carrier.set_aside("messages", f"lay at a wrong place, {finding.key}", finding.values)

@@ -1,0 +1,247 @@
+-- Every statement the backend uses, by name. Constant text: values are always bound.
+--
+-- Rows that are checked when they are read come as: crc, the row's number, and what crc covers.
+
+-- name: begin
+BEGIN IMMEDIATE
+
+-- name: tenant
+SELECT n FROM tenants WHERE name = ?
+
+-- name: add_tenant
+INSERT INTO tenants (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET name = name RETURNING n
+
+-- name: raise_fence
+UPDATE meta SET value = value + 1 WHERE name = 'fence'
+
+-- name: session
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation
+FROM sessions WHERE n = ? AND tenant = ?
+
+-- name: session_by_id
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation
+FROM sessions WHERE tenant = ? AND id = ?
+
+-- name: session_by_key
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation
+FROM sessions WHERE tenant = ? AND key = ? AND trashed_at IS NULL
+
+-- name: sessions_by_prefix
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation
+FROM sessions WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 20
+
+-- name: sessions_by_title
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation
+FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NULL ORDER BY n LIMIT 20
+
+-- name: sessions_by_run
+SELECT DISTINCT s.crc, n, tenant, id, key, scope, agent, title, title_by, s.model, cwd, created_at,
+  pinned, archived, trashed_at, goal, metadata, parent, relation
+FROM turns t JOIN sessions s ON s.n = t.session
+WHERE t.run_id = ? AND s.tenant = ? ORDER BY n LIMIT 20
+
+-- name: add_session
+INSERT INTO sessions (tenant, id, key, scope, agent, title, title_by, model, cwd, created_at,
+  pinned, archived, trashed_at, goal, metadata, parent, relation, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+
+-- name: put_session
+UPDATE sessions SET id = ?3, key = ?4, scope = ?5, agent = ?6, title = ?7, title_by = ?8,
+  model = ?9, cwd = ?10, created_at = ?11, pinned = ?12, archived = ?13, trashed_at = ?14,
+  goal = ?15, metadata = ?16, parent = ?17, relation = ?18, crc = ?19
+WHERE n = ?1 AND tenant = ?2
+
+-- name: add_branch
+INSERT INTO branches (session, number, parent, fork_seq, last_seq, created_at, reason, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+
+-- name: branch
+SELECT s.id, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq, b.last_seq, b.created_at,
+  b.reason
+FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ?
+
+-- name: branch_by_number
+SELECT h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq, b.last_seq, b.created_at,
+  b.reason
+FROM branches b JOIN heads h ON h.session = b.session
+WHERE b.session = ? AND b.number = ? AND h.tenant = ?
+
+-- name: id_of_session
+SELECT CAST(id AS BLOB) FROM sessions WHERE n = ?
+
+-- name: head
+SELECT crc, activity, session, tenant, branch, branch_no, seq, turns, open_turn, updated_at,
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued
+FROM heads WHERE session = ? AND tenant = ?
+
+-- name: add_head
+INSERT INTO heads (session, tenant, branch, branch_no, seq, turns, open_turn, updated_at, activity,
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued, crc)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
+  (SELECT coalesce(max(activity), 0) + 1 FROM heads WHERE tenant = ?2),
+  ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+
+-- name: put_head
+UPDATE heads SET branch = ?3, branch_no = ?4, seq = ?5, turns = ?6, open_turn = ?7,
+  updated_at = ?8, activity = (SELECT max(activity) + 1 FROM heads WHERE tenant = ?2),
+  input = ?9, output = ?10, cache_read = ?11, cache_write = ?12, reasoning = ?13, cost = ?14,
+  preview = ?15, preview_rank = ?16, queued = ?17, crc = ?18
+WHERE session = ?1
+
+-- name: list_columns
+SELECT s.crc, n, s.tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation,
+  h.crc, activity, session, h.tenant, branch, branch_no, seq, turns, open_turn, updated_at,
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued
+
+-- name: list_recent
+FROM (SELECT * FROM heads WHERE tenant = :tenant AND activity < :before
+      ORDER BY activity DESC LIMIT 2000) h CROSS JOIN sessions s ON s.n = h.session
+WHERE s.tenant = :tenant
+
+-- name: list_any
+FROM sessions s JOIN heads h ON h.session = s.n
+WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
+
+-- name: list_numbers
+SELECT session, activity FROM heads INDEXED BY heads_by_activity
+WHERE tenant = ? AND activity < ? ORDER BY activity DESC
+
+-- name: list_end
+ORDER BY activity DESC LIMIT :limit
+
+-- name: activity_after
+SELECT s.id, h.crc, activity, session, h.tenant, branch, branch_no, seq, turns, open_turn,
+  updated_at, input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued
+FROM heads h CROSS JOIN sessions s ON s.n = session
+WHERE h.tenant = ? AND activity > ? ORDER BY activity LIMIT ?
+
+-- name: add_message
+INSERT INTO messages (place, id, turn, crc, body) VALUES (?, ?, ?, ?, ?)
+
+-- name: messages
+SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages
+WHERE place BETWEEN ? AND ? ORDER BY place
+
+-- name: messages_by_id
+SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages INDEXED BY messages_by_id
+WHERE place BETWEEN ? AND ? AND id IN (…)
+
+-- name: places_of_ids
+SELECT place FROM messages INDEXED BY messages_by_id WHERE id IN (…) LIMIT 1001
+
+-- name: count_of_turn
+SELECT count(*) FROM messages WHERE place BETWEEN ? AND ? AND turn = ?
+
+-- name: turn
+SELECT crc, number, session, number, token, state, run_id, model, holder, lease_until, first_seq,
+  started_at, ended_at, input, output, cache_read, cache_write, reasoning, cost, error
+FROM turns WHERE session = ? AND number = ?
+
+-- name: turns
+SELECT crc, number, session, number, token, state, run_id, model, holder, lease_until, first_seq,
+  started_at, ended_at, input, output, cache_read, cache_write, reasoning, cost, error
+FROM turns WHERE session = ? ORDER BY number DESC LIMIT ?
+
+-- name: put_turn
+INSERT INTO turns (session, number, token, state, run_id, model, holder, lease_until, first_seq,
+  started_at, ended_at, input, output, cache_read, cache_write, reasoning, cost, error, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (session, number) DO UPDATE SET token = excluded.token, state = excluded.state,
+  run_id = excluded.run_id, model = excluded.model, holder = excluded.holder,
+  lease_until = excluded.lease_until, first_seq = excluded.first_seq,
+  started_at = excluded.started_at, ended_at = excluded.ended_at,
+  input = excluded.input, output = excluded.output, cache_read = excluded.cache_read,
+  cache_write = excluded.cache_write, reasoning = excluded.reasoning, cost = excluded.cost,
+  error = excluded.error, crc = excluded.crc
+
+-- name: tools
+SELECT session, turn, call_id, name, outcome, started_at, ended_at FROM tools
+WHERE session = ? AND turn = ? ORDER BY position
+
+-- name: tool
+SELECT crc, position, session, turn, call_id, position, name, outcome, started_at, ended_at
+FROM tools WHERE session = ? AND turn = ? AND call_id = ?
+
+-- name: count_tools
+SELECT count(*) FROM tools WHERE session = ? AND turn = ?
+
+-- name: put_tool
+INSERT INTO tools (session, turn, call_id, position, name, outcome, started_at, ended_at, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (session, turn, call_id) DO UPDATE SET name = excluded.name,
+  outcome = excluded.outcome, started_at = excluded.started_at, ended_at = excluded.ended_at,
+  crc = excluded.crc
+
+-- name: draft
+SELECT CAST(record AS BLOB) FROM drafts WHERE session = ? AND turn = ? ORDER BY number
+
+-- name: put_draft
+INSERT INTO drafts (session, turn, number, record, crc) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (session, turn, number) DO UPDATE SET record = excluded.record, crc = excluded.crc
+
+-- name: drop_draft
+DELETE FROM drafts WHERE session = ? AND turn = ?
+
+-- name: queue
+SELECT number, id, created_at, CAST(body AS BLOB) FROM queue WHERE session = ? ORDER BY number
+
+-- name: queue_blobs
+SELECT sha256, data FROM queue_blobs WHERE session = ? AND number = ? ORDER BY rowid
+
+-- name: last_queued
+SELECT coalesce(max(number), 0) FROM queue WHERE session = ?
+
+-- name: add_queued
+INSERT INTO queue (session, number, id, created_at, body, crc) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: add_queue_blob
+INSERT INTO queue_blobs (session, number, sha256, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: drop_queued
+DELETE FROM queue WHERE session = ? AND number = ?
+
+-- name: drop_queue_blobs
+DELETE FROM queue_blobs WHERE session = ? AND number = ?
+
+-- name: usage
+SELECT day, model, input, output, cache_read, cache_write, reasoning, cost FROM usage
+WHERE session = ? ORDER BY day, model
+
+-- name: find_usage
+SELECT crc, rowid, session, day, model, input, output, cache_read, cache_write, reasoning, cost
+FROM usage WHERE session = ? AND day = ? AND model IS ?
+
+-- name: add_usage
+INSERT INTO usage (session, day, model, input, output, cache_read, cache_write, reasoning, cost, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_usage
+UPDATE usage SET input = ?2, output = ?3, cache_read = ?4, cache_write = ?5, reasoning = ?6,
+  cost = ?7, crc = ?8
+WHERE rowid = ?1
+
+-- name: blob
+SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?
+
+-- name: find_blob
+SELECT n FROM blobs WHERE tenant = ? AND sha256 = ?
+
+-- name: add_blob
+INSERT INTO blobs (tenant, sha256, data) VALUES (?, ?, ?) RETURNING n
+
+-- name: use_blob
+INSERT INTO blob_uses (place, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: stats
+SELECT (SELECT count(*) FROM sessions WHERE tenant = ?1),
+  (SELECT coalesce(sum(seq), 0) FROM heads WHERE tenant = ?1),
+  (SELECT coalesce(sum(turns), 0) FROM heads WHERE tenant = ?1),
+  (SELECT count(*) FROM heads WHERE tenant = ?1 AND open_turn IS NOT NULL),
+  (SELECT count(*) FROM blobs WHERE tenant = ?1),
+  (SELECT coalesce(sum(length(data)), 0) FROM blobs WHERE tenant = ?1)

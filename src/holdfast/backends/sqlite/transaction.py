@@ -1,0 +1,588 @@
+"""The seam's reads and writes as SQL statements. No decisions: values in, rows out.
+
+Names that SQL text cannot hold exactly (NUL, lone surrogates) are bound as blobs of their bytes;
+text and blob never compare equal, so nothing is ever confused.
+
+Every row is sealed when it is written (see `seals`). Rows that tell where a history is and who may
+write to it (sessions, heads, branches, turns) are checked whenever they are read: what does not fit
+is `Damaged`, never a shorter history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from operator import add
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from holdfast import codec
+from holdfast.backends.base import (
+    HeadRow,
+    Listed,
+    Listing,
+    MessageRow,
+    QueueRow,
+    SessionRow,
+    ToolRow,
+    TurnRow,
+    Unreadable,
+    UsageRow,
+)
+from holdfast.backends.sqlite.seals import UNFIT, seal
+from holdfast.backends.sqlite.statements import SQL
+from holdfast.clock import Clock
+from holdfast.core.branches import Path, Segment, extend
+from holdfast.errors import Damaged
+from holdfast.records import Holder, Usage
+
+_BRANCH_BITS: Final = 32
+_SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
+_LAST_ACTIVITY: Final = (1 << 63) - 1
+_FEW_BRANCHES: Final = 8
+_MANY_PLACES: Final = 1000
+_IDS_AT_ONCE: Final = 64
+_NO_LIMIT: Final = -1
+_NOBODY: Final = -1
+_SESSION_COLUMNS: Final = 19
+
+_FILTERS: Final = {
+    "scope": "AND s.scope = :scope",
+    "agent": "AND s.agent = :agent",
+    "cwd": "AND s.cwd = :cwd",
+    "pinned": "AND s.pinned = :pinned",
+    "archived": "AND s.archived = :archived",
+    "text": (
+        "AND (instr(folded(s.title), :text) OR instr(folded(h.preview), :text)"
+        " OR instr(folded(s.key), :text))"
+    ),
+}
+
+
+def bind(text: str | None) -> str | bytes | None:
+    """Give text to the engine exactly."""
+    if text is None:
+        return None
+    if "\0" in text:
+        return codec.encode_text(text)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return codec.encode_text(text)
+    return text
+
+
+def unbind(value: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Take text from the engine exactly."""
+    return codec.decode_text(value) if isinstance(value, bytes) else value
+
+
+def bind_json(data: bytes | None) -> str | bytes | None:
+    """Give JSON to the engine as text, so that people can read it; see `bind`."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def unbind_json(value: str | bytes | None) -> bytes | None:
+    """Take JSON from the engine as bytes."""
+    return value.encode("utf-8") if isinstance(value, str) else value
+
+
+@cache
+def _in(name: str, count: int) -> str:
+    """Give a statement with so many marks in its list."""
+    return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
+
+
+def place(branch: int, seq: int) -> int:
+    """Say where a message lies in the table."""
+    return branch << _BRANCH_BITS | seq
+
+
+class SQLiteSnapshot:
+    """Reads on one connection, within one transaction of the engine."""
+
+    def __init__(
+        self, connection: apsw.Connection, tenant: int | None, clock: Clock, paths: dict[int, Path]
+    ) -> None:
+        """Read on this connection, for this tenant; `paths` is shared and only ever added to."""
+        self._execute = connection.execute
+        self._connection = connection
+        self._tenant = _NOBODY if tenant is None else tenant
+        self._clock = clock
+        self._paths = paths
+
+    def _first(self, name: str, *values: object) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._execute(SQL[name], values).fetchone()
+        return row
+
+    def _sealed(self, name: str, session: int, *values: object) -> Sequence[Any] | None:
+        """Read a row that must fit its checksum; give it without."""
+        try:
+            row = self._first(name, *values)
+        except UnicodeDecodeError as error:
+            raise self._unfit(session) from error
+        return None if row is None else self._opened(row, session)
+
+    def _opened(self, row: Sequence[Any], session: int | None) -> Sequence[Any]:
+        if seal(row[2:]) != row[0]:
+            raise self._unfit(session)
+        return row[1:]
+
+    def _unfit(self, session: int | None) -> Damaged:
+        return Damaged(
+            f"the rows of {self._called(session)} do not fit their checksum; nothing was changed. "
+            "Run store.verify(), and store.salvage(to) to keep everything that can be read."
+        )
+
+    def _called(self, session: int | None) -> str:
+        row = None if session is None else self._first("id_of_session", session)
+        return f"session {row[0].decode('utf-8', 'backslashreplace')}" if row else "a session"
+
+    def now(self) -> int:
+        """Tell the time: the database's clock is this host's."""
+        return self._clock.micros()
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
+        """Find a session by its key or id."""
+        if key is not None:
+            row = self._first("session_by_key", self._tenant, bind(key))
+        else:
+            row = self._first("session_by_id", self._tenant, bind(id))
+        return None if row is None else self._session_row(row)
+
+    def _session_row(self, row: Sequence[Any]) -> SessionRow:
+        return _session_row(self._opened(row, row[1]))
+
+    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions whose id starts with `prefix`, or whose title is `title`."""
+        if prefix is not None:
+            # Ids are lower-case base32, so "~" sorts behind every continuation.
+            values: tuple[object, ...] = (self._tenant, bind(prefix), bind(prefix + "~"))
+            found = self._execute(SQL["sessions_by_prefix"], values)
+        else:
+            found = self._execute(SQL["sessions_by_title"], (self._tenant, bind(title)))
+        return [self._session_row(row) for row in found]
+
+    def find_run(self, run_id: str) -> list[SessionRow]:
+        """Find the sessions that have a turn of this run."""
+        found = self._execute(SQL["sessions_by_run"], (bind(run_id), self._tenant))
+        return [self._session_row(row) for row in found]
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity."""
+        row = self._sealed("session", n, n, self._tenant)
+        return None if row is None else _session_row(row)
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read where a session stands."""
+        row = self._sealed("head", n, n, self._tenant)
+        return None if row is None else _head_row(row)
+
+    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+        """List by activity; if something in the way is damaged, one by one."""
+        newest = _LAST_ACTIVITY if before is None else before
+        try:
+            return list(self._list(listing, newest, limit))
+        except (apsw.CorruptError, UnicodeDecodeError, Damaged):
+            return list(islice(self._list_singly(listing, newest), limit))
+
+    def _list(self, listing: Listing, before: int, limit: int) -> Iterator[Listed]:
+        """List in one go: first among the most recent, which usually has the page full."""
+        values: dict[str, Any] = {"tenant": self._tenant, "before": before, "limit": limit}
+        wanted = []
+        for name, condition in _FILTERS.items():
+            value = getattr(listing, name)
+            if value is not None:
+                wanted.append(condition)
+                values[name] = _filter_value(name, value)
+        wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+        if not listing.delegates:
+            wanted.append("AND s.relation IS NOT 'delegate'")
+        if listing.text is not None:
+            self._connection.create_scalar_function("folded", _folded, 1, deterministic=True)
+        for source in ("list_recent", "list_any"):
+            text = "\n".join((SQL["list_columns"], SQL[source], *wanted, SQL["list_end"]))
+            rows: list[Any] = self._execute(text, values).fetchall()
+            if len(rows) == limit:
+                break
+        for row in rows:
+            session, head = row[:_SESSION_COLUMNS], row[_SESSION_COLUMNS:]
+            yield self._session_row(session), _head_row(self._opened(head, session[1]))
+
+    def _list_singly(self, listing: Listing, before: int) -> Iterator[Listed]:
+        """List with a stand-in for each session that cannot be read; slow, and for damage only."""
+        numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
+        for n, activity in numbers:
+            try:
+                row, head = self.session(n), self.head(n)
+            except Damaged as error:
+                yield Unreadable(activity, str(error))
+                continue
+            except (apsw.CorruptError, UnicodeDecodeError) as error:
+                yield Unreadable(activity, f"a session cannot be read: {type(error).__name__}")
+                continue
+            if row is None or head is None:
+                yield Unreadable(activity, "a session's rows are missing")
+            elif listing.matches(row, head):
+                yield row, head
+
+    def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
+        """List what was written to, in order."""
+        rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
+        heads = [(unbind(id), _head_row(self._opened(head, head[2]))) for id, *head in rows]
+        return [(head.activity, id, head.branch_no, head.seq) for id, head in heads]
+
+    # ---------------------------------------------------------------------------- messages
+
+    def path(self, branch: int) -> Path:
+        """Give the way a branch's history runs; branches never move, so it is kept."""
+        known = self._paths.get(branch)
+        if known is not None:
+            return known
+        chain: list[tuple[int, int, str]] = []
+        current: int | None = branch
+        while current is not None and current not in self._paths:
+            row = self._first("branch", current)
+            if row is None:
+                raise Damaged(f"branch {current} is missing; run store.verify().")
+            session_id, *sealed = row
+            _, _, _, parent, fork_seq, *_ = self._opened(sealed, sealed[2])
+            chain.append((current, fork_seq, session_id))
+            if parent is not None and parent >= current:
+                raise Damaged(f"branch {current} names a parent that is not older.")
+            current = parent
+        found: Path = () if current is None else self._paths[current]
+        for number, fork_seq, session_id in reversed(chain):
+            found = extend(found, fork_seq, number, session_id)
+            self._paths[number] = found
+        return found
+
+    def branch(self, session: int, number: int) -> tuple[int, int] | None:
+        """Find a session's branch by its number there."""
+        row = self._first("branch_by_number", session, number, self._tenant)
+        if row is None:
+            return None
+        head_seq, *sealed = row
+        n, _, _, _, _, last_seq, *_ = self._opened(sealed, session)
+        return n, head_seq if last_seq is None else last_seq
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Read ranges, in order."""
+        found = []
+        for segment in ranges:
+            ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
+            rows = self._execute(SQL["messages"], ends)
+            found.append((segment.session_id, [_message_row(row) for row in rows]))
+        return found
+
+    def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a history."""
+        found: dict[str, tuple[str, MessageRow]] = {}
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+            for segment in self._near(path, names):
+                last = _SEQ_MASK if segment.last is None else segment.last
+                ends = (place(segment.branch, segment.first), place(segment.branch, last))
+                rows = self._execute(_in("messages_by_id", len(names)), (*ends, *names))
+                for row in map(_message_row, rows):
+                    found[row.id] = (segment.session_id, row)
+        return found
+
+    def _near(self, path: Path, names: Sequence[object]) -> Sequence[Segment]:
+        """Narrow a long path to the branches where these ids are at all, if these are few."""
+        if len(path) <= _FEW_BRANCHES:
+            return path
+        places = [row[0] for row in self._execute(_in("places_of_ids", len(names)), tuple(names))]
+        if len(places) > _MANY_PLACES:
+            return path
+        branches = {at >> _BRANCH_BITS for at in places}
+        return [segment for segment in path if segment.branch in branches]
+
+    def count_of_turn(self, path: Path, turn: TurnRow) -> int:
+        """Count the messages of a turn, which lie on the newest branch behind its start."""
+        branch = path[-1].branch
+        ends = (place(branch, turn.first_seq + 1), place(branch, _SEQ_MASK))
+        row = self._first("count_of_turn", *ends, turn.number)
+        return row[0] if row else 0
+
+    # ------------------------------------------------------------- turns, drafts, queue, blobs
+
+    def turn(self, session: int, number: int) -> TurnRow | None:
+        """Read one turn."""
+        row = self._sealed("turn", session, session, number)
+        return None if row is None else _turn_row(row)
+
+    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
+        """Read the newest turns, oldest first."""
+        values = (session, _NO_LIMIT if limit is None else limit)
+        rows = self._execute(SQL["turns"], values)
+        return [_turn_row(self._opened(row, session)) for row in rows][::-1]
+
+    def tools(self, session: int, turn: int) -> list[ToolRow]:
+        """Read the ledger of a turn, in call order."""
+        return [_tool_row(row) for row in self._execute(SQL["tools"], (session, turn))]
+
+    def draft(self, session: int, turn: int) -> list[bytes]:
+        """Read the records of an open draft."""
+        return [row[0] for row in self._execute(SQL["draft"], (session, turn))]
+
+    def queue(self, session: int) -> list[QueueRow]:
+        """Read waiting input in order."""
+        rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()
+        return [
+            QueueRow(number, unbind(id), created_at, body, self._queue_blobs(session, number))
+            for number, id, created_at, body in rows
+        ]
+
+    def _queue_blobs(self, session: int, number: int) -> tuple[tuple[str, bytes], ...]:
+        rows = self._execute(SQL["queue_blobs"], (session, number))
+        return tuple((sha256, data) for sha256, data in rows)
+
+    def usage(self, session: int) -> list[UsageRow]:
+        """Read usage by day and model."""
+        rows = self._execute(SQL["usage"], (session,))
+        return [
+            UsageRow(day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in rows
+        ]
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Read a blob."""
+        row = self._first("blob", self._tenant, bind(sha256))
+        return None if row is None else row[0]
+
+
+class SQLiteTransaction(SQLiteSnapshot):
+    """Writes, too. `writes` counts them, so that a refusal can be told from a failure."""
+
+    def __init__(
+        self, connection: apsw.Connection, tenant: int, clock: Clock, paths: dict[int, Path]
+    ) -> None:
+        """Write on this connection."""
+        super().__init__(connection, tenant, clock, paths)
+        self.writes = 0
+
+    def _write(self, name: str, *values: object) -> None:
+        self.writes += 1
+        self._execute(SQL[name], values)
+
+    def _returning(self, name: str, *values: object) -> int:
+        self.writes += 1
+        row = self._first(name, *values)
+        assert row is not None  # noqa: S101 - INSERT … RETURNING gives its row
+        number: int = row[0]
+        return number
+
+    def add_session(self, row: SessionRow) -> int:
+        """Store a new session with an empty first branch."""
+        values = (self._tenant, *_session_values(row))
+        n = self._returning("add_session", *values, seal(values))
+        start = (n, 1, None, 0, None, row.created_at, "start")
+        branch = self._returning("add_branch", *start, seal(start))
+        head = HeadRow(n, branch, 1, 0, 0, None, row.created_at, 0, Usage(), 0, None, 0, 0)
+        self._put_head("add_head", head)
+        return n
+
+    def put_session(self, row: SessionRow) -> None:
+        """Replace a session's identity."""
+        values = (self._tenant, *_session_values(row))
+        self._write("put_session", row.n, *values, seal(values))
+
+    def put_head(self, row: HeadRow) -> None:
+        """Replace a session's head; its activity becomes the highest of all."""
+        self._put_head("put_head", row)
+
+    def _put_head(self, name: str, row: HeadRow) -> None:
+        usage = row.usage
+        values = (
+            row.session, self._tenant, row.branch, row.branch_no, row.seq, row.turns,
+            row.open_turn, row.updated_at, usage.input, usage.output, usage.cache_read,
+            usage.cache_write, usage.reasoning, row.cost, bind(row.preview), row.preview_rank,
+            row.queued,
+        )  # fmt: skip
+        self._write(name, *values, seal(values))
+
+    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
+        """Store messages at their places."""
+        self.writes += 1
+        base = branch << _BRANCH_BITS
+        self._connection.executemany(
+            SQL["add_message"],
+            [
+                (base | row.seq, bind(row.id), row.turn, row.crc, bind_json(row.body))
+                for row in rows
+            ],
+        )
+
+    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
+        """Store a blob once, and that this message needs it."""
+        if not self.refer_blob(branch, seq, sha256):
+            n = self._returning("add_blob", self._tenant, sha256, data)
+            self._write("use_blob", place(branch, seq), n)
+
+    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+        """Note that a message needs a stored blob."""
+        row = self._first("find_blob", self._tenant, sha256)
+        if row is None:
+            return False
+        self._write("use_blob", place(branch, seq), row[0])
+        return True
+
+    def add_usage(self, session: int, row: UsageRow) -> None:
+        """Add to a session's usage by day and model."""
+        key = (session, row.day, bind(row.model))
+        spent = (*msgspec.structs.astuple(row.usage), row.cost)
+        found = self._first("find_usage", *key)
+        if found is None:
+            self._write("add_usage", *key, *spent, seal((*key, *spent)))
+            return
+        crc, n, *before = found
+        sums = tuple(map(add, before[len(key) :], spent))
+        fits = seal(before) == crc
+        self._write("put_usage", n, *sums, seal((*key, *sums)) if fits else UNFIT)
+
+    def put_turn(self, row: TurnRow) -> None:
+        """Store or replace a turn."""
+        used = row.usage
+        values = (
+            row.session, row.number, row.token, row.state, bind(row.run_id),
+            bind(row.model), bind_json(codec.to_json(row.holder)), row.lease_until, row.first_seq,
+            row.started_at, row.ended_at, used.input, used.output, used.cache_read,
+            used.cache_write, used.reasoning, row.cost, bind(row.error),
+        )  # fmt: skip
+        self._write("put_turn", *values, seal(values))
+
+    def put_tool(self, row: ToolRow) -> None:
+        """Store or replace a line of the ledger; a new one goes to its end."""
+        key = (row.session, row.turn, bind(row.call_id))
+        found = self._first("tool", *key)
+        if found is None:
+            counted = self._first("count_tools", row.session, row.turn)
+            position, fits = counted[0] if counted else 0, True
+        else:
+            position, fits = found[1], seal(found[2:]) == found[0]
+        facts = (bind(row.name), row.outcome, row.started_at, row.ended_at)
+        values = (*key, position, *facts)
+        self._write("put_tool", *values, seal(values) if fits else UNFIT)
+
+    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
+        """Store or replace one record of a draft."""
+        values = (session, turn, number, bind_json(record))
+        self._write("put_draft", *values, seal(values))
+
+    def drop_draft(self, session: int, turn: int) -> None:
+        """Remove a draft that became a message."""
+        self._write("drop_draft", session, turn)
+
+    def add_queued(self, session: int, row: QueueRow) -> None:
+        """Put input at the end of the queue."""
+        last = self._first("last_queued", session)
+        number = (last[0] if last else 0) + 1
+        values = (session, number, bind(row.id), row.created_at, bind_json(row.body))
+        self._write("add_queued", *values, seal(values))
+        for sha256, data in row.blobs:
+            self._write("add_queue_blob", session, number, sha256, data)
+
+    def drop_queued(self, session: int, number: int) -> None:
+        """Remove input that became a message."""
+        self._write("drop_queued", session, number)
+        self._write("drop_queue_blobs", session, number)
+
+
+# ------------------------------------------------------------------------------- rows and values
+
+
+def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Fold case as Python does: the engine's own `lower` knows only ASCII."""
+    return "" if values[0] is None else bind(unbind(values[0]).lower())
+
+
+def _filter_value(name: str, value: str | bool) -> object:  # noqa: FBT001
+    if isinstance(value, bool):
+        return int(value)
+    return bind(value.lower() if name == "text" else value)
+
+
+def _session_row(row: Sequence[Any]) -> SessionRow:
+    return SessionRow(
+        n=row[0],
+        id=unbind(row[2]),
+        key=unbind(row[3]),
+        scope=unbind(row[4]),
+        agent=unbind(row[5]),
+        title=unbind(row[6]),
+        title_by=row[7],
+        model=unbind(row[8]),
+        cwd=unbind(row[9]),
+        created_at=row[10],
+        pinned=bool(row[11]),
+        archived=bool(row[12]),
+        trashed_at=row[13],
+        goal=unbind_json(row[14]),
+        metadata=unbind_json(row[15]) or b"",
+        parent=unbind(row[16]),
+        relation=row[17],
+    )
+
+
+def _session_values(row: SessionRow) -> tuple[object, ...]:
+    return (
+        bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
+        row.title_by, bind(row.model), bind(row.cwd), row.created_at, int(row.pinned),
+        int(row.archived), row.trashed_at, bind_json(row.goal), bind_json(row.metadata),
+        bind(row.parent), row.relation,
+    )  # fmt: skip
+
+
+def _head_row(row: Sequence[Any]) -> HeadRow:
+    activity, session, _, branch, branch_no, seq, turns, open_turn, updated_at = row[:9]
+    usage = Usage(row[9], row[10], row[11], row[12], row[13])
+    return HeadRow(
+        session, branch, branch_no, seq, turns, open_turn, updated_at, activity, usage,
+        row[14], unbind(row[15]), row[16], row[17],
+    )  # fmt: skip
+
+
+def _message_row(row: Sequence[Any]) -> MessageRow:
+    seq, name, turn, crc, body = row
+    return MessageRow(seq, name if isinstance(name, str) else unbind(name), turn, crc, body)
+
+
+def _turn_row(row: Sequence[Any]) -> TurnRow:
+    return TurnRow(
+        session=row[1],
+        number=row[2],
+        token=row[3],
+        state=row[4],
+        run_id=unbind(row[5]),
+        model=unbind(row[6]),
+        holder=codec.from_json(row[7], Holder),
+        lease_until=row[8],
+        first_seq=row[9],
+        started_at=row[10],
+        ended_at=row[11],
+        usage=Usage(*row[12:17]),
+        cost=row[17],
+        error=unbind(row[18]),
+    )
+
+
+def _tool_row(row: Sequence[Any]) -> ToolRow:
+    return ToolRow(
+        session=row[0],
+        turn=row[1],
+        call_id=unbind(row[2]),
+        name=unbind(row[3]),
+        outcome=row[4],
+        started_at=row[5],
+        ended_at=row[6],
+    )

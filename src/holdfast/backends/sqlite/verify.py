@@ -1,0 +1,443 @@
+"""Finding damage: where a file differs from a sound store.
+
+First the engine checks its own structure (pages, trees, indexes). Then the log's own rules are
+checked in one pass over everything, in the order it lies in the file: every value is of its kind
+(`rules`), every row fits its checksum, every message can be decoded, every history is numbered
+without gaps to its head (`histories`), everything that names something else names something that
+is there.
+
+What cannot be read is reported for its place, and the rest is still checked. Nothing is written,
+and nothing is held in memory but the findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from holdfast import codec
+from holdfast.backends.sqlite.connection import APPLICATION_ID
+from holdfast.backends.sqlite.histories import (
+    LAST_OF_BRANCH,
+    SEQ_BITS,
+    SEQ_MASK,
+    Branch,
+    Finding,
+    Found,
+    Longer,
+    Misplaced,
+    Missing,
+    capacity,
+    walk,
+)
+from holdfast.backends.sqlite.rules import (
+    BLOBS,
+    BRANCHES,
+    DRAFTS,
+    HEADS,
+    MESSAGES,
+    OWNED,
+    QUARANTINE,
+    QUEUE,
+    QUEUE_BLOBS,
+    SESSIONS,
+    TENANTS,
+    TURNS,
+    USAGE,
+    as_written,
+    faults,
+    fits,
+    is_draft_record,
+    is_queued,
+    owner_of,
+    read_message,
+)
+from holdfast.backends.sqlite.scan import (
+    LAST_KEY,
+    UNREADABLE,
+    BadText,
+    Gap,
+    Hole,
+    Owned,
+    Row,
+    Stray,
+    Table,
+    Value,
+    Values,
+    open_damaged,
+    owned_rows,
+    rows,
+)
+from holdfast.errors import Damaged
+from holdfast.records import Damage
+
+MOST_LINES: Final = 100
+_SESSION: Final = "SELECT 1 FROM sessions WHERE n = ?"
+
+
+def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Damage]:
+    """Verify a file that may be too damaged for a store to be opened on it."""
+    connection = open_damaged(path)
+    try:
+        return verify(connection, tenants)
+    finally:
+        connection.close(force=True)
+
+
+def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) -> list[Damage]:
+    """Read everything and report what is damaged; of other tenants' sessions nothing is told."""
+    mine = not connection.in_transaction
+    try:
+        if mine:
+            connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except UNREADABLE as error:
+        if connection.in_transaction and mine:
+            connection.execute("ROLLBACK")
+        return [Damage(what=f"the file cannot be read as a database: {error}")]
+    try:
+        return _Verifier(connection, tenants).run()
+    finally:
+        if mine and connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def structure(connection: apsw.Connection) -> list[Damage]:
+    """Let the engine check pages, trees and indexes."""
+    lines: list[str] = []
+    try:
+        for (text,) in connection.execute(f"PRAGMA integrity_check({MOST_LINES})"):
+            lines += str(text).splitlines()
+    except (*UNREADABLE, UnicodeDecodeError) as error:
+        lines.append(str(error))
+    found = [line for line in lines[:MOST_LINES] if line != "ok"]
+    try:
+        if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
+            found.append("the header does not say that it is a store of this program")
+    except UNREADABLE as error:
+        found.append(str(error))
+    return [Damage(what=f"the file's structure is damaged: {line}") for line in found]
+
+
+class _Verifier:
+    def __init__(self, connection: apsw.Connection, tenants: Collection[int] | None) -> None:
+        self._connection = connection
+        self._tenants = tenants
+        self._found: list[Damage] = []
+
+    def run(self) -> list[Damage]:
+        self._found += structure(self._connection)
+        self._kept(TENANTS, lambda _, values: self._tenant(values))
+        self._kept(SESSIONS, self._session)
+        self._kept(HEADS, self._head)
+        self._kept(BRANCHES, self._branch)
+        self._kept(USAGE, lambda _, values: self._usage(values))
+        self._kept(BLOBS, self._blob)
+        self._kept(QUEUE_BLOBS, lambda _, values: self._queue_blob(values))
+        self._kept(QUARANTINE, lambda _, values: self._row("quarantine", values, "a row"))
+        self._messages()
+        self._owned()
+        self._uses()
+        return self._found
+
+    # ----------------------------------------------------------------------------- reporting
+
+    def _report(self, what: str, session: Value = None, seq: int | None = None) -> None:
+        """Report damage, with the session's id if its number is known."""
+        name, tenant = self._who(session)
+        if self._tenants is None or tenant is None or tenant in self._tenants:
+            self._found.append(Damage(what=what, session_id=name, seq=seq))
+
+    def _who(self, session: Value) -> tuple[str | None, int | None]:
+        if session is None:
+            return None, None
+        row = self._first("SELECT CAST(id AS BLOB), tenant FROM sessions WHERE n = ?", session)
+        if row is None or not isinstance(row[0], bytes):
+            return None, None
+        name = row[0].decode("utf-8", "backslashreplace")
+        return name, row[1] if isinstance(row[1], int) else None
+
+    def _first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
+        """Give the first row of a query; what cannot be read is not there."""
+        try:
+            found: tuple[Value, ...] | None = self._connection.execute(query, values).fetchone()
+        except (*UNREADABLE, UnicodeDecodeError):
+            return None
+        return found
+
+    def _there(self, query: str, *values: Value) -> bool:
+        return self._first(query, *values) is not None
+
+    # -------------------------------------------------------------------------------- tables
+
+    def _kept(self, table: Table, check: Callable[[int, Values], None]) -> None:
+        for item in rows(self._connection, table):
+            if isinstance(item, Row):
+                check(item.key, item.values)
+            elif isinstance(item, Stray):
+                self._report(f"a row of {table.name} is filed under a wrong number, {item.key}")
+            else:
+                self._report(f"{_what(table.name, item)} cannot be read: {item.why}")
+
+    def _row(self, table: str, values: Values, called: str, session: Value = None) -> None:
+        """Report values that break their rules; if none does, a row that is not as written."""
+        broken = faults(table, values)
+        for column in broken:
+            self._report(f"{column} of {called} of {table} cannot be read", session)
+        if not broken and not fits(table, values):
+            self._report(f"{called} of {table} does not fit its checksum", session)
+
+    def _tenant(self, values: Values) -> None:
+        if faults("tenants", values):
+            self._report("the name of a tenant cannot be read")
+
+    def _session(self, n: int, values: Values) -> None:
+        self._row("sessions", values, "the row", n)
+        if not self._there("SELECT 1 FROM heads WHERE session = ?", n):
+            self._report("the session's head is missing", n)
+        if not self._there("SELECT 1 FROM tenants WHERE n = ?", values["tenant"]):
+            self._report("the session's tenant is missing", n)
+        if not self._indexed(n, values):
+            self._report("the session's id or key differs from what was indexed", n)
+
+    def _indexed(self, n: int, values: Values) -> bool:
+        """Compare with the index, which holds the same bytes a second time."""
+        tenant, name, key = values["tenant"], values["id"], values["key"]
+        if isinstance(name, BadText) or isinstance(key, BadText):
+            return True  # It is reported already, and is no text to search for.
+        by_id = "SELECT n FROM sessions INDEXED BY sessions_by_id WHERE tenant = ? AND id = ?"
+        by_key = (
+            "SELECT n FROM sessions INDEXED BY sessions_by_key "
+            "WHERE tenant = ? AND key = ? AND trashed_at IS NULL"
+        )
+        trashed = values["trashed_at"] is not None
+        return self._first(by_id, tenant, name) == (n,) and (
+            key is None or trashed or self._first(by_key, tenant, key) == (n,)
+        )
+
+    def _head(self, n: int, values: Values) -> None:
+        self._row("heads", values, "the row", owner_of("heads", values))
+        owner = self._first("SELECT tenant FROM sessions WHERE n = ?", n)
+        if owner is None:
+            self._report(f"a head belongs to session number {n}, which is missing")
+        elif owner[0] != values["tenant"]:
+            self._report("the session and its head name different tenants", n)
+        branch = "SELECT session, number FROM branches WHERE n = ?"
+        if self._first(branch, values["branch"]) != (n, values["branch_no"]):
+            self._report("the session's active branch is missing, or another session's", n)
+        by_activity = (
+            "SELECT session FROM heads INDEXED BY heads_by_activity "
+            "WHERE tenant = ? AND activity = ?"
+        )
+        if self._first(by_activity, values["tenant"], values["activity"]) != (n,):
+            self._report("the session's activity differs from what was indexed", n)
+        waiting = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
+        if waiting is not None and waiting[0] != values["queued"]:
+            self._report("the session does not know how much input waits for it", n)
+        self._open_turn(n, values)
+
+    def _open_turn(self, n: int, values: Values) -> None:
+        newest = self._first("SELECT max(number) FROM turns WHERE session = ?", n) or (None,)
+        turns = values["turns"]
+        if isinstance(newest[0], int) and isinstance(turns, int) and newest[0] > turns:
+            self._report(f"the session counts {turns} turns and has a turn {newest[0]}", n)
+        if values["open_turn"] is None:
+            return
+        state = "SELECT CAST(state AS BLOB) FROM turns WHERE session = ? AND number = ?"
+        if self._first(state, n, values["open_turn"]) != (b"open",):
+            self._report(f"the session's open turn {values['open_turn']!r} is missing", n)
+
+    def _branch(self, n: int, values: Values) -> None:
+        session = owner_of("branches", values)
+        self._row("branches", values, f"row {n}", session)
+        by_number = (
+            "SELECT n FROM branches INDEXED BY branches_by_number WHERE session = ? AND number = ?"
+        )
+        if self._first(by_number, values["session"], values["number"]) != (n,):
+            self._report(f"branch {n} differs from what was indexed", session)
+        if not self._there(_SESSION, session):
+            self._report(f"branch {n} belongs to session number {session!r}, which is missing")
+        parent, fork_seq = values["parent"], values["fork_seq"]
+        if parent is None:
+            if fork_seq != 0:
+                self._report(f"branch {values['number']!r} has lost what it starts from", session)
+            return
+        end = self._first(LAST_OF_BRANCH, parent)
+        sound = end is not None and isinstance(end[0], int) and isinstance(fork_seq, int)
+        if not sound or not isinstance(parent, int) or parent >= n or fork_seq > end[0]:  # type: ignore[index,operator]
+            self._report(f"branch {values['number']!r} starts where no history is", session)
+
+    def _blob(self, n: int, values: Values) -> None:
+        data, name = values["data"], values["sha256"]
+        if not isinstance(data, bytes) or codec.digest(data) != name:
+            self._report(f"the data of blob {n} do not fit their hash")
+
+    def _queue_blob(self, values: Values) -> None:
+        data, session = values["data"], values["session"]
+        if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
+            self._report("a file that waits with queued input does not fit its hash", session)
+
+    def _usage(self, values: Values) -> None:
+        session = owner_of("usage", values)
+        self._row("usage", values, "a row", session)
+        if not self._there(_SESSION, session):
+            self._report("a row of usage belongs to no session")
+
+    def _uses(self) -> None:
+        query = (
+            "SELECT place, blob FROM blob_uses WHERE NOT EXISTS "
+            "(SELECT 1 FROM blobs WHERE n = blob) LIMIT 1000"
+        )
+        try:
+            found = self._connection.execute(query).fetchall()
+        except UNREADABLE as error:
+            self._report(f"which blobs messages need cannot be read: {error}")
+            return
+        for at, blob in found:
+            if isinstance(at, int):
+                self._report_at(f"a message needs blob {blob!r}, which is missing", at)
+
+    def _report_at(self, what: str, key: int) -> None:
+        """Report damage at a place of the table of messages."""
+        owner = self._first("SELECT session FROM branches WHERE n = ?", key >> SEQ_BITS)
+        self._report(what, owner[0] if owner else None, key & SEQ_MASK)
+
+    # ------------------------------------------------------------------ turns, drafts, queues
+
+    def _owned(self) -> None:
+        for table in OWNED:
+            last: Value = None
+            for item in owned_rows(self._connection, table, self._session_numbers()):
+                if isinstance(item, Gap):
+                    said = f"some rows of {table.name} cannot be read: {item.why}"
+                    self._report(said, item.session)
+                    continue
+                session = owner_of(table.name, item)
+                if session != last and not self._there(_SESSION, session):
+                    self._report(f"rows of {table.name} belong to session number {session!r}, "
+                                 "which is missing")  # fmt: skip
+                last = session
+                self._owned_values(table, session, item)
+
+    def _session_numbers(self) -> Iterator[int]:
+        for item in rows(self._connection, SESSIONS):
+            if isinstance(item, Row):
+                yield item.key
+
+    def _owned_values(self, table: Owned, session: Value, values: Values) -> None:
+        if table is DRAFTS and not is_draft_record(values):
+            self._report("a piece of a draft cannot be read", session)
+        elif table is QUEUE and not is_queued(values, self._queue_getter(session, values)):
+            self._report("input that waits in the queue cannot be read", session)
+        else:
+            self._row(table.name, values, "a row", session)
+        if table is TURNS and values["state"] == "open":
+            self._is_the_open_one(session, values["number"])
+
+    def _is_the_open_one(self, session: Value, number: Value) -> None:
+        head = self._first("SELECT open_turn FROM heads WHERE session = ?", session)
+        if head is not None and head[0] != number:
+            self._report(f"turn {number!r} is open and the session does not know it", session)
+
+    def _queue_getter(self, session: Value, values: Values) -> codec.GetBlob:
+        own = "SELECT data FROM queue_blobs WHERE session = ? AND number = ? AND sha256 = ?"
+        stored = self._getter(self._who(session)[1])
+
+        def fetch(sha256: str) -> bytes | None:
+            row = self._first(own, session, values["number"], sha256)
+            data = row[0] if row else None
+            return data if isinstance(data, bytes) else stored(sha256)
+
+        return fetch
+
+    def _getter(self, tenant: int | None) -> codec.GetBlob:
+        def fetch(sha256: str) -> bytes | None:
+            row = self._first(
+                "SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?", tenant, sha256
+            )
+            data = row[0] if row else None
+            return data if isinstance(data, bytes) else None
+
+        return fetch
+
+    # ------------------------------------------------------------------------------ messages
+
+    def _messages(self) -> None:
+        items = rows(self._connection, MESSAGES, self._next_branch)
+        unknown = 0
+        for finding in walk(items, self._branches(), capacity(self._connection)):
+            if isinstance(finding, Found) and finding.branch.session is None:
+                if unknown != finding.branch.number:
+                    self._report(f"messages belong to branch {finding.branch.number}, "
+                                 "which is missing")  # fmt: skip
+                unknown = finding.branch.number
+            self._finding(finding)
+
+    def _finding(self, finding: Finding) -> None:
+        if isinstance(finding, Found):
+            self._message(finding)
+        elif isinstance(finding, Missing):
+            span = f"messages {finding.first} to {finding.last} are missing"
+            self._report(span, finding.branch.session, finding.first)
+        elif isinstance(finding, Longer):
+            said = f"the history goes on to {finding.last}, behind its head"
+            self._report(said, finding.branch.session, finding.last)
+        elif isinstance(finding, Misplaced):
+            self._report_at("a message lies at a place that cannot be its own", finding.key)
+        else:
+            self._report(f"{_what('messages', finding)} cannot be read: {finding.why}")
+
+    def _message(self, found: Found) -> None:
+        branch, seq, row = found.branch, found.seq, found.row
+        if row.filed_as is not None:
+            self._report("the message is filed under a wrong number", branch.session, seq)
+        try:
+            _, needed = read_message(row.values, self._getter(branch.tenant))
+        except Damaged as error:
+            self._report(f"the message {error}", branch.session, seq)
+            return
+        if as_written(row.values) != row.values:
+            self._report("the message is not kept as it was written", branch.session, seq)
+        query = (
+            "SELECT 1 FROM blob_uses JOIN blobs ON n = blob "
+            "WHERE place = ? AND tenant = ? AND sha256 = ?"
+        )
+        for sha256 in sorted(needed):
+            stored = self._getter(branch.tenant)(sha256) is not None
+            if stored and not self._there(query, row.key, branch.tenant, sha256):
+                self._report("it is not noted that the message needs a blob", branch.session, seq)
+
+    def _branches(self) -> Iterator[Branch]:
+        for item in rows(self._connection, BRANCHES):
+            if isinstance(item, Row):
+                yield self._as_branch(item.key, item.values)
+
+    def _as_branch(self, number: int, values: Values) -> Branch:
+        session, fork_seq = values["session"], values["fork_seq"]
+        name, tenant = self._who(session)
+        last = (self._first(LAST_OF_BRANCH, number) or (None,))[0]
+        return Branch(
+            number=number,
+            session=session if isinstance(session, int) else 0,
+            session_id=name,
+            tenant=tenant,
+            fork_seq=fork_seq if isinstance(fork_seq, int) else 0,
+            last=last if isinstance(last, int) else None,
+        )
+
+    def _next_branch(self, key: int) -> int:
+        number = self._first("SELECT min(n) FROM branches WHERE n > ?", key >> SEQ_BITS)
+        following = number[0] if number else None
+        return min(following << SEQ_BITS, LAST_KEY) if isinstance(following, int) else LAST_KEY
+
+
+def _what(table: str, hole: Hole) -> str:
+    if table == "messages":
+        first, last = hole.first >> SEQ_BITS, hole.last >> SEQ_BITS
+        if first == last:
+            return f"messages {hole.first & SEQ_MASK} to {hole.last & SEQ_MASK} of branch {first}"
+        return f"messages of branches {first} to {last}"
+    return f"rows {hole.first} to {hole.last} of {table}"

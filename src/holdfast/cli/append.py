@@ -1,0 +1,146 @@
+"""`holdfast append`: put a message at the end of a session.
+
+A name that is somebody's exact id or key means that session; so does enough of an id that it can
+be nothing else. Any other name is the key of a new session. What lies in between (a title, a run,
+a few characters of an id) could be meant either way, and a message in the wrong conversation cannot
+be taken back: then the command asks which.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+import holdfast
+from holdfast.cli.command import command
+from holdfast.cli.machine import print_document
+from holdfast.cli.opening import open_to_write, require
+from holdfast.cli.screen import screen
+from holdfast.errors import AmbiguousRef, SessionNotFound
+from holdfast.records import Head, Message, MessageFields
+
+_CERTAIN_PREFIX: Final = 8  # characters: 40 random bits
+_ROLES: Final = ("user", "assistant", "system")
+
+
+@command(
+    'holdfast append support-42 "Where is my parcel?"',
+    'echo "It is on its way." | holdfast append support-42 --role assistant',
+    'holdfast append support-42 "Paid." --id invoice-7   # stored once, however often it is run',
+    "holdfast append --no-create support-42 - < notes.txt",
+)
+@click.argument("name", metavar="KEY-OR-REF")
+@click.argument("text", required=False)
+@click.option("--role", type=click.Choice(_ROLES), default="user", show_default=True)
+@click.option(
+    "--id", "message_id", help="The message's id: what is there already is kept as it is."
+)
+@click.option(
+    "--create/--no-create",
+    default=None,
+    help="Make a session with this key if there is none, or never.  [default: if nothing fits]",
+)
+def append(
+    *,
+    name: str,
+    text: str | None,
+    role: str,
+    message_id: str | None,
+    create: bool | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Put a message at the end of a session.
+
+    TEXT is read from standard input when it is left out or "-"; one newline at its end is dropped.
+    The message is on disk when the command returns. It prints where: the branch and the number.
+    """
+    message = _message(role, _read_text(text), message_id)
+    if create is False:
+        require(store)
+    with open_to_write(store) as opened:
+        session, created = _find(opened, name, create=create)
+        head = session.append(message)
+    if as_json:
+        print_document(
+            {
+                "session": session.id,
+                "key": session.key,
+                "created": created,
+                "message": message.id,
+                "head": head,
+            }
+        )
+        return
+    _say(session, head, created=created)
+
+
+def _say(session: holdfast.Session, head: Head, *, created: bool) -> None:
+    known = session.id if session.key is None else f"{session.key} ({session.id})"
+    screen().line(
+        f"{'new session' if created else 'session'} ",
+        (known, "cyan"),
+        f": branch {head.branch}, seq {head.seq}",
+    )
+
+
+def _read_text(argument: str | None) -> str:
+    if argument is None or argument == "-":
+        data = _read_input().removesuffix(b"\n")
+    else:
+        data = argument.encode("utf-8", "surrogateescape")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(
+            f"The text is not UTF-8 (byte {error.start + 1}); nothing was stored. "
+            "Convert it first: iconv -f LATIN1 -t UTF-8"
+        ) from error
+    if not text:
+        raise click.UsageError("There is no text; nothing was stored.")
+    return text
+
+
+def _read_input() -> bytes:
+    if sys.stdin is None:  # It was closed before the program began.
+        return b""
+    if sys.stdin.isatty():
+        sys.stderr.write("Type the message, then Ctrl-D on a line of its own.\n")
+    return sys.stdin.buffer.read()
+
+
+def _message(role: str, text: str, message_id: str | None) -> Message:
+    fields: MessageFields = {} if message_id is None else {"id": message_id}
+    if role == "assistant":
+        return Message.assistant(text, **fields)
+    if role == "system":
+        return Message.system(text, **fields)
+    return Message.user(text, **fields)
+
+
+def _find(
+    opened: holdfast.Store, name: str, *, create: bool | None
+) -> tuple[holdfast.Session, bool]:
+    """Find the session that is meant, or make it; true if it is new."""
+    try:
+        found = opened.get(name)
+    except SessionNotFound:
+        if create is False:
+            raise
+        return opened.session(name), True
+    except AmbiguousRef:
+        if create is not True:
+            raise
+        return opened.session(name), True
+    if create is False or name in (found.id, found.key):
+        return found, False
+    if create is True:
+        return opened.session(name), True
+    if len(name) >= _CERTAIN_PREFIX and found.id.startswith(name):
+        return found, False
+    raise AmbiguousRef(
+        f"no session has the key {name!r}, but {found.id} may be meant; nothing was stored. "
+        "--no-create appends to that one, --create begins a new session"
+    )

@@ -1,0 +1,226 @@
+"""`holdfast doctor`: what is wrong with a store, if anything.
+
+It only looks. Each finding is a `Check`: a name, what was found, whether that is well, and if not,
+what helps. One section that fails is itself a finding, and the others are still looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+import holdfast
+from holdfast.backends.base import Check, Listing, SessionRow, Snapshot, TurnRow, Unreadable
+from holdfast.cli.command import command
+from holdfast.cli.machine import print_document
+from holdfast.cli.opening import NoStoreYet, open_to_read
+from holdfast.cli.problems import FOUND_A_PROBLEM, hint_for, what_happened
+from holdfast.cli.screen import Screen, screen
+from holdfast.cli.wording import ago, count, size
+from holdfast.clock import to_datetime
+from holdfast.errors import Damaged, HoldfastError
+from holdfast.processes import is_alive
+from holdfast.records import Damage, Stats
+from holdfast.verbs.turns import is_abandoned
+
+_PAGE: Final = 500
+_MOST_SHOWN: Final = 20
+_SALVAGE: Final = (
+    "restore a backup, or copy all that can be read into a new store: "
+    "python -c \"import holdfast; holdfast.open('THIS.db', readonly=True).salvage('NEW.db')\""
+)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found."""
+
+    ok: bool
+    store: str | None = None
+    checks: list[Check]
+    stats: Stats | None = None
+    damage: list[Damage] = []
+
+
+@command(
+    "holdfast doctor",
+    "holdfast doctor --json",
+    "holdfast doctor --store backup.db",
+)
+def doctor(*, store: str | None, as_json: bool) -> int:
+    """Look for anything wrong with a store.
+
+    Tells how the store and its engine are set up, which turns are open and whether their holders
+    are alive, and reads every row to find damage. It changes nothing. Exit code 1 if something is
+    wrong; each such line has a hint.
+    """
+    finding = examine(store)
+    if as_json:
+        print_document(finding)
+    else:
+        _draw(screen(), finding)
+    return 0 if finding.ok else FOUND_A_PROBLEM
+
+
+def examine(store: str | None) -> Finding:
+    """Look at everything."""
+    try:
+        opened = open_to_read(store)
+    except NoStoreYet as none:
+        return Finding(ok=True, checks=[Check("store", str(none))])
+    except HoldfastError as error:
+        return Finding(ok=False, checks=[_failed("store", error)])
+    with opened:
+        return _examine(opened)
+
+
+def _examine(opened: holdfast.Store) -> Finding:
+    checks: list[Check] = []
+    stats: list[Stats] = []
+    damage: list[Damage] = []
+    sections: tuple[tuple[str, Callable[[], Iterator[Check]]], ...] = (
+        ("setup", lambda: iter(opened.backend.health())),
+        ("contents", partial(_contents, opened, stats)),
+        ("turns", partial(_turns, opened, stats)),
+        ("damage", partial(_damage, opened, damage)),
+    )
+    for name, look in sections:
+        try:
+            checks.extend(look())
+        except HoldfastError as error:
+            checks.append(_failed(name, error))
+    return Finding(
+        ok=all(check.ok for check in checks),
+        store=opened.url,
+        checks=checks,
+        stats=stats[0] if stats else None,
+        damage=damage,
+    )
+
+
+def _failed(name: str, error: HoldfastError) -> Check:
+    hint = _SALVAGE if isinstance(error, Damaged) else hint_for(error)
+    return Check(name, what_happened(error), ok=False, hint=hint)
+
+
+def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
+    found = opened.stats()
+    stats.append(found)
+    amounts = (
+        count(found.sessions, "session"),
+        count(found.messages, "message"),
+        count(found.turns, "turn"),
+        f"{count(found.blobs, 'blob')} ({size(found.blob_bytes)})",
+        f"{size(found.file_bytes)} on disk",
+    )
+    yield Check("contents", ", ".join(amounts))
+
+
+# ----------------------------------------------------------------------------------------- turns
+
+
+def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
+    if stats and not stats[0].open_turns:
+        yield Check("open turns", "none")
+        return
+    before: int | None = None
+    while True:
+        found, before = opened.backend.read(partial(_open_turns, before=before))
+        for one in found:
+            yield _turn_check(one)
+        if before is None:
+            return
+
+
+class _Open(msgspec.Struct, frozen=True):
+    """An open turn, as the store knows it."""
+
+    session: SessionRow
+    number: int
+    turn: TurnRow | None
+    abandoned: bool
+
+
+def _open_turns(snapshot: Snapshot, *, before: int | None) -> tuple[list[_Open], int | None]:
+    """Find the open turns among a page of sessions, and where the next page begins."""
+    page = snapshot.list_sessions(Listing(), before=before, limit=_PAGE)
+    readable = [item for item in page if not isinstance(item, Unreadable)]
+    found = [
+        _look_up(snapshot, row, head.open_turn)
+        for row, head in readable
+        if head.open_turn is not None
+    ]
+    if len(page) < _PAGE:
+        return found, None
+    last = page[-1]
+    return found, last.activity if isinstance(last, Unreadable) else last[1].activity
+
+
+def _look_up(snapshot: Snapshot, row: SessionRow, number: int) -> _Open:
+    turn = snapshot.turn(row.n, number)
+    return _Open(row, number, turn, turn is None or is_abandoned(turn, snapshot.now()))
+
+
+def _turn_check(one: _Open) -> Check:
+    name = f"turn {one.number} of {one.session.key or one.session.id}"
+    return Check(
+        name,
+        _how_it_is_held(one),
+        ok=not one.abandoned,
+        hint=f"holdfast recover {one.session.id}" if one.abandoned else None,
+    )
+
+
+def _how_it_is_held(one: _Open) -> str:
+    if one.turn is None:
+        return "open, but nothing is known of it"
+    who = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
+    begun = f"begun {ago(to_datetime(one.turn.started_at))}"
+    alive = is_alive(one.turn.holder)
+    if one.abandoned:
+        gone = "is gone" if alive is False else "gave no sign of life in time"
+        return f"{begun}, interrupted: {who} {gone}"
+    seen = "which is alive" if alive else "which cannot be seen from here"
+    return f"{begun}, held by {who}, {seen}"
+
+
+# ---------------------------------------------------------------------------------------- damage
+
+
+def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
+    damage.extend(opened.verify())
+    if not damage:
+        yield Check("damage", "none: every row was read")
+        return
+    places = count(len(damage), "damaged place")
+    yield Check("damage", places, ok=False, hint=_SALVAGE)
+
+
+# --------------------------------------------------------------------------------------- drawing
+
+
+def _draw(out: Screen, finding: Finding) -> None:
+    said: str | None = None
+    for check in finding.checks:
+        mark = (" ok  ", "green") if check.ok else ("WRONG", "bold red")
+        out.line(mark, "  ", (f"{check.name}: ", "dim"), check.value)
+        if not check.ok and check.hint not in (None, said):
+            out.line("         hint: ", check.hint or "")
+            said = check.hint
+    for one in finding.damage[:_MOST_SHOWN]:
+        out.line("       ", (_where(one), "cyan"), one.what)
+    if len(finding.damage) > _MOST_SHOWN:
+        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json tells all")
+    out.line()
+    wrong = sum(not check.ok for check in finding.checks)
+    out.line(
+        (f"{count(wrong, 'problem')} found", "bold red") if wrong else ("All is well", "green")
+    )
+
+
+def _where(damage: Damage) -> str:
+    if damage.session_id is None:
+        return ""
+    return f"{damage.session_id}{'' if damage.seq is None else f' #{damage.seq}'}  "

@@ -1,0 +1,149 @@
+"""`holdfast log`: what was said last, and what is being said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TypeVar
+
+import click
+import msgspec
+
+import holdfast
+from holdfast.backends.base import Listing, Snapshot, Unreadable
+from holdfast.cli.command import command
+from holdfast.cli.conversation import draw_message, one_line
+from holdfast.cli.machine import print_line
+from holdfast.cli.opening import open_to_read
+from holdfast.cli.screen import Screen, screen
+from holdfast.cli.wording import moment
+from holdfast.errors import NotFound
+from holdfast.records import Activity, Head, Message
+
+T = TypeVar("T")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A session was written to; `message` is its newest one then."""
+
+    number: int
+    session: str
+    key: str | None
+    head: Head
+    at: datetime
+    message: Message | None
+
+
+@command(
+    "holdfast log",
+    "holdfast log -n 3 support-42",
+    "holdfast log -f support-42",
+    "holdfast log -f --json",
+)
+@click.argument("ref", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Go on, until Ctrl-C.")
+@click.option("--limit", "-n", default=10, type=click.IntRange(min=0), show_default=True)
+def log(*, ref: str | None, follow: bool, limit: int, store: str | None, as_json: bool) -> None:
+    """Print the newest messages, and with -f those to come.
+
+    With REF the messages of that session; without, one line for each session that was written to.
+    --json prints one JSON document per line.
+    """
+    with open_to_read(store) as opened:
+        if ref is None:
+            _print_all(_activity(opened, limit, follow=follow), _activity_printer(as_json=as_json))
+        else:
+            messages = _messages(opened.get(ref), limit, follow=follow)
+            _print_all(messages, _message_printer(as_json=as_json))
+
+
+def _print_all(items: Iterator[T], show: Callable[[T], None]) -> None:
+    """Print each item as soon as it is there."""
+    for item in items:
+        show(item)
+        sys.stdout.flush()
+
+
+# ---------------------------------------------------------------------------------- what to print
+
+
+def _messages(session: holdfast.Session, limit: int, *, follow: bool) -> Iterator[Message]:
+    """Give the newest messages and then, without a gap, those that follow."""
+    head = session.head()
+    newest = session.messages(after=max(0, head.seq - limit), before=head.seq + 1)
+    yield from newest
+    if follow:
+        yield from session.follow(after=head)
+
+
+def _activity(opened: holdfast.Store, limit: int, *, follow: bool) -> Iterator[Event]:
+    """Give what was written to last, oldest first, and then what is."""
+    known = opened.backend.read(_newest(max(1, limit)))
+    for activity in known[len(known) - limit :]:
+        yield from _event(opened, activity)
+    if follow:
+        for activity in opened.follow(since=known[-1].number if known else 0):
+            yield from _event(opened, activity)
+
+
+def _newest(limit: int) -> Callable[[Snapshot], list[Activity]]:
+    def run(snapshot: Snapshot) -> list[Activity]:
+        found = snapshot.list_sessions(Listing(), before=None, limit=limit)
+        readable = [item for item in reversed(found) if not isinstance(item, Unreadable)]
+        return [
+            Activity(head.activity, row.id, Head(head.branch_no, head.seq))
+            for row, head in readable
+        ]
+
+    return run
+
+
+def _event(opened: holdfast.Store, activity: Activity) -> Iterator[Event]:
+    """Look up what an activity was; nothing if its session is gone meanwhile."""
+    head = activity.head
+    try:
+        session = opened.get(activity.session_id)
+        found = (
+            session.messages(after=head.seq - 1, limit=1, branch=head.branch) if head.seq else []
+        )
+        at = session.info().updated_at
+    except NotFound:
+        return
+    yield Event(
+        number=activity.number,
+        session=session.id,
+        key=session.key,
+        head=head,
+        at=at,
+        message=found[0] if found else None,
+    )
+
+
+# ----------------------------------------------------------------------------------- how to print
+
+
+def _message_printer(*, as_json: bool) -> Callable[[Message], None]:
+    if as_json:
+        return print_line
+    out = screen()
+    return lambda message: draw_message(out, message, {})
+
+
+def _activity_printer(*, as_json: bool) -> Callable[[Event], None]:
+    if as_json:
+        return print_line
+    out = screen()
+    return lambda event: _draw_event(out, event)
+
+
+def _draw_event(out: Screen, event: Event) -> None:
+    words = "begun" if event.message is None else one_line(event.message)
+    role = "" if event.message is None else f" {event.message.role}"
+    out.line(
+        (moment(event.at), "dim"),
+        "  ",
+        (event.key or event.session, "cyan"),
+        (f"  #{event.head.seq}{role}  ", "dim"),
+        words,
+    )

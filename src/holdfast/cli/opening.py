@@ -1,0 +1,36 @@
+"""Opening the store a command was pointed at.
+
+Looking never makes a store: where there is none yet, a command that only looks says so.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import holdfast
+from holdfast import settings
+from holdfast.backends.sqlite import place
+from holdfast.errors import NotFound
+
+
+class NoStoreYet(NotFound):
+    """There is no store at this place yet."""
+
+
+def open_to_read(url: str | None) -> holdfast.Store:
+    """Open for reading only; `NoStoreYet` if there is nothing to read."""
+    require(url)
+    return holdfast.open(url, readonly=True)
+
+
+def open_to_write(url: str | None) -> holdfast.Store:
+    """Open for writing, beginning a store if there is none."""
+    return holdfast.open(url)
+
+
+def require(url: str | None) -> None:
+    """Refuse a place where no store is."""
+    location = settings.parse(url, os.environ)
+    if location.scheme == "sqlite" and not place.check(Path(location.address).absolute()):
+        raise NoStoreYet(f"there is no store at {location.address} yet")

@@ -1,0 +1,97 @@
+"""What went wrong, said to somebody at a shell.
+
+The library's errors say what happened, what is safe, and which call helps. Here the call is
+replaced by the command that helps, and the kind of error becomes the exit code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final
+
+from holdfast import errors
+from holdfast.cli.opening import NoStoreYet
+from holdfast.cli.visible import visible
+from holdfast.errors import HoldfastError
+
+FOUND_A_PROBLEM: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+CONFLICT: Final = 4
+STORAGE: Final = 5
+INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141
+
+_CODES: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
+    (errors.NotFound, NOT_FOUND),
+    (errors.AmbiguousRef, NOT_FOUND),
+    (errors.Conflict, CONFLICT),
+    (errors.StorageError, STORAGE),
+    (errors.Invalid, USAGE),
+)
+
+# The first that fits is said.
+_HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
+    (NoStoreYet, "`holdfast append KEY TEXT` begins one; --store or $HOLDFAST_URL names another"),
+    (errors.SessionNotFound, "`holdfast ls` lists the sessions of this store"),
+    (errors.AmbiguousRef, "use the whole id; `holdfast ls --json` tells it"),
+    (errors.IdConflict, "leave --id out, or give the new text an id of its own"),
+    (errors.SessionBusy, "wait for it to end its turn; `holdfast append` works meanwhile"),
+    (errors.HeadMoved, "read what is new with `holdfast show`, then try again"),
+    (errors.Damaged, "`holdfast doctor` tells what can still be read"),
+    (errors.StoreFull, "free some space, then try again"),
+    (errors.StoreMoved, "put the file back, or name the store with --store"),
+    (errors.OutcomeUnknown, "run it again with the same --id: it will be stored once"),
+    (errors.SchemaTooNew, "update holdfast; the store was left as it is"),
+    (errors.ReadOnly, "check who may write there: `holdfast doctor`"),
+    (errors.StoreUnavailable, "check the path; `holdfast doctor` looks at the store"),
+    (errors.UnknownBackend, "a store is a path or sqlite:///path.db"),
+    (errors.BadRef, "name a session by its id, key or title"),
+    (errors.TooLarge, "split it, or store it as a file"),
+    (errors.Invalid, "see --help"),
+)
+_DEFAULT_HINT: Final = "`holdfast doctor` looks at the store"
+_CLAUSE: Final = re.compile(r"(?<=[.;:]) +")
+_API: Final = re.compile(r"\b(store|session|turn|Store|Session)(\.\w+)?\(|\bexpect=")
+
+
+def exit_code(error: HoldfastError) -> int:
+    """Give the exit code of an error."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), STORAGE)
+
+
+def what_happened(error: BaseException) -> str:
+    """Say an error in one line, without the calls a program would make next."""
+    clauses = [c for c in _CLAUSE.split(str(error)) if not _API.search(c)]
+    return " ".join(clauses).rstrip(" .;:") or type(error).__name__
+
+
+def hint_for(error: HoldfastError) -> str:
+    """Say what to do next at a shell."""
+    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _DEFAULT_HINT)
+
+
+def tell(error: HoldfastError, *, as_json: bool) -> int:
+    """Print an error and what helps; give the exit code."""
+    code = exit_code(error)
+    if as_json:
+        from holdfast.cli.machine import print_line
+
+        said = {
+            "error": type(error).__name__,
+            "message": what_happened(error),
+            "hint": hint_for(error),
+            "exit_code": code,
+        }
+        print_line(said, sys.stderr)
+    else:
+        complain(what_happened(error), hint_for(error))
+    return code
+
+
+def complain(what: str, hint: str | None = None) -> None:
+    """Print what is wrong, in one line, and below it what helps."""
+    sys.stderr.write(f"holdfast: {visible(what)}\n")
+    if hint is not None:
+        sys.stderr.write(f"    hint: {visible(hint)}\n")

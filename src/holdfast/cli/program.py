@@ -1,0 +1,149 @@
+"""The program: which commands there are, and what every one of them ends with.
+
+Commands are imported by name when they are called, so that each start loads only what it uses. A
+library error becomes one line and an exit code; a reader that went away, or Ctrl-C, ends the
+command quietly.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+import click
+
+from holdfast import __version__
+from holdfast.cli import problems
+from holdfast.cli.command import CONTEXT
+from holdfast.errors import HoldfastError
+
+COMMANDS: Final = {
+    "ls": "List sessions, newest first.",
+    "show": "Show a conversation.",
+    "append": "Put a message at the end of a session.",
+    "log": "Print the newest messages, and with -f those to come.",
+    "recover": "Close what a crash left open, keeping all of it.",
+    "doctor": "Look for anything wrong with a store.",
+    "backup": "Copy a store while it is in use, and verify the copy.",
+    "prove": "Show that nothing is lost on this disk.",
+}
+
+_EPILOG: Final = """\b
+Examples:
+  holdfast append support-42 "Where is my parcel?"
+  holdfast ls
+  holdfast show support-42
+
+\b
+Exit codes:
+  0  done
+  1  the command found a problem (doctor, prove)
+  2  called in a way that makes no sense
+  3  no such session or store, or several go by that name
+  4  somebody else was there: session busy, id taken
+  5  trouble with the store or the disk
+  130  interrupted by Ctrl-C; 141  nobody reads the output any more
+
+The store is a file. Without --store it is the one $HOLDFAST_URL names, else holdfast.db in your
+state directory.
+"""
+
+
+class Program(click.Group):
+    """The commands, each imported when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Name the commands in the order a newcomer meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Load one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(importlib.import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
+        assert isinstance(found, click.Command)  # noqa: S101 - the module defines it
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Program, context_settings=CONTEXT, epilog=_EPILOG)
+@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
+def program() -> None:
+    """Keep the conversations of agents: nothing lost, doubled or out of order.
+
+    Every command takes --store URL and --json, and shows examples with --help.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program; give its exit code."""
+    sys.stdout = _prepared(sys.stdout)
+    sys.stderr = _prepared(sys.stderr)
+    # The library logs damage it meets; commands say it themselves, safe to look at.
+    logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    try:
+        code = _invoke(list(arguments))
+        sys.stdout.flush()
+        return code
+    except HoldfastError as error:
+        return problems.tell(error, as_json="--json" in arguments)
+    except click.ClickException as error:
+        return _misused(error)
+    except (click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")  # The line has a ^C on it.
+        return problems.INTERRUPTED
+    except OSError as error:
+        return _system_refused(error)
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Call the command. A command returns its exit code, or nothing when all is well."""
+    # Not `program.main`: that answers a reader who went away with an exit code of its own.
+    try:
+        with program.make_context("holdfast", arguments) as context:
+            result = program.invoke(context)
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _prepared(stream: TextIO | None) -> TextIO:
+    """Make a stream write whatever it is given: what its encoding lacks comes out escaped."""
+    if stream is None:  # It was closed before the program began.
+        return Path(os.devnull).open("w", encoding="utf-8")
+    stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+    return stream
+
+
+def _misused(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        sys.stderr.write(f"{error.format_message()}\n")
+        return error.exit_code
+    context = getattr(error, "ctx", None)
+    if context is None:
+        problems.complain(error.format_message())
+        return error.exit_code
+    problems.complain(error.format_message(), f"`{context.command_path} --help` shows how")
+    return error.exit_code
+
+
+def _system_refused(error: OSError) -> int:
+    """End quietly if the reader went away, else with a word on what the system refused."""
+    # What is still buffered must not be tried again when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return problems.NOBODY_READS
+    where = f": {error.filename}" if error.filename else ""
+    problems.complain(f"{error.strerror or error}{where}")
+    return problems.STORAGE

@@ -1,0 +1,206 @@
+"""`holdfast prove`: show that the promise holds on this disk, by breaking what can be broken.
+
+All the work is in `holdfast.testing.proof`; here is what a person sees of it: one line before, a
+bar meanwhile (on a terminal only), a short verdict. It uses a directory of its own, which is gone
+afterwards unless something was found; the user's store is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+
+from holdfast.cli.command import command
+from holdfast.cli.machine import print_document
+from holdfast.cli.problems import FOUND_A_PROBLEM, complain
+from holdfast.cli.screen import Screen, screen
+from holdfast.testing import proof
+from holdfast.testing.proof import Plan, Progress, Report
+
+_MOST_PROBLEMS: Final = 8
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+
+
+@command(
+    "holdfast prove",
+    "holdfast prove --seconds 60 --writers 16",
+    "holdfast prove --dir /mnt/data --json",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1, max=86_400),
+    default=20.0,
+    show_default=True,
+    help="How long to write and to kill.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to do it; by default on the disk of your store, never in it.",
+)
+@click.option(
+    "--writers",
+    type=click.IntRange(2, 64),
+    default=8,
+    show_default=True,
+    help="How many processes write at once.",
+)
+@click.option("--keep", is_flag=True, help="Keep the store and the record of every write.")
+def prove(
+    *,
+    seconds: float,
+    directory: Path | None,
+    writers: int,
+    keep: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Show that nothing is lost on this disk.
+
+    Processes write to a temporary store and are killed with SIGKILL at random moments; then every
+    acknowledged message is looked for. The exit code is 1 if one is missing, doubled or out of
+    order, or if so little happened that nothing was shown. Your own store is never touched.
+    """
+    place = directory or proof.nearest_place(store, os.environ, Path.cwd())
+    plan = Plan(place.absolute(), seconds, writers, keep)
+    if not as_json:
+        _announce(screen(), plan)
+    report = _carry_out(plan)
+    if as_json:
+        print_document(report)
+    else:
+        _show(screen(), report)
+    return 0 if report.ok else FOUND_A_PROBLEM
+
+
+def _carry_out(plan: Plan) -> Report:
+    try:
+        with _ended_by_signal(), _bar(plan.seconds) as watch:
+            return proof.run(plan, watch)
+    except KeyboardInterrupt:
+        complain("interrupted; the writers are gone and their directory is removed")
+        raise
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Clean up also when asked to end by SIGTERM."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# --- before and meanwhile -----------------------------------------------------------------------
+
+
+def _announce(out: Screen, plan: Plan) -> None:
+    out.line(
+        (f"{plan.writers} processes", "bold"),
+        " write to a temporary store in ",
+        (str(plan.directory), "bold"),
+        f" and are killed at random for {plan.seconds:g} s.",
+    )
+    out.line()
+    out.flush()
+
+
+@contextmanager
+def _bar(seconds: float) -> Iterator[Callable[[Progress], None] | None]:
+    """Show a bar on a terminal; give what moves it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = BarColumn(), TextColumn("{task.description}")
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=seconds)
+
+        def watch(progress: Progress) -> None:
+            did = f"[green]{progress.writes:,} writes[/]  [red]{progress.kills} kills[/]"
+            doing = "comparing …" if progress.checking else f"{progress.elapsed:.0f} s"
+            bar.update(task, completed=progress.elapsed, description=f"{did}  {doing}")
+
+        yield watch
+
+
+# --- afterwards ---------------------------------------------------------------------------------
+
+
+def _show(out: Screen, report: Report) -> None:
+    rows = list(_findings(report))
+    width = max(len(f"{count:,}") for _, count, _ in rows)
+    for name, count, remark in rows:
+        number = (f"{count:>{width},}", "bold red" if count else "bold green")
+        out.line(f"  {name:<15}", number, (f"   {remark}", "dim"))
+    out.line()
+    for line in _figures(report):
+        out.line(f"  {line}")
+    out.line()
+    _conclude(out, report)
+
+
+def _findings(report: Report) -> Iterator[tuple[str, int, str]]:
+    sessions = f"in {report.sessions:,} sessions"
+    yield "lost", report.lost, f"of {report.acknowledged:,} acknowledged messages {sessions}"
+    again = (
+        f"{report.sent_again:,} writes were sent again, {report.stored_before:,} had been stored"
+    )
+    yield "duplicated", report.duplicated, again
+    looks = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads looked on"
+    yield "reordered", report.reordered, looks
+    yield "anything else", report.other, "gaps, torn batches, changed text, lost drafts, damage"
+
+
+def _figures(report: Report) -> Iterator[str]:
+    yield (
+        f"{report.kills:,} kills; {report.interrupted:,} of {report.turns:,} turns interrupted and "
+        f"recovered, {report.partial_replies:,} of them with half a reply"
+    )
+    yield (
+        f"{report.commits_per_second:,.0f} commits per second, median wait "
+        f"{report.median_wait_ms:.3g} ms, worst {report.worst_wait_ms:.3g} ms, on "
+        f"{report.file_system}"
+    )
+
+
+def _conclude(out: Screen, report: Report) -> None:
+    for problem in report.problems[:_MOST_PROBLEMS]:
+        out.line(("  ✗ ", "red"), problem)
+    if len(report.problems) > _MOST_PROBLEMS:
+        out.line(f"    and {len(report.problems) - _MOST_PROBLEMS:,} more")
+    if report.ok:
+        out.line(("✓ The promise held.", "bold green"), (f"  {report.versions}", "dim"))
+        out.line((f"  {_limits(report)}", "dim"))
+    elif report.failed_writers == len(report.problems) > 0:
+        out.line(("✗ Writers failed, so this proves nothing.", "bold red"))
+    elif report.problems:
+        out.line(("✗ The promise was broken.", "bold red"), (f"  {report.versions}", "dim"))
+    else:
+        idle = f" no {', no '.join(report.vacuous)}. Give it more --seconds or --writers."
+        out.line(("✗ Nothing was shown:", "bold red"), idle)
+    if report.kept:
+        out.line("  The store and every record: ", (report.directory, "bold"))
+
+
+def _limits(report: Report) -> str:
+    if report.file_system in _IN_MEMORY:
+        return "This is memory, not a disk: choose a disk with --dir to learn about that."
+    return "A kill is not a power cut: that one rests on the disk keeping what it has synced."

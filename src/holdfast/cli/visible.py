@@ -1,0 +1,80 @@
+r"""Stored text, made safe to look at.
+
+A conversation holds what models, tools and strangers wrote. Some characters in it are instructions
+to a terminal (clear the screen, rewrite the line above, set the title), some turn the reading order
+around, some cannot be seen at all. `visible` replaces each by its escape, such as `\x1b`, so that
+what is shown is what is there. It touches exactly these:
+
+* control characters: C0, DEL, C1, and the line and paragraph separators
+* lone surrogates, which no encoding can write
+* everything Unicode calls default-ignorable (bidi controls, zero-width characters, tags, fillers,
+  variation selectors), and the interlinear annotations
+
+Joiners and variation selectors behind a character outside ASCII stay: scripts and emoji need them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb"
+_IGNORABLE: Final = (
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+_JOINING: Final = frozenset({"\u200c", "\u200d", *map(chr, range(0xFE00, 0xFE10))})
+_FOOLING: Final = f"{_CONTROLS}{_IGNORABLE}\u200c\u200d\ufe00-\ufe0f"
+_IN_A_BODY: Final = re.compile(f"[{_FOOLING}]")
+_IN_A_LINE: Final = re.compile(f"[\t\n{_FOOLING}]")
+_NAMED: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_EMOJI: Final = "\ufe0f"  # "show this as an emoji"
+_KEYCAP: Final = "\ufe0f\u20e3"  # behind a digit: a key
+
+
+def visible(text: str, *, body: bool = False) -> str:
+    """Show every character that could fool as an escape; a body keeps its newlines and tabs."""
+    return (_IN_A_BODY if body else _IN_A_LINE).sub(_shown, text)
+
+
+def pieces(text: str, *, body: bool = False) -> Iterator[tuple[str, bool]]:
+    """Split what `visible` gives into text and escapes (true), so that these can be coloured."""
+    end = 0
+    for found in (_IN_A_BODY if body else _IN_A_LINE).finditer(text):
+        shown = _shown(found)
+        if shown == found[0]:
+            continue
+        if found.start() > end:
+            yield text[end : found.start()], False
+        yield shown, True
+        end = found.end()
+    if end < len(text):
+        yield text[end:], False
+
+
+def _shown(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in _JOINING and _joins(found.string, found.start()):
+        return character
+    return _escape(character)
+
+
+def _joins(text: str, at: int) -> bool:
+    """Say whether the joiner or selector at this place has something to work on."""
+    if text.startswith(_KEYCAP, at):
+        return True
+    if text[at] == "\u200d" and text[at - 1 : at] == _EMOJI:
+        at -= 1
+    before = text[at - 1 : at]
+    return not before.isascii() and not _IN_A_BODY.match(before)
+
+
+def _escape(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    code = ord(character)
+    if code <= 0xFF:  # noqa: PLR2004 - two digits hold this much
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004 - four do

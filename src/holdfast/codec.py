@@ -1,0 +1,344 @@
+"""Messages to bytes and back.
+
+A stored message is JSON, readable without this program. Whatever goes in comes out exactly: what
+could not is refused beforehand (`checks`).
+
+Three things JSON alone does not give:
+
+* *Unicode that is none.* Python text may hold lone surrogates. Such a body is encoded with them
+  passed through as three bytes each, which is not UTF-8 and therefore tells itself apart.
+* *Large parts.* A part over `BLOB_THRESHOLD` bytes is replaced by its SHA-256 and kept as a blob;
+  so are the data of files.
+* *Damage.* A checksum covers the id, the turn and the body.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from hashlib import sha256
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.checks import check_message, to_cost, to_time
+from holdfast.errors import BadMessage, Damaged, TooLarge
+from holdfast.records import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Provenance,
+    Raw,
+    Role,
+    Status,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+BLOB_THRESHOLD: Final = 64 * 1024
+MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
+MAX_BATCH: Final = 10_000
+
+S = TypeVar("S")
+GetBlob = Callable[[str], bytes | None]
+
+
+class Blob(msgspec.Struct, frozen=True, tag="blob"):
+    """Stands in a stored body for a part that is kept as a blob."""
+
+    sha256: str
+
+
+StoredPart: TypeAlias = Text | Thinking | ToolCall | ToolResult | File | Raw | Blob
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What is stored of a message beyond its id, place and turn."""
+
+    role: Role
+    at: datetime
+    parts: tuple[StoredPart, ...] = ()
+    status: Status = "complete"
+    name: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    cost: Decimal | None = None
+    metadata: dict[str, JSON] = {}
+    provenance: Provenance | None = None
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A message ready to be stored: its bytes, the blobs that come with it, and those it names."""
+
+    id: str
+    message: Message
+    body: bytes
+    blobs: tuple[tuple[str, bytes], ...] = ()
+    refers: tuple[str, ...] = ()
+
+
+_encode = msgspec.json.Encoder(decimal_format="string").encode
+_encode_sorted = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
+_decode_body = msgspec.json.Decoder(Body).decode
+
+
+# ------------------------------------------------------------------------------------- encoding
+
+
+def encode_batch(messages: Sequence[Message], now: datetime) -> list[Encoded]:
+    """Check and encode messages; those without a time get `now`."""
+    if len(messages) > MAX_BATCH:
+        raise TooLarge(
+            f"{len(messages)} messages in one batch, the limit is {MAX_BATCH}; nothing was "
+            "stored. Append them in several batches."
+        )
+    return [encode(message, now) for message in messages]
+
+
+def encode(message: Message, now: datetime, *, limit: int | None = MAX_MESSAGE_BYTES) -> Encoded:
+    """Check and encode one message; if it has no time it gets `now`."""
+    item = _encode_checked(message, now)
+    size = len(item.body) + sum(len(blob) for _, blob in item.blobs)
+    if limit is not None and size > limit:
+        raise TooLarge(
+            f"message {message.id!r} has {size} bytes, the limit is {limit}; nothing was stored."
+        )
+    return item
+
+
+def _encode_checked(message: Message, now: datetime) -> Encoded:
+    check_message(message)
+    body = Body(
+        role=message.role,
+        at=now if message.created_at is None else to_time(message.created_at),
+        parts=tuple(message.parts),
+        status=message.status,
+        name=message.name,
+        model=message.model,
+        usage=message.usage,
+        cost=None if message.cost is None else to_cost(message.cost),
+        metadata=message.metadata,
+        provenance=message.provenance,
+    )
+    if any(map(_may_hold_data, body.parts)):
+        return _encode_files(message, body)
+    data = to_json(body)
+    if len(data) <= BLOB_THRESHOLD:
+        return Encoded(message.id, message, data)
+    return _encode_large(message, body, {}, ())
+
+
+def _may_hold_data(part: StoredPart) -> bool:
+    return type(part) is File or (type(part) is ToolResult and type(part.content) is not str)
+
+
+def _encode_files(message: Message, body: Body) -> Encoded:
+    """Encode a message that may hold files: their data are kept as blobs."""
+    blobs: dict[str, bytes] = {}
+    parts = tuple(_without_data(part, blobs) for part in body.parts)
+    refers = tuple(sha256 for sha256 in _named(parts) if sha256 not in blobs)
+    body = msgspec.structs.replace(body, parts=parts) if parts != body.parts else body
+    data = to_json(body)
+    if len(data) > BLOB_THRESHOLD:
+        return _encode_large(message, body, blobs, refers)
+    return Encoded(message.id, message, data, tuple(blobs.items()), refers)
+
+
+def _encode_large(
+    message: Message, body: Body, blobs: dict[str, bytes], refers: tuple[str, ...]
+) -> Encoded:
+    """Encode a message some of whose parts are large: these are kept as blobs."""
+    small = tuple(_without_bulk(part, blobs) for part in body.parts)
+    data = to_json(msgspec.structs.replace(body, parts=small))
+    return Encoded(message.id, message, data, tuple(blobs.items()), refers)
+
+
+def _without_bulk(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
+    data = to_json(part)
+    return part if len(data) <= BLOB_THRESHOLD else Blob(_keep(data, blobs))
+
+
+def _without_data(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
+    if isinstance(part, File):
+        return _store_file(part, blobs)
+    if isinstance(part, ToolResult) and not isinstance(part.content, str):
+        kept = tuple(
+            _store_file(inner, blobs) if isinstance(inner, File) else inner
+            for inner in part.content
+        )
+        return ToolResult(part.call_id, kept, error=part.error, name=part.name)
+    return part
+
+
+def _store_file(file: File, blobs: dict[str, bytes]) -> File:
+    """Take the data out of a file, leaving its hash and size."""
+    if file.data is None:
+        return file
+    data = bytes(file.data)
+    name = _keep(data, blobs)
+    if file.sha256 is not None and file.sha256 != name:
+        raise BadMessage("sha256: is not the hash of the file's data")
+    return File(name=file.name, mime=file.mime, sha256=name, size=len(data))
+
+
+def files_named(message: Message) -> list[str]:
+    """Give the hashes of all files of a message."""
+    return _named(message.parts)
+
+
+def _named(parts: Sequence[StoredPart]) -> list[str]:
+    found: list[str] = []
+    for part in parts:
+        if isinstance(part, ToolResult) and not isinstance(part.content, str):
+            found.extend(_named(part.content))
+        elif isinstance(part, File) and part.sha256 is not None:
+            found.append(part.sha256)
+    return found
+
+
+def _keep(data: bytes, blobs: dict[str, bytes]) -> str:
+    name = digest(data)
+    blobs[name] = data
+    return name
+
+
+def digest(data: bytes) -> str:
+    """Name bytes by their SHA-256."""
+    return sha256(data).hexdigest()
+
+
+# -------------------------------------------------------------------------------------- decoding
+
+
+def decode(
+    body: bytes,
+    *,
+    id: str,
+    seq: int | None,
+    turn_id: str | None,
+    blob: GetBlob,
+) -> Message:
+    """Read a stored message back. What cannot be read raises `Damaged`."""
+    try:
+        stored = _decode(body)
+        parts = stored.parts
+        for part in parts:
+            if type(part) is Blob:
+                parts = tuple(_restore(part, blob) for part in parts)
+                break
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Damaged(f"message {seq} cannot be read: {type(error).__name__}") from error
+    return Message(
+        id=id,
+        role=stored.role,
+        parts=parts,  # type: ignore[arg-type]
+        seq=seq,
+        turn_id=turn_id,
+        created_at=stored.at,
+        status=stored.status,
+        name=stored.name,
+        model=stored.model,
+        usage=stored.usage,
+        cost=stored.cost,
+        metadata=stored.metadata,
+        provenance=stored.provenance,
+    )
+
+
+def _decode(body: bytes) -> Body:
+    try:
+        return _decode_body(body)
+    except UnicodeDecodeError:
+        return _decode_foreign(body, Body)
+    except msgspec.DecodeError:
+        # Invalid UTF-8 is reported as either error, depending on where it stands.
+        return _decode_foreign(body, Body)
+
+
+def _decode_foreign(data: bytes, kind: type[S]) -> S:
+    """Decode JSON with lone surrogates in it."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        plain = json.loads(decode_text(data))
+        return msgspec.convert(plain, kind, strict=True)
+    return msgspec.json.decode(data, type=kind)
+
+
+def _restore(part: object, blob: GetBlob) -> Part:
+    if isinstance(part, Blob):
+        data = blob(part.sha256)
+        if data is None:
+            raise ValueError("its blob is missing")
+        return _decode_part(data)
+    return part  # type: ignore[return-value]
+
+
+class _Single(msgspec.Struct):
+    """A part, so that it can be decoded by itself."""
+
+    part: Part
+
+
+def _decode_part(data: bytes) -> Part:
+    return from_json(b'{"part":' + data + b"}", _Single).part
+
+
+def same_body(stored: bytes, given: bytes) -> bool:
+    """Say whether two bodies are the same message, their times aside."""
+    if stored == given:
+        return True
+    try:
+        one, two = _decode(stored), _decode(given)
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError):
+        return False
+    # As bytes, because 1, 1.0 and true are equal to Python.
+    same_time = msgspec.structs.replace(one, at=two.at)
+    return to_json(same_time, _encode_sorted) == to_json(two, _encode_sorted)
+
+
+def checksum(message_id: str, turn: int | None, body: bytes) -> int:
+    """Sum up a row, so that a flipped byte is noticed."""
+    return zlib.crc32(body, zlib.crc32(encode_text(message_id), turn or 0))
+
+
+# ------------------------------------------------------------------------------ text and structs
+
+
+def encode_text(text: str) -> bytes:
+    """Encode any Python text, lone surrogates included."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode_text(data: bytes) -> str:
+    """Decode what `encode_text` made."""
+    return data.decode("utf-8", "surrogatepass")
+
+
+def to_json(value: object, encoder: Callable[[object], bytes] = _encode) -> bytes:
+    """Encode a struct or plain JSON values."""
+    try:
+        return encoder(value)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, builtin_types=(), str_keys=True)
+        ordered = encoder is _encode_sorted
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=ordered)
+        return encode_text(text)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise BadMessage(f"this is not JSON: {error}") from error
+
+
+def from_json(data: bytes | str, kind: type[S]) -> S:
+    """Decode what `to_json` made."""
+    raw = encode_text(data) if isinstance(data, str) else data
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        return _decode_foreign(raw, kind)

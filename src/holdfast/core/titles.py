@@ -1,0 +1,48 @@
+"""What stands for a conversation in a list.
+
+The preview is the first user text that is not hidden, a command or injected, else the first
+assistant text; white space folded, 120 characters. A user text, once found, stays; an assistant
+text gives way to it. A title the user chose is never replaced by an automatic one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from holdfast.records import Message, TitleBy
+
+PREVIEW_LENGTH: Final = 120
+_NOT_SAID: Final = ("hidden", "command", "injected")
+
+NONE: Final = 0
+ASSISTANT: Final = 1
+USER: Final = 2
+
+
+def preview(messages: Iterable[Message], text: str | None, rank: int) -> tuple[str | None, int]:
+    """Give the preview after these messages, and how good it is."""
+    if rank == USER:
+        return text, rank
+    for message in messages:
+        found = _rank(message)
+        if found > rank and (folded := fold(message.text)):
+            text, rank = folded, found
+    return text, rank
+
+
+def _rank(message: Message) -> int:
+    if any(message.metadata.get(flag) for flag in _NOT_SAID):
+        return NONE
+    return {"user": USER, "assistant": ASSISTANT}.get(message.role, NONE)
+
+
+def fold(text: str) -> str:
+    """Fold white space and cut to the length of a preview."""
+    # Only the start can matter: a 50 MB message must not be split into words.
+    return " ".join(text.lstrip()[: PREVIEW_LENGTH * 20].split())[:PREVIEW_LENGTH]
+
+
+def may_retitle(current_by: TitleBy | None, by: TitleBy) -> bool:
+    """Say whether a title by `by` may replace the current one."""
+    return by == "user" or current_by != "user"

@@ -1,0 +1,278 @@
+"""A reply while it is streamed.
+
+Every delta goes into the reply in memory and into a buffer; the buffer is flushed to the store at
+the latest 250 ms or 4 KiB after it was written. Closing the draft stores the whole reply as one
+message and removes the flushed chunks, in one transaction. A crash before that leaves the chunks,
+of which recovery makes the same message, marked partial.
+
+`DraftState` is what the sync `Draft` and its async twin share; it never waits for the store.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import msgspec
+
+from holdfast import checks, codec
+from holdfast.backends.base import Verb
+from holdfast.core.drafts import Chunk, Delta, Opening, put_together, size
+from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
+from holdfast.ids import message_id
+from holdfast.records import JSON, Message, Text, Thinking, ToolCall, Usage
+from holdfast.runtime import Runtime
+from holdfast.verbs import turns
+
+FLUSH_SECONDS: Final = 0.2  # A commit follows; together they stay within the promised 0.25 s.
+FLUSH_BYTES: Final = 4096
+LARGEST_REPLY: Final = codec.MAX_MESSAGE_BYTES // 2
+
+
+class TurnRef(msgspec.Struct, frozen=True):
+    """Which turn a reply belongs to."""
+
+    session: int
+    number: int
+    id: str
+
+
+class DraftState:
+    """The reply so far, and what of it is not stored yet."""
+
+    def __init__(
+        self, runtime: Runtime, turn: TurnRef, model: str | None, closed: Callable[[], None]
+    ) -> None:
+        """Begin an empty reply; `closed` is called once it is a message."""
+        self.id = message_id()
+        self.over = False
+        self._pid = os.getpid()
+        self._runtime = runtime
+        self._turn = turn
+        self._opening = Opening(self.id, model, runtime.clock.micros())
+        self._closed = closed
+        self._guard = threading.Lock()
+        self._deltas: list[Delta] = []
+        self._fresh: list[Delta] = []
+        self._fresh_size = 0
+        self._size = 0
+        self._unstored: dict[int, Chunk] = {}
+        self._number = 0
+        self._usage: Usage | None = None
+        self._cost: Decimal | None = None
+        self._error: HoldfastError | None = None
+
+    def add(self, delta: Delta) -> bool:
+        """Take a delta; true when so much waits that it must be flushed now."""
+        self._refuse()
+        weight = size(delta)
+        if self._size + weight > LARGEST_REPLY:
+            raise TooLarge(f"a reply has at most {LARGEST_REPLY} bytes; what came before is kept.")
+        with self._guard:
+            first = not self._fresh
+            self._deltas.append(delta)
+            self._fresh.append(delta)
+            self._fresh_size += weight
+            self._size += weight
+            full = self._fresh_size >= FLUSH_BYTES
+        if first:
+            self._runtime.keeper.schedule(self, FLUSH_SECONDS)
+        return full
+
+    def spend(self, usage: Usage | None, cost: Decimal | None) -> None:
+        """Note what the reply used; the last word counts."""
+        self._refuse()
+        used = None if usage is None else checks.check_usage(usage)
+        price = None if cost is None else checks.to_cost(cost)
+        with self._guard:
+            self._usage = self._usage if used is None else used
+            self._cost = self._cost if price is None else price
+
+    def _refuse(self) -> None:
+        self.check()
+        if self.over:
+            raise Invalid("this reply is closed; open another with turn.stream().")
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def check(self) -> None:
+        """Refuse a reply that was inherited by a fork: it is the parent's."""
+        if os.getpid() != self._pid:
+            raise TurnLost(self._turn.id, "belongs to the process that forked this one")
+
+    def take(self) -> tuple[list[int], Verb[bool]] | None:
+        """Take everything that is not stored; give the verb that stores it."""
+        self.check()
+        with self._guard:
+            if self._fresh:
+                self._number += 1
+                chunk = Chunk(tuple(self._fresh), self._usage, self._cost)
+                self._unstored[self._number] = chunk
+                self._fresh, self._fresh_size = [], 0
+            if not self._unstored or self.over:
+                return None
+            chunks = sorted(self._unstored.items())
+        verb = turns.flush_draft(self._turn.session, self._turn.number, self._opening, chunks)
+        return [number for number, _ in chunks], verb
+
+    def stored(self, numbers: list[int]) -> None:
+        """Note that these chunks are stored."""
+        with self._guard:
+            for number in numbers:
+                self._unstored.pop(number, None)
+
+    def tick(self) -> float | None:
+        """Flush from the background; an error is raised by the next write."""
+        taken = self.take()
+        if taken is None:
+            return None
+        numbers, verb = taken
+        try:
+            pending = self._runtime.backend.submit(verb)
+        except HoldfastError as error:
+            self._error = error
+            return None
+
+        def done() -> None:
+            try:
+                pending.outcome()
+            except StorageError as error:
+                self._error = None if self.over else error
+                self._runtime.keeper.schedule(self, FLUSH_SECONDS)
+            except HoldfastError as error:
+                self._error = None if self.over else error
+            else:
+                self.stored(numbers)
+
+        pending.when_done(done)
+        return None
+
+    def last_call(self) -> None:
+        """Flush the last words before the store is closed."""
+        self.tick()
+
+    def closing(self, status: Literal["complete", "partial"]) -> tuple[Message, Verb[int]] | None:
+        """Give the message and the verb that makes the draft one; `None` if there is nothing."""
+        self.check()
+        with self._guard:
+            message = Message(
+                id=self.id,
+                role="assistant",
+                parts=put_together(self._deltas),
+                created_at=self._runtime.now(),
+                status=status,
+                model=self._opening.model,
+                usage=self._usage,
+                cost=self._cost,
+            )
+        if not message.parts and message.usage is None:
+            return None
+        item = codec.encode(message, self._runtime.now(), limit=None)
+        message = msgspec.structs.replace(message, turn_id=self._turn.id)
+        return message, turns.close_draft(self._turn.session, self._turn.number, item)
+
+    def finish(self) -> None:
+        """Note that the reply is a message, or that nothing was in it."""
+        self.over = True
+        self._closed()
+
+
+class Draft:
+    """A reply while it is streamed; closing it makes it a message."""
+
+    def __init__(self, runtime: Runtime, state: DraftState) -> None:
+        """Begin; `Turn.stream` makes these."""
+        self._runtime = runtime
+        self._state = state
+        self.message: Message | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the message this will become."""
+        return self._state.id
+
+    def write(self, text: str) -> None:
+        """Add text. Blocks while the store is behind, and raises what a flush raised."""
+        self._add(Text(checks.check_text(text, "text")))
+
+    def think(self, text: str, *, signature: str | None = None) -> None:
+        """Add the model's reasoning."""
+        self._add(check_thought(text, signature))
+
+    def tool_call(self, id: str, name: str, arguments: JSON = None) -> None:
+        """Add a finished tool call."""
+        self._add(check_call(id, name, arguments))
+
+    def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
+        """Say what the reply used."""
+        self._state.spend(usage, cost)
+
+    def flush(self) -> None:
+        """Store what was written so far, now."""
+        taken = self._state.take()
+        if taken is not None:
+            numbers, verb = taken
+            self._runtime.backend.write(verb)
+            self._state.stored(numbers)
+
+    def close(self, *, status: Literal["complete", "partial"] = "complete") -> Message | None:
+        """Make the reply a message; `None` if nothing was written."""
+        if self._state.over:
+            return self.message
+        closing = self._state.closing(status)
+        if closing is not None:
+            message, verb = closing
+            seq = self._runtime.backend.write(verb)
+            self.message = msgspec.structs.replace(message, seq=seq)
+        self._state.finish()
+        return self.message
+
+    def _add(self, delta: Delta) -> None:
+        if self._state.add(delta):
+            self.flush()
+
+    def __enter__(self) -> Self:
+        """Stream within a `with` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Make the reply a message: partial if the block was left by an exception."""
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(status="partial")
+        except HoldfastError as failed:
+            note_failure(error, failed)
+
+
+def note_failure(error: BaseException, failed: HoldfastError) -> None:
+    """Tell of a failed clean-up on the error that is on its way already."""
+    if not isinstance(error, TurnLost):
+        error.add_note(f"holdfast: {failed}")
+
+
+def check_call(id: str, name: str, arguments: JSON) -> ToolCall:
+    """Refuse a tool call that could not be stored."""
+    checks.check_json(arguments, "arguments")
+    # A copy: what the caller changes later is not what was said.
+    said = copy.deepcopy(arguments)
+    return ToolCall(checks.check_text(id, "id"), checks.check_text(name, "name"), said)
+
+
+def check_thought(text: str, signature: str | None) -> Thinking:
+    """Refuse reasoning that could not be stored."""
+    if signature is not None:
+        checks.check_text(signature, "signature")
+    return Thinking(checks.check_text(text, "text"), signature)

@@ -1,0 +1,110 @@
+"""Following: everything written later, once, in order, as others write it.
+
+A follower knows how far it has delivered, reads what lies behind that, and sleeps until something
+was written. It ends when its store is closed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from holdfast.errors import BadQuery, StoreUnavailable
+from holdfast.records import Activity, Head, Message
+from holdfast.runtime import Runtime
+from holdfast.verbs import reading
+
+T = TypeVar("T")
+_LOOK_AGAIN = 5.0
+_PAGE = 500
+
+
+class Following(ABC, Generic[T]):
+    """An endless iterator over what is written."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Follow this store."""
+        self._runtime = runtime
+        self._ready: list[T] = []
+
+    @abstractmethod
+    def _read(self) -> list[T]:
+        """Read what is new, in order."""
+
+    @abstractmethod
+    def _passed(self, item: T) -> None:
+        """Note that an item is delivered."""
+
+    def poll(self) -> T | None:
+        """Give the next item if there is one; never waits."""
+        if not self._ready:
+            self._ready = self._read()[::-1]
+        if not self._ready:
+            return None
+        item = self._ready.pop()
+        self._passed(item)
+        return item
+
+    def __iter__(self) -> Iterator[T]:
+        """Follow."""
+        return self
+
+    def __next__(self) -> T:
+        """Wait for the next item."""
+        backend = self._runtime.backend
+        while not backend.closed:
+            # The number is taken before looking: what is written meanwhile changes it.
+            seen = backend.wait(-1, 0)
+            try:
+                item = self.poll()
+            except StoreUnavailable:
+                if backend.closed:
+                    break
+                raise
+            if item is not None:
+                return item
+            backend.wait(seen, _LOOK_AGAIN)
+        raise StopIteration
+
+
+class Follower(Following[Message]):
+    """Follows one history; `head` is how far it has come."""
+
+    def __init__(self, runtime: Runtime, session: int, after: Head | None) -> None:
+        """Start behind `after`, or at the beginning."""
+        if after is not None and not isinstance(after, Head):
+            raise BadQuery("after: expected a head, as session.head() gives it")
+        super().__init__(runtime)
+        self.head = after or Head(1, 0)
+        self._session = session
+
+    def _read(self) -> list[Message]:
+        query = reading.messages(
+            self._session,
+            limit=_PAGE,
+            before=None,
+            after=self.head.seq,
+            branch=self.head.branch,
+            report=self._runtime.report,
+        )
+        return self._runtime.backend.read(query)
+
+    def _passed(self, item: Message) -> None:
+        assert item.seq is not None  # noqa: S101 - it comes from the store
+        self.head = Head(self.head.branch, item.seq)
+
+
+class StoreFollower(Following[Activity]):
+    """Follows which sessions are written to; `number` is how far it has come."""
+
+    def __init__(self, runtime: Runtime, since: int) -> None:
+        """Start behind the activity with this number."""
+        super().__init__(runtime)
+        self.number = since
+
+    def _read(self) -> list[Activity]:
+        return self._runtime.backend.read(reading.activity(self.number))
+
+    def _passed(self, item: Activity) -> None:
+        self.number = item.number

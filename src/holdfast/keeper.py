@@ -1,0 +1,119 @@
+"""What must happen in the background while turns are open: leases renewed, drafts flushed.
+
+One thread per store, started when it is first needed. It knows its tasks only weakly, so a turn
+that was leaked is renewed no longer, and its lease runs out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
+
+_log = logging.getLogger("holdfast")
+_live: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+class Task(Protocol):
+    """Something with work to do later."""
+
+    def tick(self) -> float | None:
+        """Do it; give the seconds until the next time, or `None` for never."""
+        ...
+
+    def last_call(self) -> None:
+        """Do what must not be left undone: the store is being closed."""
+        ...
+
+
+class Keeper:
+    """Calls tasks when they are due."""
+
+    def __init__(self) -> None:
+        """Begin with nothing to do."""
+        self.begin_anew()
+        _live.add(self)
+
+    def begin_anew(self) -> None:
+        """Forget all tasks and the thread: what a forked child has to do."""
+        self._due: list[tuple[float, int, weakref.ref[Task]]] = []
+        # A plain lock is taken and let go in one piece, whatever signal comes.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._count = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def schedule(self, task: Task, seconds: float) -> None:
+        """Have `task.tick` called in so many seconds."""
+        with self._lock:
+            if self._closed:
+                return
+            when = time.monotonic() + seconds
+            heapq.heappush(self._due, (when, next(self._count), weakref.ref(task)))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="holdfast-keeper", daemon=True
+                )
+                self._thread.start()
+            elif self._due[0][0] == when:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Stop."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+        due, self._due = self._due, []
+        for _, _, reference in due:
+            task = reference()
+            if task is not None:
+                task.last_call()
+
+    def _serve(self) -> None:
+        while True:
+            reference = self._next()
+            if reference is None:
+                return
+            task = reference()
+            if task is None:
+                continue
+            again = _tick(task)
+            if again is not None:
+                self.schedule(task, again)
+            # The loop's own reference must not keep a leaked turn alive until the next one.
+            del task
+
+    def _next(self) -> weakref.ref[Task] | None:
+        with self._lock:
+            while not self._closed:
+                left = self._due[0][0] - time.monotonic() if self._due else None
+                if left is not None and left <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(left)
+            return None
+
+
+def _tick(task: Task) -> float | None:
+    try:
+        return task.tick()
+    except Exception:  # noqa: BLE001 - see below
+        # A task keeps its own errors for its owner; one that escapes must not end the others.
+        _log.exception("background work failed")
+        return None
+
+
+def _after_fork() -> None:
+    for keeper in list(_live):
+        keeper.begin_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

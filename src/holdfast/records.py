@@ -1,0 +1,397 @@
+"""The vocabulary: what a conversation is made of.
+
+All values are frozen. A `Message` is what is stored and never changed; it is made of parts. What a
+caller did not give (`seq`, `turn_id`, `created_at`) is filled in by the store. Everything a
+message holds is text, numbers and JSON, so that it can be read for ever without this program;
+bytes enter as `File(data=…)` and are kept once, by their SHA-256. JSON has no cycles, so messages
+are left out of garbage collection, which would take longer than reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from holdfast import ids
+
+if TYPE_CHECKING:
+    JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+else:
+    JSON = Any  # msgspec does not follow a type that names itself; `codec` checks the values
+Role: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
+Status: TypeAlias = Literal["complete", "partial", "damaged"]
+TurnState: TypeAlias = Literal["open", "sealed", "cancelled", "failed", "interrupted"]
+ToolOutcome: TypeAlias = Literal["called", "running", "done", "error", "unknown", "not_run"]
+SessionState: TypeAlias = Literal["open", "interrupted", "done"]
+GoalState: TypeAlias = Literal["active", "completed", "cancelled", "blocked"]
+Relation: TypeAlias = Literal["fork", "continue", "reset", "delegate", "import"]
+TitleBy: TypeAlias = Literal["user", "auto"]
+
+T = TypeVar("T")
+
+
+class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
+    """Plain text."""
+
+    text: str
+
+
+class Thinking(msgspec.Struct, frozen=True, gc=False, tag="thinking", omit_defaults=True):
+    """A model's reasoning, with the provider's signature where there is one."""
+
+    text: str
+    signature: str | None = None
+
+
+class File(msgspec.Struct, frozen=True, gc=False, tag="file", omit_defaults=True):
+    """A file: given with its `data`, kept and returned by `sha256` (see `Store.blob`)."""
+
+    name: str | None = None
+    mime: str | None = None
+    data: bytes | None = None
+    sha256: str | None = None
+    size: int | None = None
+
+
+class Raw(msgspec.Struct, frozen=True, gc=False, tag="raw"):
+    """Foreign data kept verbatim, with the name of where it came from."""
+
+    source: str
+    data: JSON
+
+
+class ToolCall(msgspec.Struct, frozen=True, gc=False, tag="tool_call", omit_defaults=True):
+    """A model asks for a tool. `arguments` is JSON, or the text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: JSON = None
+
+
+class ToolResult(msgspec.Struct, frozen=True, gc=False, tag="tool_result", omit_defaults=True):
+    """What a tool answered to the call with this id."""
+
+    call_id: str
+    content: str | tuple[Text | File | Raw, ...] = ""
+    error: bool = False
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the answer."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content if isinstance(part, Text))
+
+
+Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | File | Raw
+Content: TypeAlias = str | Part | Sequence[str | Part]
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Tokens, as the provider counted them."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """Add count by count."""
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+        )
+
+    @property
+    def total(self) -> int:
+        """All tokens in and out; cache and reasoning counts are parts of these."""
+        return self.input + self.output
+
+
+class Provenance(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Where a message came from when it was not said here: the source, and its id there."""
+
+    source: str
+    ref: str | None = None
+
+
+def to_parts(content: Content) -> tuple[Part, ...]:
+    """Turn what a caller wrote (text, a part, or several) into parts."""
+    if isinstance(content, str):
+        return (Text(content),)
+    if isinstance(content, Sequence):
+        return tuple(Text(item) if isinstance(item, str) else item for item in content)
+    return (content,)
+
+
+class MessageFields(TypedDict, total=False):
+    """What a caller may say of any message beyond its content."""
+
+    id: str
+    created_at: datetime
+    status: Status
+    name: str | None
+    model: str | None
+    usage: Usage | None
+    cost: Decimal | None
+    metadata: dict[str, JSON]
+    provenance: Provenance | None
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One message of a history. Made once, stored as it is, never changed."""
+
+    id: str = msgspec.field(default_factory=ids.message_id)
+    role: Role
+    parts: tuple[Part, ...] = ()
+    seq: int | None = None
+    turn_id: str | None = None
+    created_at: datetime | None = None
+    status: Status = "complete"
+    name: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    cost: Decimal | None = None
+    metadata: dict[str, JSON] = {}
+    provenance: Provenance | None = None
+
+    @property
+    def text(self) -> str:
+        """Its text and tool-result texts, one under the other."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text | ToolResult))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools it asks for."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def tool_results(self) -> tuple[ToolResult, ...]:
+        """The tool answers it carries."""
+        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+
+    @classmethod
+    def user(cls, content: Content, **fields: Unpack[MessageFields]) -> Message:
+        """Something a user said."""
+        return cls(role="user", parts=to_parts(content), **fields)
+
+    @classmethod
+    def system(cls, content: Content, **fields: Unpack[MessageFields]) -> Message:
+        """Instructions."""
+        return cls(role="system", parts=to_parts(content), **fields)
+
+    @classmethod
+    def assistant(
+        cls,
+        content: Content = (),
+        *,
+        tool_calls: Sequence[ToolCall] = (),
+        **fields: Unpack[MessageFields],
+    ) -> Message:
+        """Something the model said, and the tools it asks for."""
+        return cls(role="assistant", parts=(*to_parts(content), *tool_calls), **fields)
+
+    @classmethod
+    def tool(
+        cls,
+        call_id: str,
+        content: str | Sequence[Text | File | Raw],
+        *,
+        error: bool = False,
+        **fields: Unpack[MessageFields],
+    ) -> Message:
+        """Answer the tool call with this id."""
+        # A list is taken for a tuple; what is neither is refused when it is stored.
+        kept = tuple(content) if isinstance(content, list) else content
+        result = ToolResult(call_id, kept, error=error)  # type: ignore[arg-type]
+        return cls(role="tool", parts=(result,), **fields)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Where a history ends: the branch (numbered within its session) and the newest `seq`."""
+
+    branch: int
+    seq: int
+
+
+class Goal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an agent is working towards, across turns and restarts."""
+
+    objective: str
+    summary: str | None = None
+    state: GoalState = "active"
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    recap: str | None = None
+    rounds: int = 0
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The process that holds a turn, told apart from every other that ever had its pid."""
+
+    host: str
+    pid: int
+    boot: str
+    namespace: str
+    started: str
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list of sessions shows of one."""
+
+    id: str
+    key: str | None
+    scope: str | None
+    title: str | None
+    title_by: TitleBy | None
+    agent: str | None
+    model: str | None
+    cwd: str | None
+    state: SessionState
+    created_at: datetime
+    updated_at: datetime
+    turns: int
+    messages: int
+    usage: Usage
+    cost: Decimal
+    preview: str | None
+    pinned: bool
+    archived: bool
+    trashed: bool
+    goal: Goal | None
+    metadata: dict[str, JSON]
+    parent: str | None
+    interrupted: bool
+
+
+class TurnInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn: how it went, and what it cost."""
+
+    id: str
+    state: TurnState
+    run_id: str | None
+    model: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    latency_ms: int | None
+    usage: Usage
+    cost: Decimal
+    error: str | None
+    tools: tuple[ToolRecord, ...]
+
+
+class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the tool ledger: `unknown` means started, and nobody knows how it ended."""
+
+    call_id: str
+    name: str | None
+    outcome: ToolOutcome
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What recovery found and kept of a turn that a crash left open."""
+
+    turn_id: str
+    messages: int
+    partial: Message | None
+    unknown_tools: tuple[str, ...]
+    not_run_tools: tuple[str, ...]
+    since: datetime
+
+
+class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Input that waits for the next turn."""
+
+    id: str
+    message: Message
+    created_at: datetime
+
+
+class ModelUsage(msgspec.Struct, frozen=True):
+    """What one model used and cost in a session."""
+
+    model: str | None
+    usage: Usage
+    cost: Decimal
+
+
+class UsageReport(msgspec.Struct, frozen=True):
+    """What a session used and cost: the sum, and by model."""
+
+    usage: Usage
+    cost: Decimal
+    by_model: tuple[ModelUsage, ...]
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """Something unreadable, and where it is. What can be read around it stays readable."""
+
+    what: str
+    session_id: str | None = None
+    seq: int | None = None
+
+
+class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `salvage` could carry over, and what not."""
+
+    sessions: int
+    messages: int
+    turns: int
+    blobs: int
+    quarantined: int
+    damage: tuple[Damage, ...]
+
+
+class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished and verified backup."""
+
+    path: str
+    sessions: int
+    messages: int
+    size: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a store holds."""
+
+    sessions: int
+    messages: int
+    turns: int
+    open_turns: int
+    blobs: int
+    blob_bytes: int
+    file_bytes: int
+
+
+class Activity(msgspec.Struct, frozen=True):
+    """A session was written to. `number` grows with every write; pass it on as `since`."""
+
+    number: int
+    session_id: str
+    head: Head
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Part of a list, and the cursor that continues it (`None` at the end)."""
+
+    items: tuple[T, ...]
+    cursor: str | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        """Go through the items."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        """Count the items of this page."""
+        return len(self.items)

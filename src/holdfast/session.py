@@ -1,0 +1,141 @@
+"""A session: a stable identity whose history lives across runs.
+
+The object is only a handle: it holds no history and no lock, so any number of them, in any thread
+or process, may name the same session.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from holdfast import codec
+from holdfast.backends.base import SessionRow
+from holdfast.following import Follower
+from holdfast.records import (
+    Content,
+    Head,
+    Message,
+    QueuedInput,
+    Recovered,
+    SessionInfo,
+    TurnInfo,
+    UsageReport,
+    to_parts,
+)
+from holdfast.runtime import Runtime
+from holdfast.turn import Turn, TurnState
+from holdfast.verbs import appending, reading, sessions, turns
+
+
+class Session:
+    """One session of a store."""
+
+    def __init__(self, runtime: Runtime, row: SessionRow, *, interrupted: bool = False) -> None:
+        """Name a session; `Store.session` and its siblings make these."""
+        self._runtime = runtime
+        self._n = row.n
+        self._read = runtime.backend.read
+        self._write = runtime.backend.write
+        self.id = row.id
+        self.key = row.key
+        self.interrupted = interrupted
+
+    def __repr__(self) -> str:
+        """Show the id; keys may be private."""
+        return f"<Session {self.id}>"
+
+    def info(self) -> SessionInfo:
+        """Tell who the session is and where it stands."""
+        return self._read(reading.info(self._n))
+
+    def head(self) -> Head:
+        """Tell where the history ends; pass it as `expect` to compare."""
+        return self._read(reading.head(self._n))
+
+    def append(self, *messages: Message, expect: Head | None = None) -> Head:
+        """Store messages, all or none; each id once. Needs no turn."""
+        batch = codec.encode_batch(messages, self._runtime.now())
+        return self._write(appending.append(self._n, batch, expect=expect))
+
+    def turn(
+        self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
+    ) -> Turn:
+        """Open a turn in a `with` block; `SessionBusy` if another is open after `wait` seconds."""
+        state = TurnState(self._runtime, self._n, self.id, model=model, run_id=run_id)
+        return Turn(state, wait=wait)
+
+    def messages(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        branch: int | None = None,
+    ) -> list[Message]:
+        """Read the newest `limit` messages between two seqs, oldest first.
+
+        With `after` alone, the next `limit` behind it.
+        """
+        return self._read(
+            reading.messages(
+                self._n,
+                limit=limit,
+                before=before,
+                after=after,
+                branch=branch,
+                report=self._runtime.report,
+            )
+        )
+
+    def recover(self) -> Recovered | None:
+        """Close what a crash left open; `None` if nothing was, `SessionBusy` while it is held."""
+        return self._write(turns.recover(self._n))
+
+    def turns(self, *, limit: int | None = None) -> list[TurnInfo]:
+        """Tell how the newest turns went, oldest first."""
+        return self._read(reading.turns(self._n, limit))
+
+    def enqueue(self, content: Content | Message) -> QueuedInput:
+        """Store input for the next turn, at once; the turn takes it with `take_queued`."""
+        message = to_input(content)
+        item = codec.encode(message, self._runtime.now())
+        verb = appending.enqueue(self._n, item, self._runtime.clock.micros())
+        return reading.as_queued(*self._write(verb))
+
+    def queued(self) -> list[QueuedInput]:
+        """List input that waits, in order."""
+        return self._read(reading.queued(self._n))
+
+    def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
+        """Change title, model, cwd, scope, pinned, archived, goal or metadata.
+
+        `metadata` merges, and `None` removes a key. `auto_title` is a title by a program: it never
+        replaces one by the user.
+        """
+        self._write(sessions.update(self._n, sessions.check_changes(changes)))
+        return self.info()
+
+    def usage(self) -> UsageReport:
+        """Sum up tokens and cost, by model."""
+        return self._read(reading.usage(self._n))
+
+    def follow(self, after: Head | None = None) -> Follower:
+        """Iterate over every message behind `after` (or from the start) as it is written."""
+        return Follower(self._runtime, self._n, after)
+
+
+def runtime_of(session: Session) -> Runtime:
+    """Give what a session shares with its store."""
+    return session._runtime  # noqa: SLF001 - this module's own
+
+
+def number_of(session: Session) -> int:
+    """Give the backend's number of a session: it counts all tenants', so it is not for users."""
+    return session._n  # noqa: SLF001 - this module's own
+
+
+def to_input(content: Content | Message) -> Message:
+    """Take a user's input as content or as a message with an id of its own."""
+    if isinstance(content, Message):
+        return content
+    return Message(role="user", parts=to_parts(content))

@@ -1,0 +1,1 @@
+"""For people who write backends, or who want to see the promise kept: tests, faults, a checker."""

@@ -1,0 +1,61 @@
+"""What every backend must do, as a pytest class: shipped for people who write one.
+
+    from holdfast.testing.conformance import BackendConformance
+
+
+    class TestMine(BackendConformance):
+        def open_backend(self, folder, *, tenant, readonly, clock):
+            return MyBackend(folder / "store", tenant=tenant, readonly=readonly, clock=clock)
+
+The tests speak to the public API, and to the seam itself only where the API cannot reach. Each
+gets a folder and a clock of its own; whatever is opened on the same folder must be the same store.
+A store that ends with its backend says `persistent = False`, and is then never opened twice.
+Give the backend a long lease (minutes): the tests move the clock when one has to run out.
+
+What takes seconds is marked `long`; register that mark, or leave it out with `-m "not long"`.
+"""
+
+from holdfast.testing.conformance.appending import Appending
+from holdfast.testing.conformance.blobs import Blobs
+from holdfast.testing.conformance.damage import DamagedData
+from holdfast.testing.conformance.drafts import Drafts
+from holdfast.testing.conformance.finding import Finding
+from holdfast.testing.conformance.following import FollowingOthers
+from holdfast.testing.conformance.leases import Leases
+from holdfast.testing.conformance.naming import Naming
+from holdfast.testing.conformance.queueing import Queueing
+from holdfast.testing.conformance.reading import Reading
+from holdfast.testing.conformance.recovery import Recovery
+from holdfast.testing.conformance.seam import Seam
+from holdfast.testing.conformance.setting import SetClock
+from holdfast.testing.conformance.tenants import Tenants
+from holdfast.testing.conformance.turns import Turns
+from holdfast.testing.conformance.twins import Twins
+from holdfast.testing.conformance.updating import Updating
+from holdfast.testing.conformance.usage import UsageSums
+from holdfast.testing.conformance.values import Values
+
+__all__ = ["BackendConformance", "SetClock"]
+
+
+class BackendConformance(
+    Seam,
+    Appending,
+    Values,
+    Blobs,
+    Reading,
+    Turns,
+    Drafts,
+    Leases,
+    Recovery,
+    Queueing,
+    UsageSums,
+    Updating,
+    Naming,
+    Finding,
+    Tenants,
+    FollowingOthers,
+    DamagedData,
+    Twins,
+):
+    """All that is promised of a store, whatever keeps it."""

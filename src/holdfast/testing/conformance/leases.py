@@ -1,0 +1,186 @@
+"""One turn at a time: who holds the session, and what becomes of a holder who lost it."""
+
+# ruff: noqa: PT012, SIM117 - what must raise is often a whole block, and nesting shows what is open
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.draft import Draft
+from holdfast.errors import SessionBusy, TurnLost
+from holdfast.records import Message, ToolCall
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting
+from holdfast.turn import Turn
+
+_LONG = 30.0
+
+_WRITES: dict[str, Callable[[Turn, Draft], object]] = {
+    "user": lambda turn, _: turn.user("late"),
+    "assistant": lambda turn, _: turn.assistant("late", tool_calls=[ToolCall("c9", "n")]),
+    "tool": lambda turn, _: turn.tool("c", "late"),
+    "add": lambda turn, _: turn.add(Message.system("late")),
+    "tool_started": lambda turn, _: turn.tool_started("c"),
+    "take_queued": lambda turn, _: turn.take_queued(),
+    "draft flush": lambda _, reply: reply.flush(),
+    "draft write": lambda _, reply: reply.write("late" * 5000),
+    "draft close": lambda _, reply: reply.close(),
+    "cancel": lambda turn, _: turn.cancel(),
+    "fail": lambda turn, _: turn.fail("late"),
+    "seal": lambda turn, _: turn.__exit__(None, None, None),
+}
+
+
+class Leases(Setting):
+    """Promise 8."""
+
+    def test_a_second_turn_is_refused(self, store: Store, session: Session) -> None:
+        """`SessionBusy` says who holds the session, and since when."""
+        with session.turn():
+            since = session.turns()[0].started_at
+            for other in (session, store.get(session.id)):
+                with pytest.raises(SessionBusy) as busy:
+                    self.begin(other)
+                assert busy.value.session_id == session.id
+                assert (busy.value.pid, busy.value.host) == (os.getpid(), socket.gethostname())
+                assert busy.value.since == since
+            with pytest.raises(SessionBusy):
+                session.recover()
+        assert session.info().turns == 1
+        with session.turn():
+            pass
+
+    def test_sessions_are_held_one_by_one(self, store: Store) -> None:
+        """A turn holds its own session alone."""
+        with store.session("one").turn() as one, store.session("two").turn() as two:
+            one.user("a")
+            two.user("b")
+        assert [s.messages for s in store.sessions()] == [1, 1]
+
+    def test_waiting_for_the_holder(self, session: Session) -> None:
+        """`turn(wait=…)` opens as soon as the other turn has ended."""
+        entered = threading.Event()
+
+        def wait() -> None:
+            with session.turn(wait=_LONG) as turn:
+                turn.user("second")
+                entered.set()
+
+        with session.turn() as turn:
+            thread = threading.Thread(target=wait)
+            thread.start()
+            turn.user("first")
+            assert not entered.is_set()
+        thread.join(_LONG)
+        assert [m.text for m in session.messages()] == ["first", "second"]
+
+    def test_waiting_in_vain(self, session: Session) -> None:
+        """`SessionBusy` after the wait, as without one."""
+        with session.turn():
+            with pytest.raises(SessionBusy):
+                session.turn(wait=0.05).__enter__()
+
+    def test_a_lease_that_has_not_run_out_holds(self, store: Store, session: Session) -> None:
+        """Just before its end nobody else gets in."""
+        turn = self.begin(session)
+        self.clock.advance(store.backend.lease - 1)
+        with pytest.raises(SessionBusy):
+            self.begin(session)
+        assert not store.session("the session").interrupted
+        turn.user("still mine")
+
+    def test_a_lease_that_ran_out_is_taken_over(self, store: Store, session: Session) -> None:
+        """The next turn recovers the old one, says so, and has the higher number."""
+        old = self.begin(session)
+        old.user("a")
+        self.expire(store)
+        with session.turn() as new:
+            assert new.recovered is not None
+            assert (new.recovered.turn_id, new.recovered.messages) == (old.id, 1)
+            new.user("b")
+        assert [t.state for t in session.turns()] == ["interrupted", "sealed"]
+        assert [m.turn_id for m in session.messages()] == [old.id, new.id]
+
+    def test_a_holder_whose_lease_ran_out_goes_on_until_a_takeover(
+        self, store: Store, session: Session
+    ) -> None:
+        """Being late alone loses nothing."""
+        with session.turn() as turn:
+            self.expire(store)
+            turn.user("late, but nobody came")
+        assert session.turns()[0].state == "sealed"
+
+    @pytest.mark.parametrize("taken_by", ["turn", "recover"])
+    @pytest.mark.parametrize("write", _WRITES)
+    def test_the_old_holder_writes_nothing(
+        self, store: Store, session: Session, write: str, taken_by: str
+    ) -> None:
+        """After a takeover every kind of write is `TurnLost` and leaves no trace."""
+        old = self.begin(session)
+        old.assistant("a", tool_calls=[ToolCall("c", "n")])
+        reply = old.stream()
+        reply.write("flushed")
+        reply.flush()
+        reply.write("not flushed")
+        session.enqueue("waiting")
+        self.expire(store)
+        new = self.begin(session) if taken_by == "turn" else None
+        if new is None:
+            session.recover()
+        before = _everything(session)
+        with pytest.raises(TurnLost) as lost:
+            _WRITES[write](old, reply)
+        assert lost.value.turn_id == old.id
+        assert _everything(session) == before
+        if new is not None:
+            new.user("mine")
+            new.cancel()
+
+    def test_the_old_holders_draft_stays_out_of_the_new_ones(
+        self, store: Store, session: Session
+    ) -> None:
+        """Both stream; each reply holds its own text alone."""
+        old = self.begin(session)
+        late = old.stream()
+        late.write("old")
+        late.flush()
+        self.expire(store)
+        with session.turn() as new:
+            with new.stream() as reply:
+                reply.write("new")
+                reply.flush()
+                late.write(" more")
+                with pytest.raises(TurnLost):
+                    late.flush()
+        assert [(m.text, m.status) for m in session.messages()] == [
+            ("old", "partial"),
+            ("new", "complete"),
+        ]
+
+    def test_leaving_a_lost_turn_says_so(self, store: Store, session: Session) -> None:
+        """The block that thought it had sealed its turn learns that it had not."""
+        with pytest.raises(TurnLost), session.turn() as old:
+            old.user("a")
+            self.expire(store)
+            session.recover()
+        assert session.turns()[0].state == "interrupted"
+
+    def test_leaving_a_lost_turn_by_an_exception_raises_that(
+        self, store: Store, session: Session
+    ) -> None:
+        """The exception goes its way and tells of the lost turn in a note."""
+        with pytest.raises(ValueError, match="mine") as raised, session.turn():
+            self.expire(store)
+            session.recover()
+            raise ValueError("mine")
+        assert any("holdfast" in note for note in raised.value.__notes__)
+
+
+def _everything(session: Session) -> tuple[object, ...]:
+    return session.info(), session.messages(), session.turns(), session.queued(), session.usage()

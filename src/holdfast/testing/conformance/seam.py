@@ -1,0 +1,239 @@
+"""The seam itself: a verb that raises leaves nothing, and verbs happen one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from holdfast import codec
+from holdfast.backends.base import HeadRow, MessageRow, QueueRow, Snapshot, Transaction, UsageRow
+from holdfast.clock import to_datetime
+from holdfast.records import Message, Stats, Usage
+from holdfast.session import Session, number_of
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting
+
+_BLOB = b"data"
+_LONG = 30.0
+
+
+class GaveUpError(Exception):
+    """Raised by a verb that has written already."""
+
+
+def _head(tx: Snapshot, session: Session) -> HeadRow:
+    row = tx.head(number_of(session))
+    assert row is not None
+    return row
+
+
+def _advance(tx: Transaction, session: Session) -> None:
+    head = _head(tx, session)
+    item = codec.encode(Message.user("x"), to_datetime(tx.now()))
+    row = MessageRow(
+        head.seq + 1, item.id, None, codec.checksum(item.id, None, item.body), item.body
+    )
+    tx.add_messages(head.branch, [row])
+    tx.put_head(msgspec.structs.replace(head, seq=head.seq + 1))
+
+
+def _use_blob(tx: Transaction, session: Session) -> None:
+    tx.add_blob(_head(tx, session).branch, 1, codec.digest(_BLOB), _BLOB)
+
+
+def _rename(tx: Transaction, session: Session) -> None:
+    row = tx.session(number_of(session))
+    assert row is not None
+    tx.put_session(msgspec.structs.replace(row, title="new"))
+
+
+def _copy(tx: Transaction, session: Session) -> None:
+    row = tx.session(number_of(session))
+    assert row is not None
+    tx.add_session(msgspec.structs.replace(row, id="copy", key="copy"))
+
+
+def _end_turn(tx: Transaction, session: Session) -> None:
+    row = tx.turn(number_of(session), 1)
+    assert row is not None
+    tx.put_turn(msgspec.structs.replace(row, state="failed", error="x"))
+
+
+def _change_tool(tx: Transaction, session: Session) -> None:
+    (row,) = tx.tools(number_of(session), 1)
+    tx.put_tool(msgspec.structs.replace(row, outcome="error"))
+    tx.put_tool(msgspec.structs.replace(row, call_id="other"))
+
+
+def _enqueue(tx: Transaction, session: Session) -> None:
+    item = codec.encode(Message.user("x"), to_datetime(tx.now()))
+    tx.add_queued(
+        number_of(session), QueueRow(0, item.id, 1, item.body, ((codec.digest(b"q"), b"q"),))
+    )
+
+
+_WRITES: dict[str, Callable[[Transaction, Session], object]] = {
+    "messages": _advance,
+    "blob": _use_blob,
+    "session": _copy,
+    "identity": _rename,
+    "turn": _end_turn,
+    "tool": _change_tool,
+    "usage": lambda tx, s: tx.add_usage(number_of(s), UsageRow(1, "m", Usage(1), 1)),
+    "more usage": lambda tx, s: tx.add_usage(
+        number_of(s), UsageRow(tx.now() // 10**9, None, Usage(), 1)
+    ),
+    "draft": lambda tx, s: tx.put_draft(number_of(s), 1, 1, b'{"deltas":[]}'),
+    "drop draft": lambda tx, s: tx.drop_draft(number_of(s), 1),
+    "queue": _enqueue,
+    "drop queued": lambda tx, s: tx.drop_queued(number_of(s), 1),
+}
+
+
+class Seam(Setting):
+    """What `holdfast.backends.base` asks of a backend."""
+
+    @pytest.mark.parametrize("write", _WRITES)
+    @pytest.mark.parametrize("error", [GaveUpError, KeyboardInterrupt])
+    def test_a_verb_that_raises_leaves_nothing(
+        self, store: Store, session: Session, write: str, error: type[BaseException]
+    ) -> None:
+        """Whatever it had written is gone, here and for a later reader."""
+        turn = self.begin(session)
+        turn.tool_started("c")
+        turn.assistant("a", usage=Usage(1, 2))
+        turn.stream()
+        session.enqueue("waiting")
+        before = self.everything(store, session)
+
+        def verb(tx: Transaction) -> None:
+            _WRITES[write](tx, session)
+            raise error
+
+        with pytest.raises(error):
+            store.backend.write(verb)
+        assert self.everything(store, session) == before
+        again = self.later(store)
+        assert self.everything(again, again.get(session.id)) == before
+
+    def everything(self, store: Store, session: Session) -> tuple[object, ...]:
+        """All that can be read of a session, and of what is beside it."""
+        drafts = store.backend.read(lambda tx: tx.draft(number_of(session), 1))
+        # The size of a file may change though nothing that can be read has.
+        stats: Stats = msgspec.structs.replace(store.stats(), file_bytes=0)
+        return (
+            session.info(),
+            session.messages(),
+            session.turns(),
+            session.queued(),
+            session.usage(),
+            store.sessions().items,
+            drafts,
+            stats,
+        )
+
+    def test_a_verb_handed_over_is_run(self, store: Store, session: Session) -> None:
+        """`submit` gives what `write` would, by waiting or by being told."""
+        told = threading.Event()
+        pending = store.backend.submit(lambda tx: _advance(tx, session))
+        pending.when_done(told.set)
+        pending.result()
+        assert told.wait(_LONG)
+        assert pending.outcome() is None
+        assert not pending.give_up()
+        assert session.head().seq == 1
+
+    def test_a_verb_handed_over_tells_its_error(self, store: Store, session: Session) -> None:
+        """To whoever waits for it, and to nobody else."""
+
+        def verb(tx: Transaction) -> None:
+            _advance(tx, session)
+            raise GaveUpError
+
+        pending = store.backend.submit(verb)
+        with pytest.raises(GaveUpError):
+            pending.result()
+        with pytest.raises(GaveUpError):
+            pending.outcome()
+        session.append(Message.user("a"))
+        assert session.head().seq == 1
+
+    def test_flush_waits_for_what_was_handed_over(self, store: Store, session: Session) -> None:
+        """Afterwards it can be read."""
+        for _ in range(20):
+            store.backend.submit(lambda tx: _advance(tx, session))
+        store.flush()
+        assert session.head().seq == 20  # noqa: PLR2004
+
+    def test_one_bad_verb_costs_only_itself(self, store: Store, session: Session) -> None:
+        """Those handed over with it go through, each once."""
+
+        def bad(tx: Transaction) -> None:
+            _advance(tx, session)
+            raise GaveUpError
+
+        pending = []
+        for n in range(30):
+            verb = bad if n % 3 == 0 else lambda tx: _advance(tx, session)
+            pending.append(store.backend.submit(verb))
+        store.flush()
+        failed = 0
+        for one in pending:
+            try:
+                one.result()
+            except GaveUpError:
+                failed += 1
+        assert failed == 10  # noqa: PLR2004
+        assert session.head().seq == 20  # noqa: PLR2004
+        assert len(session.messages()) == 20  # noqa: PLR2004
+
+    def test_a_snapshot_is_of_one_moment(self, store: Store, session: Session) -> None:
+        """What is written while a query runs is seen by the next one."""
+        session.append(Message.user("a"))
+        wrote = threading.Event()
+        threads: list[threading.Thread] = []
+
+        def write() -> None:
+            session.append(Message.user("b"))
+            wrote.set()
+
+        def query(snapshot: Snapshot) -> tuple[int, int]:
+            first = _head(snapshot, session).seq
+            threads.append(threading.Thread(target=write))
+            threads[0].start()
+            # A backend that makes writers wait for readers never lets it through meanwhile.
+            wrote.wait(0.2)
+            return first, _head(snapshot, session).seq
+
+        assert store.backend.read(query) == (1, 1)
+        threads[0].join(_LONG)
+        assert session.head().seq == 2  # noqa: PLR2004
+
+    def test_a_read_sees_every_write_before_it(self, session: Session) -> None:
+        """Also on another opening, and however many readers there are."""
+        other = self.open().session("the session") if self.persistent else session
+        for n in range(1, 30):
+            (session if n % 2 else other).append(Message.user("x"))
+            assert session.head().seq == other.head().seq == n
+            assert len(other.messages()) == n
+
+    def test_waiting_for_a_change(self, store: Store, session: Session) -> None:
+        """`wait` returns at once if something was written since, and else when it is."""
+        seen = store.backend.wait(-1, 0)
+        assert store.backend.wait(seen, 0) == seen
+        session.append(Message.user("a"))
+        moved = store.backend.wait(seen, _LONG)
+        assert moved != seen
+        thread = threading.Thread(target=lambda: session.append(Message.user("b")))
+        thread.start()
+        assert store.backend.wait(moved, _LONG) != moved
+        thread.join(_LONG)
+
+    def test_the_backend_says_how_it_is_set_up(self, store: Store) -> None:
+        """Every line of its health has a name and a value."""
+        checks = store.backend.health()
+        assert checks
+        assert all(check.name and check.value for check in checks)

@@ -1,0 +1,122 @@
+"""Where the tests happen: a folder, a clock that can be set, stores that are closed at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from holdfast.backends.base import Backend
+from holdfast.clock import Clock
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.turn import Turn
+
+_START = 1_700_000_000_000_000
+_SECOND = 1_000_000
+
+
+class SetClock:
+    """A clock that moves when told to, and by a microsecond whenever it is asked."""
+
+    def __init__(self, micros: int = _START) -> None:
+        """Start at this time."""
+        self._now = micros
+        self._guard = threading.Lock()
+
+    def micros(self) -> int:
+        """Tell the time; no two answers are the same."""
+        with self._guard:
+            self._now += 1
+            return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, or turn it back."""
+        with self._guard:
+            self._now += int(seconds * _SECOND)
+
+
+class Setting:
+    """What every group of tests starts from."""
+
+    persistent: ClassVar[bool] = True
+
+    clock: SetClock
+    _folder: Path
+    _opened: list[Store]
+
+    def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
+        """Open the store in this folder, making it if there is none: what a subclass gives."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _begin(self, tmp_path: Path) -> Iterator[None]:
+        self.clock = SetClock()
+        self._folder = tmp_path
+        self._opened = []
+        yield
+        for store in self._opened:
+            store.close()
+
+    @pytest.fixture
+    def store(self) -> Store:
+        """A new, empty store."""
+        return self.open()
+
+    @pytest.fixture
+    def session(self, store: Store) -> Session:
+        """A new session of it."""
+        return store.session("the session")
+
+    def open(self, *, tenant: str = "default", readonly: bool = False) -> Store:
+        """Open the store of this test."""
+        backend = self.open_backend(
+            self._folder, tenant=tenant, readonly=readonly, clock=self.clock
+        )
+        store = Store(backend, self.clock)
+        self._opened.append(store)
+        return store
+
+    def later(self, store: Store) -> Store:
+        """Give the store as a later process finds it; the same one if nothing outlives it."""
+        if not self.persistent:
+            return store
+        store.close()
+        return self.open(tenant=store.tenant)
+
+    def need_persistence(self) -> None:
+        """Skip a test that makes sense only for what can be opened twice."""
+        if not self.persistent:
+            pytest.skip("this store ends with its backend and cannot be opened twice")
+
+    def begin(self, session: Session, *, model: str | None = None) -> Turn:
+        """Open a turn that nobody will end."""
+        return session.turn(model=model).__enter__()
+
+    def expire(self, store: Store) -> None:
+        """Let every lease run out."""
+        self.clock.advance(store.backend.lease + 1)
+
+
+def together(*calls: Callable[[], object]) -> None:
+    """Run calls in threads that start at the same moment; raise the first error."""
+    gate = threading.Barrier(len(calls))
+    failed: list[BaseException] = []
+
+    def run(call: Callable[[], object]) -> None:
+        gate.wait()
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised below, in the test's own thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,259 @@
+"""The async twins: the same verbs, awaited, and a cancelled task that tears nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from holdfast.aio import AsyncSession, AsyncStore
+from holdfast.errors import (
+    HeadMoved,
+    IdConflict,
+    SessionBusy,
+    SessionNotFound,
+    TurnLost,
+)
+from holdfast.records import File, Head, Message, ToolCall, Usage
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting
+
+_LONG = 30.0
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine, with an end."""
+    asyncio.run(asyncio.wait_for(work, _LONG))
+
+
+class Twins(Setting):
+    """`AsyncStore`, `AsyncSession`, `AsyncTurn`, `AsyncDraft`."""
+
+    def test_the_same_verbs(self, store: Store) -> None:
+        """What the async side writes, the sync side reads."""
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            session = await twin.session("k", title="t")
+            await session.append(Message.user("a"))
+            async with session.turn(model="m", run_id="r") as turn:
+                await turn.user(["b", File(data=b"file")])
+                async with turn.stream() as reply:
+                    await reply.think("hm")
+                    await reply.write("c")
+                    await reply.tool_call("t1", "find", {"q": 1})
+                    await reply.usage(Usage(1, 2), cost=Decimal("0.5"))
+                    await reply.flush()
+                await turn.tool_started("t1")
+                await turn.tool("t1", "d")
+                await turn.assistant("e")
+                await turn.add(Message.system("f"))
+                await session.enqueue("g")
+                assert len(await session.queued()) == 1
+                assert [m.text for m in await turn.take_queued()] == ["g"]
+            await session.update(pinned=True)
+            await self.compare(twin, session, store)
+
+        run(work())
+
+    async def compare(self, twin: AsyncStore, session: AsyncSession, store: Store) -> None:
+        """Both sides tell the same."""
+        sync = store.session("k")
+        assert [m.text for m in sync.messages()] == ["a", "b", "c", "d", "e", "f", "g"]
+        assert await session.messages(limit=3) == sync.messages(limit=3)
+        assert await session.head() == sync.head()
+        assert await session.info() == sync.info()
+        assert await session.turns() == sync.turns()
+        assert await session.usage() == sync.usage()
+        assert await session.queued() == []
+        assert await session.recover() is None
+        assert (await twin.get("t")).id == sync.id
+        latest = await twin.latest()
+        assert latest is not None
+        assert latest.id == sync.id
+        assert (await twin.sessions()).items == store.sessions().items
+        assert await twin.stats() == store.stats()
+        assert await twin.verify() == []
+        sha = sync.messages()[1].parts[1].sha256  # type: ignore[union-attr]
+        assert await twin.blob(sha or "") == b"file"
+        await twin.flush()
+
+    def test_the_same_refusals(self, store: Store) -> None:
+        """Errors are the sync side's."""
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            session = await twin.create(key="k")
+            await session.append(Message.user("a", id="mine"))
+            with pytest.raises(HeadMoved):
+                await session.append(Message.user("b"), expect=Head(1, 0))
+            with pytest.raises(IdConflict):
+                await session.append(Message.user("b", id="mine"))
+            with pytest.raises(SessionNotFound):
+                await twin.session("other", create=False)
+            async with session.turn():
+                with pytest.raises(SessionBusy):
+                    async with session.turn(wait=0.05):
+                        pass
+
+        run(work())
+
+    def test_takeover(self, store: Store) -> None:
+        """The old holder is `TurnLost`, its draft is kept."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            old = await session.turn().__aenter__()
+            reply = await old.stream().__aenter__()
+            await reply.write("half")
+            await reply.flush()
+            self.expire(store)
+            async with session.turn() as new:
+                assert new.recovered is not None
+                assert new.recovered.partial is not None
+                assert new.recovered.partial.text == "half"
+                for write in (old.user("x"), old.tool_started("c"), old.take_queued()):
+                    with pytest.raises(TurnLost):
+                        await write
+                await reply.write("more")
+                with pytest.raises(TurnLost):
+                    await reply.flush()
+                with pytest.raises(TurnLost):
+                    await reply.close()
+
+        run(work())
+
+    def test_many_tasks_at_once(self, store: Store) -> None:
+        """Nothing is lost or torn, and turns take their turn."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+
+            async def take(n: int) -> None:
+                async with session.turn(wait=_LONG) as turn:
+                    await turn.user(f"{n}")
+                    await turn.assistant(f"{n}", tool_calls=[ToolCall(f"c{n}", "x")])
+
+            await asyncio.gather(
+                *(take(n) for n in range(5)),
+                *(session.append(Message.system("x"), Message.system("y")) for _ in range(20)),
+            )
+            messages = await session.messages()
+            assert len(messages) == 50  # noqa: PLR2004
+            said = [m.text for m in messages if m.turn_id]
+            assert said[::2] == said[1::2]
+            assert sorted(said[::2]) == [str(n) for n in range(5)]
+
+        run(work())
+
+    def test_a_cancelled_task_cancels_its_turn(self, store: Store) -> None:
+        """What was streamed is kept as partial, and the session is free."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            streaming = asyncio.Event()
+
+            async def agent() -> None:
+                async with session.turn() as turn, turn.stream() as reply:
+                    await reply.write("half")
+                    streaming.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(agent())
+            await streaming.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert [m.status for m in await session.messages()] == ["partial"]
+            assert [t.state for t in await session.turns()] == ["cancelled"]
+
+        run(work())
+
+    @pytest.mark.parametrize("steps", range(6))
+    def test_a_task_cancelled_while_it_opens_a_turn_leaves_none_open(
+        self, store: Store, steps: int
+    ) -> None:
+        """Whenever the cancellation comes, the session is free for the next turn."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+
+            async def agent() -> None:
+                async with session.turn():
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(agent())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            store.flush()
+            async with session.turn(wait=1.0):
+                pass
+
+        run(work())
+
+    @pytest.mark.parametrize("steps", range(6))
+    def test_a_cancelled_append_is_whole_or_absent(self, store: Store, steps: int) -> None:
+        """And a retry with the same ids makes it whole."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            batch = [Message.user(str(n)) for n in range(3)]
+            task = asyncio.create_task(session.append(*batch))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            store.flush()
+            assert len(await session.messages()) in {0, 3}
+            await session.append(*batch)
+            assert [m.text for m in await session.messages()] == ["0", "1", "2"]
+
+        run(work())
+
+    def test_a_reply_that_was_not_entered_does_not_lose_text(self, store: Store) -> None:
+        """It is refused, or what was flushed survives a crash as it does on the sync side."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            turn = await session.turn().__aenter__()
+            reply = turn.stream()
+            try:
+                await reply.write("half")
+                await reply.flush()
+            except Exception:  # noqa: BLE001 - any refusal is one
+                return
+            self.expire(store)
+            recovered = await session.recover()
+            assert recovered is not None
+            assert recovered.partial is not None
+
+        run(work())
+
+    def test_following(self, store: Store) -> None:
+        """Messages arrive in order, each once; closing the store ends the loop."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            follower = session.follow()
+
+            async def write() -> None:
+                for n in range(10):
+                    await session.append(Message.user(str(n)))
+
+            writing = asyncio.create_task(write())
+            seen = [(await anext(follower)).text for _ in range(10)]
+            await writing
+            assert seen == [str(n) for n in range(10)]
+            assert follower.head == await session.head()
+            waiting = asyncio.create_task(anext(follower, None))
+            await asyncio.sleep(0)
+            store.close()
+            assert await waiting is None
+
+        run(work())

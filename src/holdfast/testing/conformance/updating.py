@@ -1,0 +1,190 @@
+"""Changing who a session is: typed, merged, and never touching what was said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadMessage
+from holdfast.records import Goal, Message
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting, together
+
+_GOAL = Goal(
+    "ship \0 it \ud800",
+    summary="s",
+    state="blocked",
+    started_at=datetime(2024, 1, 2, tzinfo=UTC),
+    ended_at=datetime(2024, 1, 3, tzinfo=UTC),
+    recap="r",
+    rounds=4,
+)
+
+
+class Updating(Setting):
+    """`Session.update`."""
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("title", "A title \0 \ud800 😀"),
+            ("model", "m"),
+            ("cwd", "/tmp/\udcff"),  # noqa: S108 - a file name that is no UTF-8, as Python has it
+            ("scope", "agent/one"),
+            ("pinned", True),
+            ("archived", True),
+            ("goal", _GOAL),
+            ("goal", Goal("only")),
+            ("metadata", {"k": {"deep": [1, None, "\ud800"]}}),
+        ],
+    )
+    def test_a_field_is_changed_alone(
+        self,
+        store: Store,
+        session: Session,
+        field: str,
+        value: Any,  # noqa: ANN401
+    ) -> None:
+        """It is told by the receipt, by `info` and in lists; all else stays as it was."""
+        before = session.info()
+        told = session.update(**{field: value})
+        assert getattr(told, field) == value
+        again = self.later(store)
+        assert again.session("the session").info() == told
+        assert again.sessions().items == (told,)
+        for other in (f for f in before.__struct_fields__ if f not in {field, "title_by"}):
+            assert getattr(told, other) == getattr(before, other), other
+
+    @pytest.mark.parametrize("field", ["title", "model", "cwd", "scope", "goal"])
+    def test_none_takes_a_field_away(self, session: Session, field: str) -> None:
+        """Afterwards it is as if it had never been said."""
+        before = session.info()
+        session.update(title="t", model="m", cwd="/", scope="s", goal=_GOAL)
+        nothing: dict[str, Any] = {field: None}
+        assert getattr(session.update(**nothing), field) is None
+        session.update(title=None, model=None, cwd=None, scope=None, goal=None)
+        assert session.info() == before
+
+    def test_the_users_title_is_never_replaced_by_a_programs(self, session: Session) -> None:
+        """An automatic title gives way to another and to the user's; the user's stays."""
+        told = session.update(auto_title="guess")
+        assert (told.title, told.title_by) == ("guess", "auto")
+        assert session.update(auto_title="better guess").title == "better guess"
+        told = session.update(title="mine")
+        assert (told.title, told.title_by) == ("mine", "user")
+        told = session.update(auto_title="guess again")
+        assert (told.title, told.title_by) == ("mine", "user")
+        assert session.update(auto_title=None).title == "mine"
+        told = session.update(title=None)
+        assert (told.title, told.title_by) == (None, None)
+        assert session.update(auto_title="guess").title == "guess"
+
+    def test_a_title_given_at_the_start_is_the_users(self, store: Store) -> None:
+        """It is not replaced by an automatic one either."""
+        session = store.create(title="mine")
+        assert session.update(auto_title="guess").title == "mine"
+
+    def test_metadata_merges(self, session: Session) -> None:
+        """Keys that are not named stay; `None` removes one, at the top alone."""
+        session.update(metadata={"a": 1, "b": {"x": 1, "y": None}})
+        told = session.update(metadata={"c": False, "a": None, "never": None})
+        assert told.metadata == {"b": {"x": 1, "y": None}, "c": False}
+        assert session.update(metadata={"b": {"z": 1}}).metadata == {"b": {"z": 1}, "c": False}
+        assert session.update(metadata={}).metadata == {"b": {"z": 1}, "c": False}
+
+    def test_metadata_given_at_the_start_follows_the_same_rule(self, store: Store) -> None:
+        """A key with `None` is no key, whether it was said first or later."""
+        session = store.create(metadata={"a": None, "b": 1})
+        assert session.info().metadata == session.update(metadata={"c": None}).metadata
+
+    def test_threads_that_merge_at_once(self, session: Session) -> None:
+        """Each key is there: merging happens inside the write."""
+        keys = [f"k{n}" for n in range(8)]
+        together(*(partial(session.update, metadata={key: key}) for key in keys))
+        assert session.info().metadata == {key: key for key in keys}
+
+    def test_metadata_keeps_what_json_has(self, session: Session) -> None:
+        """Large numbers, small ones, and any text."""
+        value = {"big": 2**80, "float": 1e-300, "neg": -0.5, "\0": "\ud800", "": [[], {}]}
+        assert session.update(metadata=value).metadata == value  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"colour": "red"}, "colour"),
+            ({"key": "x"}, "key"),
+            ({"agent": "x"}, "agent"),
+            ({"title": 5}, "title"),
+            ({"title": b"t"}, "title"),
+            ({"auto_title": 5}, "auto_title"),
+            ({"model": 5}, "model"),
+            ({"cwd": 5}, "cwd"),
+            ({"scope": ["x"]}, "scope"),
+            ({"title": "x" * 5000}, "title"),
+            ({"pinned": 1}, "pinned"),
+            ({"pinned": None}, "pinned"),
+            ({"archived": "yes"}, "archived"),
+            ({"goal": "win"}, "goal"),
+            ({"goal": Goal(5)}, "goal"),  # type: ignore[arg-type]
+            ({"goal": Goal("x", state="lost")}, "goal"),  # type: ignore[arg-type]
+            ({"goal": Goal("x", rounds=1.5)}, "goal"),  # type: ignore[arg-type]
+            ({"goal": Goal("x", summary=b"bytes")}, "goal"),  # type: ignore[arg-type]
+            ({"goal": Goal("x", started_at="now")}, "goal"),  # type: ignore[arg-type]
+            ({"metadata": None}, "metadata"),
+            ({"metadata": [1]}, "metadata"),
+            ({"metadata": {1: 2}}, "metadata"),
+            ({"metadata": {"k": float("nan")}}, "metadata"),
+            ({"metadata": {"k": object()}}, "metadata"),
+        ],
+    )
+    def test_a_bad_change_is_refused(
+        self, store: Store, session: Session, changes: dict[str, Any], field: str
+    ) -> None:
+        """`BadMessage` names the field; nothing of the call is stored, and all stays readable."""
+        before = session.info()
+        with pytest.raises(BadMessage) as refused:
+            session.update(**{"cwd": "/new", **changes})
+        assert field in str(refused.value)
+        assert session.info() == before
+        assert store.sessions().items == (before,)
+
+    @pytest.mark.parametrize(
+        ("said", "field"),
+        [
+            ({"scope": 5}, "scope"),
+            ({"title": b"x"}, "title"),
+            ({"agent": ""}, "agent"),
+            ({"model": 5}, "model"),
+            ({"cwd": 5}, "cwd"),
+            ({"metadata": []}, "metadata"),
+            ({"metadata": "x"}, "metadata"),
+            ({"metadata": {"k": (1,)}}, "metadata"),
+        ],
+    )
+    def test_a_bad_beginning_is_refused(
+        self, store: Store, said: dict[str, Any], field: str
+    ) -> None:
+        """No session is made of what could not be kept."""
+        with pytest.raises(BadMessage, match=field):
+            store.create(**said)
+        with pytest.raises(BadMessage, match=field):
+            store.session("k", **said)
+        assert len(store.sessions()) == 0
+
+    def test_updates_go_through_while_a_turn_is_open(self, session: Session) -> None:
+        """And leave the turn alone."""
+        with session.turn() as turn:
+            session.update(title="t")
+            turn.user("a")
+        assert session.info().title == "t"
+
+    def test_what_was_said_stays(self, session: Session) -> None:
+        """No update touches a message, a count or the head."""
+        session.append(Message.user("a"))
+        head, said = session.head(), session.messages()
+        session.update(title="t", metadata={"k": 1}, goal=_GOAL, archived=True)
+        assert (session.head(), session.messages()) == (head, said)

@@ -1,0 +1,216 @@
+"""Record what a run does to its database files.
+
+`record` runs a scenario once, in a fresh directory, with an apsw VFS that hands everything on to
+the default one (so locks and shared memory work as usual) and notes each effect on main
+database, WAL and journal files. An effect is noted after it happened and a sync covers what was
+noted before it began: with several threads the trace may promise less than the disk did, never
+more.
+
+What bypasses the VFS is not seen: shared memory (rebuilt after a crash anyway), temporary files,
+and files handled by other means. At the end the trace is replayed and compared with the real
+files, so that an unseen effect on a recorded file is an error and not a hole in the proof.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.testing.faults.disk import Disk
+from holdfast.testing.faults.trace import (
+    Ack,
+    Adopt,
+    Begin,
+    Event,
+    Link,
+    Sync,
+    SyncNames,
+    Trace,
+    Truncate,
+    Unlink,
+    Write,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_JOURNALS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
+_RECORDED = apsw.SQLITE_OPEN_MAIN_DB | _JOURNALS
+_serial = itertools.count(1)
+
+
+class RecordingIncomplete(Exception):
+    """The trace does not add up to the files: something wrote past the recording VFS."""
+
+
+class _Ledger:
+    """The events so far, and which number each name has now."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.before = _files_in(directory)
+        self.events: list[Event] = []
+        self._names = {name: number for number, name in enumerate(self.before)}
+        self._numbers = itertools.count(len(self.before))
+
+    def note(self, event: Event) -> None:
+        self.events.append(event)
+
+    def now(self) -> int:
+        return len(self.events)
+
+    def name_of(self, path: str) -> str | None:
+        """Return the path inside the directory; what lies outside is not recorded."""
+        try:
+            return Path(path).relative_to(self.directory).as_posix()
+        except ValueError:
+            return None
+
+    def opened(self, name: str, found: bytes | None) -> int:
+        """Return the file's number; `found` is what the path held before it was opened."""
+        if name in self._names:
+            return self._names[name]
+        number = self._names[name] = next(self._numbers)
+        # An empty file made by others (to set its mode, say) is as uncertain as one of ours.
+        self.note(Adopt(name, number, found) if found else Link(name, number))
+        return number
+
+    def deleted(self, name: str, *, synced: bool) -> None:
+        self._names.pop(name, None)
+        self.note(Unlink(name))
+        if synced:
+            self.note(SyncNames(self.now()))
+
+
+class Recording:
+    """A run being recorded: what a scenario is given."""
+
+    def __init__(self, ledger: _Ledger, vfs: str) -> None:
+        self.directory = ledger.directory
+        """Where the scenario puts its database."""
+        self.vfs = vfs
+        """The name of the VFS through which the scenario opens it."""
+        self._ledger = ledger
+
+    def begin(self, what: str) -> None:
+        """Say that a write is about to be asked for; it may be found after any later crash."""
+        self._ledger.note(Begin(what))
+
+    def ack(self, what: str) -> None:
+        """Say that a write has returned; it must be found after any later crash."""
+        self._ledger.note(Ack(what))
+
+
+class _File(apsw.VFSFile):
+    """One open file, handing on to the default VFS and noting effects."""
+
+    def __init__(
+        self, ledger: _Ledger, name: str, path: str | apsw.URIFilename, flags: list[int]
+    ) -> None:
+        asked = flags[0]
+        found = _read_if_there(ledger.directory / name)
+        super().__init__("", path, flags)
+        self._ledger = ledger
+        self._number = ledger.opened(name, found)
+        # As SQLite's unix VFS has it: the first sync of a new journal syncs the directory too.
+        self._syncs_names = bool(asked & _JOURNALS and asked & apsw.SQLITE_OPEN_CREATE)
+
+    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
+        super().xWrite(data, offset)
+        self._ledger.note(Write(self._number, offset, bytes(data)))
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        super().xTruncate(newsize)
+        self._ledger.note(Truncate(self._number, newsize))
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        covers = self._ledger.now()
+        super().xSync(flags)
+        self._ledger.note(Sync(self._number, covers))
+        if self._syncs_names:
+            self._syncs_names = False
+            self._ledger.note(SyncNames(covers))
+
+
+class _Vfs(apsw.VFS):
+    """The default VFS, with recorded files."""
+
+    def __init__(self, ledger: _Ledger, name: str) -> None:
+        super().__init__(name, "", maxpathname=0)
+        self._ledger = ledger
+
+    def xOpen(  # noqa: N802
+        self, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> apsw.VFSFile:
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        known = self._ledger.name_of(path) if path else None
+        if name is None or known is None or not flags[0] & _RECORDED:
+            return apsw.VFSFile("", name, flags)
+        return _File(self._ledger, known, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802
+        super().xDelete(filename, syncdir)
+        known = self._ledger.name_of(filename)
+        if known is not None:
+            self._ledger.deleted(known, synced=syncdir)
+
+
+def record(
+    scenario: Callable[[Recording], None], *, prepare: Callable[[Path], object] | None = None
+) -> Trace:
+    """Run the scenario once and return its trace; `prepare` fills the directory beforehand.
+
+    Give a crash state's `write_to` as `prepare` to record what happens *after* a crash.
+    """
+    with tempfile.TemporaryDirectory(dir=fast_directory(), prefix="holdfast-record-") as made:
+        directory = Path(made).resolve()
+        if prepare is not None:
+            prepare(directory)
+        ledger = _Ledger(directory)
+        name = f"holdfast-record-{os.getpid()}-{next(_serial)}"
+        vfs = _Vfs(ledger, name)
+        try:
+            scenario(Recording(ledger, name))
+            trace = Trace(ledger.before, list(ledger.events))
+            _must_add_up(trace, directory)
+        finally:
+            vfs.unregister()
+    return trace
+
+
+def fast_directory() -> Path | None:
+    """Return a place in memory for files that need not outlive the test, if there is one."""
+    shared = Path("/dev/shm")  # noqa: S108  (only the parent of a private temporary directory)
+    return shared if os.access(shared, os.W_OK) else None
+
+
+def _files_in(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.name.endswith("-shm")
+    }
+
+
+def _read_if_there(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _must_add_up(trace: Trace, directory: Path) -> None:
+    replayed = Disk.at_start(trace)
+    for event in trace.events:
+        replayed.apply(event)
+    touched = {event.name for event in trace.events if isinstance(event, Link | Adopt | Unlink)}
+    for name in sorted(touched | set(trace.before)):
+        real = _read_if_there(directory / name)
+        if replayed.read(name) != real:
+            raise RecordingIncomplete(f"{name}: the recorded effects do not give the file's bytes")

@@ -1,0 +1,209 @@
+"""Run a child process in which the Nth write or the Nth sync goes wrong.
+
+`shim.c` (its own comment states the faults) is compiled into a shared library and loaded into the
+child with LD_PRELOAD; it counts the writes and syncs on files under a path and strikes at one of
+them. `Shim.run` is one run; `every` is one run for each N until a run ends without meeting the
+fault, so that no place is left out. Linux with a C compiler only: elsewhere `Shim.build` raises
+`ShimUnavailable`, whose message is the reason for skipping.
+
+What is not seen: writes through mapped memory, and programs that call the kernel directly.
+
+    shim = Shim.build()
+    for outcome in every(shim, child, kind="kill", on="sync", under=tmp_path):
+        ...  # look at outcome.directory; on a failure show outcome.command
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+Kind = Literal["none", "kill", "kill_after", "tear", "eio", "enospc", "short"]
+Sort = Literal["write", "sync"]
+
+_REPORT = struct.Struct("=QQQ")
+_FLAGS = ("-std=gnu11", "-O1", "-shared", "-fPIC")
+
+
+class ShimUnavailable(Exception):
+    """Faults cannot be injected here; the message says why."""
+
+
+class ChildHung(Exception):
+    """A child did not end in time; the message ends with the command that replays it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended."""
+
+    at: int
+    directory: Path
+    """The path prefix under which the fault was looked for."""
+    returncode: int
+    reached: bool
+    """Whether there was an Nth operation, and so a fault."""
+    writes: int
+    syncs: int
+    stdout: str
+    stderr: str
+    command: str
+    """A shell command that runs the same again in an empty directory."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether the child died by a signal."""
+        return self.returncode < 0
+
+
+@dataclass(frozen=True)
+class Shim:
+    """The compiled library."""
+
+    library: Path
+
+    @classmethod
+    def build(cls, directory: Path | None = None) -> Shim:
+        """Compile the library, or find it compiled; the user's cache is the default place."""
+        if not sys.platform.startswith("linux"):
+            raise ShimUnavailable(f"LD_PRELOAD faults are for Linux, not {sys.platform}")
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None:
+            raise ShimUnavailable("there is no C compiler (cc or gcc)")
+        where = directory or platformdirs.user_cache_path("holdfast") / "shim"
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(_compiled(compiler, where))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        kind: Kind,
+        on: Sort,
+        at: int,
+        path_prefix: Path,
+        sticky: bool = False,
+        timeout: float = 60,
+    ) -> Outcome:
+        """Run a command with one fault in it; `kind="none"` only counts."""
+        if on == "sync" and kind in {"tear", "short"}:
+            raise ValueError(f"a sync has no half: {kind!r} is for writes")
+        prefix = path_prefix.resolve()
+        settings = {
+            "LD_PRELOAD": str(self.library),
+            "HOLDFAST_FAULT_PATH": str(prefix),
+            "HOLDFAST_FAULT_KIND": kind,
+            "HOLDFAST_FAULT_ON": on,
+            "HOLDFAST_FAULT_AT": str(at),
+            "HOLDFAST_FAULT_STICKY": str(int(sticky)),
+        }
+        command = _replay_command(argv, settings, prefix)
+        with tempfile.NamedTemporaryFile(prefix="holdfast-report-") as report:
+            report.write(bytes(_REPORT.size))
+            report.flush()
+            settings["HOLDFAST_FAULT_REPORT"] = report.name
+            ended = _run(argv, settings, timeout, command)
+            report.seek(0)
+            writes, syncs, reached = _REPORT.unpack(report.read(_REPORT.size))
+        return Outcome(
+            at=at,
+            directory=prefix,
+            returncode=ended.returncode,
+            reached=bool(reached),
+            writes=writes,
+            syncs=syncs,
+            stdout=ended.stdout,
+            stderr=ended.stderr,
+            command=command,
+        )
+
+
+def every(
+    shim: Shim,
+    argv_for: Callable[[Path], Sequence[str]],
+    *,
+    kind: Kind,
+    on: Sort,
+    under: Path,
+    sticky: bool = False,
+    first: int = 20,
+    step: int = 1,
+    timeout: float = 60,
+) -> Iterator[Outcome]:
+    """Run with the fault at 1, 2, 3 … until it is not reached; that last run is yielded too.
+
+    `argv_for` gets a fresh directory below `under` and says what to run there. Beyond the
+    `first` places only each `step`-th is visited: 1 leaves nothing out.
+    """
+    for at in itertools.chain(range(1, first + 1), itertools.count(first + step, step)):
+        directory = under / f"{kind}-{on}-{at}{'-sticky' if sticky else ''}"
+        directory.mkdir(parents=True)
+        outcome = shim.run(
+            argv_for(directory),
+            kind=kind,
+            on=on,
+            at=at,
+            path_prefix=directory,
+            sticky=sticky,
+            timeout=timeout,
+        )
+        yield outcome
+        if not outcome.reached:
+            return
+
+
+def _compiled(compiler: str, where: Path) -> Path:
+    source = resources.files(__package__).joinpath("shim.c").read_bytes()
+    digest = hashlib.sha256(source + " ".join((compiler, *_FLAGS)).encode()).hexdigest()[:16]
+    library = where / f"shim-{digest}.so"
+    if library.exists():
+        return library
+    with tempfile.TemporaryDirectory(dir=where) as made:
+        code, built = Path(made, "shim.c"), Path(made, "shim.so")
+        code.write_bytes(source)
+        command = [compiler, *_FLAGS, "-o", str(built), str(code), "-ldl"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise ShimUnavailable(f"the shim does not compile: {ended.stderr.strip()}")
+        # Renamed into place whole: several test processes may be building it at once.
+        built.replace(library)
+    return library
+
+
+def _run(
+    argv: Sequence[str], settings: dict[str, str], timeout: float, command: str
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ChildHung(f"no end after {timeout} s\nreplay: {command}") from error
+
+
+def _replay_command(argv: Sequence[str], settings: dict[str, str], prefix: Path) -> str:
+    """Return a line for a shell: in a new directory, as the child expects to find it."""
+    report = shlex.quote(f"{prefix}.report")
+    assigned = shlex.join(f"{name}={value}" for name, value in settings.items())
+    words = f"env {assigned} HOLDFAST_FAULT_REPORT={report} {shlex.join(argv)}"
+    fresh = f"rm -rf {shlex.quote(str(prefix))}; mkdir -p {shlex.quote(str(prefix))}"
+    return f"head -c {_REPORT.size} /dev/zero > {report}; {fresh}; {words}"

@@ -1,0 +1,522 @@
+"""The proof: real processes write to a store and are killed; then every word is accounted for.
+
+Writers (`proof_worker`) append to one shared session and to many, and run turns with streamed
+replies and tools. Somebody is killed with SIGKILL every fraction of a second and starts anew,
+sending its last writes again. In the end all are killed at once, as a crash would. Then the store
+is opened, what was left open is recovered, and all that is there is compared with all that was
+acknowledged: by the history checker, by `verify`, and by three rules of its own:
+
+* of a streamed reply everything that was flushed is kept, and what is kept is how it began;
+* a tool that was started has an outcome, if only "unknown";
+* a turn that was sealed is sealed, and no turn stays open.
+
+A run in which nobody was killed, nothing was sent again or no two writes overlapped proves nothing,
+and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import apsw
+import msgspec
+
+import holdfast
+from holdfast import settings
+from holdfast.backends.sqlite.place import filesystem_of, refuse_network
+from holdfast.errors import HoldfastError, SessionBusy, StoreUnavailable
+from holdfast.records import Message, TurnInfo
+from holdfast.testing import checker
+from holdfast.testing.proof_script import (
+    AnyNote,
+    Flushed,
+    Part,
+    Replying,
+    Role,
+    Sealed,
+    Started,
+    is_reply,
+    read_notes,
+    stored,
+    text_of,
+)
+
+__all__ = [
+    "Found",
+    "Plan",
+    "Progress",
+    "Report",
+    "broken_notes",
+    "file_system",
+    "nearest_place",
+    "run",
+]
+
+_ROLES: Final[tuple[Role, ...]] = (
+    "shared", "shared", "turns", "spread", "turns", "shared", "turns", "spread",
+)  # fmt: skip
+_SESSIONS: Final[Mapping[Role, int]] = {"shared": 1, "spread": 20, "turns": 3}
+_LEASE: Final = 5.0  # Only where nobody can tell that a process is dead does it matter.
+_PAUSES: Final = (0.05, 0.45)
+_BLIND: Final = 0.1  # So often somebody is killed who may not have written anything yet.
+_LOOK: Final = 0.1
+_STARTING: Final = 30.0
+_HARNESS: Final = "harness"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to do: where, for how long, with how many writers."""
+
+    directory: Path
+    seconds: float = 20.0
+    writers: int = 8
+    keep: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a run has come."""
+
+    elapsed: float
+    kills: int
+    writes: int
+    checking: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and how much there was to find it in."""
+
+    ok: bool
+    lost: int
+    duplicated: int
+    reordered: int
+    other: int
+    failed_writers: int
+    problems: tuple[str, ...]
+    vacuous: tuple[str, ...]
+    writers: int
+    kills: int
+    seconds: float
+    sessions: int
+    acknowledged: int
+    stored: int
+    sent_again: int
+    stored_before: int
+    overlaps: int
+    reads: int
+    turns: int
+    interrupted: int
+    partial_replies: int
+    unknown_tools: int
+    commits: int
+    commits_per_second: float
+    median_wait_ms: float
+    worst_wait_ms: float
+    directory: str
+    kept: bool
+    file_system: str
+    versions: str
+
+
+# --- where --------------------------------------------------------------------------------------
+
+
+def nearest_place(url: str | None, environ: Mapping[str, str], here: Path) -> Path:
+    """Find a directory on the disk of the user's store, without touching that; else `here`."""
+    location = settings.parse(url, environ)
+    wanted = [here, Path(tempfile.gettempdir())]
+    if location.scheme == "sqlite":
+        home = Path(os.path.abspath(location.address)).parent.parent  # noqa: PTH100 - keep symlinks
+        wanted[:0] = [path for path in (home, *home.parents) if path.is_dir()][:1]
+    return next((path for path in wanted if os.access(path, os.W_OK | os.X_OK)), here)
+
+
+def file_system(directory: Path) -> str:
+    """Name the kind of file system that holds a directory."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return "this disk"
+    return filesystem_of(directory.resolve(), mounts) or "this disk"
+
+
+@contextmanager
+def _ground(directory: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Make a directory that is removed at the end, unless the second thing given is called."""
+    refuse_network(directory / "store.db")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        ground = Path(tempfile.mkdtemp(prefix="holdfast-prove-", dir=directory)).resolve()
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{directory} cannot be used: {error.strerror}; choose another with --dir."
+        ) from error
+    kept: list[bool] = []
+    try:
+        yield ground, lambda: kept.append(True)
+    finally:
+        if not kept:
+            shutil.rmtree(ground, ignore_errors=True)
+
+
+# --- the run ------------------------------------------------------------------------------------
+
+
+def run(plan: Plan, watch: Callable[[Progress], None] | None = None) -> Report:
+    """Carry a proof out. Files stay only if asked for, or if something was found."""
+    with _ground(plan.directory) as (ground, keep):
+        crowd = _Crowd(ground, plan.writers)
+        try:
+            seconds = _torment(crowd, plan.seconds, watch)
+        finally:
+            crowd.kill_all()
+        report = _judge(crowd, plan, seconds)
+        if report.kept:
+            keep()
+        return report
+
+
+def _torment(crowd: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
+    """Let everybody write, and kill somebody every now and then; give the time it took."""
+    tally = _Tally(crowd.ground)
+    crowd.start_all()
+    _await_beginning(crowd)
+    began = next_kill = time.monotonic()
+    while (now := time.monotonic()) < began + seconds and not crowd.hopeless:
+        if now >= next_kill:
+            crowd.kill_one()
+            next_kill = now + crowd.chance.uniform(*_PAUSES)
+        crowd.replace_the_fallen()
+        if watch is not None:
+            watch(Progress(now - began, crowd.kills, tally.count()))
+        time.sleep(max(0.0, min(_LOOK, next_kill - now, began + seconds - now)))
+    took = time.monotonic() - began
+    crowd.kill_all()
+    if watch is not None:
+        watch(Progress(took, crowd.kills, tally.count(), checking=True))
+    return took
+
+
+def _await_beginning(crowd: _Crowd) -> None:
+    """Wait until everybody writes; starting up is not what is to be shown."""
+    deadline = time.monotonic() + _STARTING
+    while not (crowd.all_write or crowd.hopeless) and time.monotonic() < deadline:
+        crowd.replace_the_fallen()
+        time.sleep(_LOOK)
+
+
+class _Crowd:
+    """The writers, and the record of who was killed."""
+
+    def __init__(self, ground: Path, writers: int) -> None:
+        """Nobody is started yet."""
+        self.ground = ground
+        self.url = f"sqlite:///{quote(str(ground / 'store.db'))}?lease={_LEASE}"
+        self.chance = random.Random()  # noqa: S311 - chance need not be secret
+        self.kills = 0
+        self.fallen: list[str] = []
+        self._recorder = checker.Recorder(ground / f"{_HARNESS}.events.jsonl", _HARNESS)
+        self._lives = dict.fromkeys(range(1, writers + 1), 0)
+        self._running: dict[int, tuple[Part, subprocess.Popen[bytes]]] = {}
+
+    @property
+    def all_write(self) -> bool:
+        """Say whether everybody has begun to write."""
+        return all(_has_written(part) for part, _ in self._running.values())
+
+    @property
+    def hopeless(self) -> bool:
+        """Say whether everybody falls by itself: then there is nothing to wait for."""
+        return len(self.fallen) > 2 * len(self._lives)
+
+    def start_all(self) -> None:
+        """Start every writer; they make the store themselves, all at once."""
+        for writer in self._lives:
+            self._start(writer)
+
+    def _start(self, writer: int) -> None:
+        self._lives[writer] += 1
+        role = _ROLES[(writer - 1) % len(_ROLES)]
+        part = Part(self.url, str(self.ground), writer, self._lives[writer], role, _SESSIONS[role])
+        command = [sys.executable, "-m", "holdfast.testing.proof_worker"]
+        with part.errors.open("wb") as errors:
+            process = subprocess.Popen(
+                [*command, msgspec.json.encode(part).decode()],
+                stdin=subprocess.PIPE,  # Closed when we die, however we die; then they end too.
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for us; we end them.
+            )
+        self._running[writer] = part, process
+
+    def kill_one(self) -> None:
+        """Kill somebody, most often one who has begun to write, and start its next life."""
+        writing = [w for w, (part, _) in self._running.items() if _has_written(part)]
+        blind = not writing or self.chance.random() < _BLIND
+        writer = self.chance.choice(list(self._running) if blind else writing)
+        self._kill(writer)
+        self._start(writer)
+
+    def kill_all(self) -> None:
+        """Kill everybody at once."""
+        for _, process in self._running.values():
+            process.kill()
+        for writer in list(self._running):
+            self._kill(writer)
+
+    def _kill(self, writer: int) -> None:
+        part, process = self._running.pop(writer)
+        process.kill()
+        if self._gone(part, process) < 0:
+            self._recorder.killed(part.name)
+            self.kills += 1
+
+    def _gone(self, part: Part, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of a process; one that ended by itself is remembered as fallen."""
+        code = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        said = part.errors.read_text(errors="replace").strip()
+        if code >= 0 or said:
+            last = said.splitlines()[-1] if said else f"exit code {code}"
+            self.fallen.append(f"writer {part.name} stopped by itself: {last}")
+        return code
+
+    def replace_the_fallen(self) -> None:
+        """Start anew whoever ended without being killed."""
+        for writer, (part, process) in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[writer]
+                self._gone(part, process)
+                self._start(writer)
+
+
+def _has_written(part: Part) -> bool:
+    return part.events.exists() and part.events.stat().st_size > 0
+
+
+class _Tally:
+    """Counts acknowledged writes while they happen, reading each record only once."""
+
+    def __init__(self, ground: Path) -> None:
+        """Begin at nothing."""
+        self._ground = ground
+        self._read: Counter[Path] = Counter()
+        self._count = 0
+
+    def count(self) -> int:
+        """Count up to now."""
+        for path in self._ground.glob("w*.events.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read[path])
+                fresh = file.read()
+            whole = fresh[: fresh.rfind(b"\n") + 1]
+            self._read[path] += len(whole)
+            self._count += whole.count(b'{"event":"acked"')
+        return self._count
+
+
+# --- the judgement ------------------------------------------------------------------------------
+
+
+class Found(msgspec.Struct):
+    """What the store holds in the end, by session."""
+
+    messages: dict[str, list[Message]]
+    turns: dict[str, list[TurnInfo]]
+    damage: list[str]
+
+
+def _judge(crowd: _Crowd, plan: Plan, seconds: float) -> Report:
+    try:
+        found = _read_all(crowd.url)
+    except HoldfastError as error:
+        found = Found({}, {}, [f"the store could not be read: {error}"])
+    events = checker.load(sorted(crowd.ground.glob("*.events.jsonl")))
+    notes = [n for p in sorted(crowd.ground.glob("*.notes.jsonl")) for n in read_notes(p)]
+    final = {key: [stored(m) for m in messages] for key, messages in found.messages.items()}
+    replies = {note.reply for note in notes if isinstance(note, Replying)}
+    verdict = checker.check(events, final, own=replies)
+    problems = [*crowd.fallen, *found.damage, *broken_notes(found, notes)]
+    return _report(verdict, problems, _Account(events, notes, found), (crowd, plan, seconds))
+
+
+def _read_all(url: str) -> Found:
+    found = Found({}, {}, [])
+    with holdfast.open(url) as store:
+        for session in _all_sessions(store):
+            _recover(session)
+            key = session.key or session.id
+            found.messages[key] = session.messages()
+            found.turns[key] = session.turns()
+        found.damage = [f"damage: {damage.what}" for damage in store.verify()]
+    return found
+
+
+def _all_sessions(store: holdfast.Store) -> Iterator[holdfast.Session]:
+    page = store.sessions()
+    while True:
+        yield from [store.get(info.id) for info in page]
+        if page.cursor is None:
+            return
+        page = store.sessions(cursor=page.cursor)
+
+
+def _recover(session: holdfast.Session) -> None:
+    deadline = time.monotonic() + 2 * _LEASE
+    while True:
+        try:
+            session.recover()
+        except SessionBusy:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK)
+        else:
+            return
+
+
+def broken_notes(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+    """Say what was acknowledged of replies, tools and turns, and is not so in the end."""
+    yield from _broken_replies(found, notes)
+    yield from _broken_tools(found, notes)
+    yield from _broken_turns(found, notes)
+
+
+def _broken_replies(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+    flushed: Counter[str] = Counter()
+    for note in notes:
+        if isinstance(note, Flushed):
+            flushed[note.reply] = max(flushed[note.reply], note.length)
+    kept = {m.id: m for messages in found.messages.values() for m in messages if is_reply(m.id)}
+    for reply, length in flushed.items():
+        if reply not in kept:
+            yield f"reply {reply}: {length} characters were flushed, and nothing is kept"
+    for reply, message in kept.items():
+        whole = text_of(reply)
+        if message.status == "complete" and message.text != whole:
+            yield f"reply {reply}: complete, but not as it was written"
+        elif not whole.startswith(message.text):
+            yield f"reply {reply}: what is kept is not how it began"
+        elif len(message.text) < flushed[reply]:
+            yield f"reply {reply}: {flushed[reply]} flushed, only {len(message.text)} kept"
+
+
+def _broken_tools(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+    outcomes = {
+        (turn.id, tool.call_id): tool.outcome
+        for turns in found.turns.values()
+        for turn in turns
+        for tool in turn.tools
+    }
+    for note in notes:
+        if isinstance(note, Started):
+            outcome = outcomes.get((note.turn, note.call))
+            if outcome not in {"done", "error", "unknown"}:
+                yield f"turn {note.turn}: a tool was started, and is recorded as {outcome}"
+
+
+def _broken_turns(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
+    states = {turn.id: turn.state for turns in found.turns.values() for turn in turns}
+    for note in notes:
+        if isinstance(note, Sealed) and states.get(note.turn) != "sealed":
+            yield f"turn {note.turn} was sealed, and is recorded as {states.get(note.turn)}"
+    for turn, state in states.items():
+        if state == "open":
+            yield f"turn {turn} is still open"
+
+
+# --- the figures --------------------------------------------------------------------------------
+
+
+class _Account:
+    """The figures of a run."""
+
+    def __init__(
+        self, events: Sequence[checker.Event], notes: Sequence[AnyNote], found: Found
+    ) -> None:
+        """Count."""
+        begun = {(e.worker, e.op): e for e in events if isinstance(e, checker.Invoked)}
+        acked = [e for e in events if isinstance(e, checker.Acked)]
+        waits = [(e.at - begun[e.worker, e.op].at) / 1e6 for e in acked]
+        turns = [turn for turns in found.turns.values() for turn in turns]
+        messages = [m for messages in found.messages.values() for m in messages]
+        self.acknowledged = len({id_ for e in acked for id_ in begun[e.worker, e.op].ids})
+        # Every acknowledged message, flush, tool start, and opened or sealed turn was a commit.
+        self.commits = len(acked) + sum(not isinstance(note, Replying) for note in notes)
+        self.median = statistics.median(waits) if waits else 0.0
+        self.worst = max(waits, default=0.0)
+        self.turns = len(turns)
+        self.interrupted = sum(turn.state == "interrupted" for turn in turns)
+        self.unknown_tools = sum(t.outcome == "unknown" for turn in turns for t in turn.tools)
+        self.partial = sum(message.status == "partial" for message in messages)
+
+
+_OTHER: Final = frozenset(checker.Kind) - {
+    checker.Kind.LOST,
+    checker.Kind.DUPLICATE,
+    checker.Kind.REORDER,
+}
+
+
+def _report(
+    verdict: checker.Verdict,
+    problems: Iterable[str],
+    account: _Account,
+    circumstances: tuple[_Crowd, Plan, float],
+) -> Report:
+    crowd, plan, seconds = circumstances
+    counts = Counter(finding.kind for finding in verdict.findings)
+    said = (*problems, *map(str, verdict.findings))
+    did = verdict.coverage
+    return Report(
+        ok=not said and not verdict.vacuous(),
+        lost=counts[checker.Kind.LOST],
+        duplicated=counts[checker.Kind.DUPLICATE],
+        reordered=counts[checker.Kind.REORDER],
+        other=len(said) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER),
+        failed_writers=len(crowd.fallen),
+        problems=said,
+        vacuous=tuple(verdict.vacuous()),
+        writers=plan.writers,
+        kills=did.kills,
+        seconds=round(seconds, 1),
+        sessions=did.sessions,
+        acknowledged=account.acknowledged,
+        stored=did.stored,
+        sent_again=did.retries,
+        stored_before=did.duplicates,
+        overlaps=did.overlaps,
+        reads=did.reads,
+        turns=account.turns,
+        interrupted=account.interrupted,
+        partial_replies=account.partial,
+        unknown_tools=account.unknown_tools,
+        commits=account.commits,
+        commits_per_second=round(account.commits / seconds, 1),
+        median_wait_ms=round(account.median, 2),
+        worst_wait_ms=round(account.worst, 2),
+        directory=str(crowd.ground),
+        kept=plan.keep or bool(said),
+        file_system=file_system(crowd.ground),
+        versions=_versions(),
+    )
+
+
+def _versions() -> str:
+    return (
+        f"holdfast {holdfast.__version__}, SQLite {apsw.sqlite_lib_version()}, "
+        f"Python {platform.python_version()}, {platform.system()}"
+    )

@@ -1,0 +1,304 @@
+"""A turn: one unit of work, from an input to its end.
+
+It holds the session's lease from `with` to the end of the block. Each call is durable when it
+returns, and is refused with `TurnLost` if somebody else took the session over meanwhile. Leaving
+the block seals the turn; leaving it by an exception keeps all that was written, records the error
+and lets it through.
+
+`TurnState` is what the sync `Turn` and its async twin share; it never waits for the store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+import msgspec
+
+from holdfast import checks, codec
+from holdfast.backends.base import Verb
+from holdfast.draft import Draft, DraftState, TurnRef, note_failure
+from holdfast.errors import HoldfastError, Invalid, SessionBusy, TurnLost
+from holdfast.ids import message_id, turn_id
+from holdfast.processes import this_process
+from holdfast.records import (
+    Content,
+    File,
+    Message,
+    MessageFields,
+    Raw,
+    Recovered,
+    Text,
+    ToolCall,
+)
+from holdfast.runtime import Runtime
+from holdfast.verbs import appending, turns
+
+_LONGEST_ERROR: Final = 4096
+_WAIT_STEP: Final = 0.5
+
+
+class TurnState:
+    """One turn of one session, by its holder."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        session: int,
+        session_id: str,
+        *,
+        model: str | None,
+        run_id: str | None,
+    ) -> None:
+        """Prepare to open a turn."""
+        self.runtime = runtime
+        self.session = session
+        self.number = 0
+        self.over = False
+        self.draft: DraftState | None = None
+        self._session_id = session_id
+        self._model = model
+        self._pid = os.getpid()
+        for field, value in (("model", model), ("run_id", run_id)):
+            if value is not None:
+                checks.check_name(value, field)
+        self.claim = turns.Claim(
+            session=session,
+            token=message_id(),
+            holder=this_process(),
+            lease=runtime.backend.lease,
+            run_id=run_id,
+            model=model,
+        )
+
+    @property
+    def id(self) -> str:
+        """The turn's name."""
+        return turn_id(self._session_id, self.number)
+
+    def opened(self, opened: turns.Opened) -> None:
+        """Note the number, and begin to renew the lease."""
+        self.number = opened.number
+        self.runtime.keeper.schedule(self, self.claim.lease / 3)
+
+    def tick(self) -> float | None:
+        """Renew the lease from the background."""
+        if self.over or os.getpid() != self._pid:
+            return None
+        verb = turns.renew(self.session, self.number, self.claim.lease)
+        try:
+            self.runtime.backend.submit(verb)
+        except HoldfastError:
+            return None
+        return self.claim.lease / 3
+
+    def last_call(self) -> None:
+        """Let the lease run out: who closes the store gives the turn up."""
+
+    def check(self) -> None:
+        """Refuse what can be refused without asking the store."""
+        if not self.number:
+            raise Invalid("this turn is not open; use it as `with session.turn() as turn:`.")
+        if os.getpid() != self._pid:
+            raise TurnLost(self.id, "belongs to the process that forked this one")
+
+    def add(self, message: Message) -> Verb[Message]:
+        """Store a message of this turn."""
+        self.check()
+        item = codec.encode(message, self.runtime.now())
+        return appending.add(self.session, item, self.number)
+
+    def named(self, message: Message) -> Message:
+        """Give a stored message its turn's name."""
+        return msgspec.structs.replace(message, turn_id=self.id)
+
+    def start_tool(self, call_id: str) -> Verb[None]:
+        """Note that a tool starts."""
+        self.check()
+        checks.check_name(call_id, "call_id")
+        return turns.start_tool(self.session, self.number, call_id)
+
+    def take_queued(self) -> Verb[list[Message]]:
+        """Move waiting input into the history."""
+        self.check()
+        return appending.take_queued(self.session, self.number)
+
+    def new_draft(self, model: str | None) -> DraftState:
+        """Begin a reply; there is one at a time."""
+        self.check()
+        if self.over:
+            raise TurnLost(self.id, "is over")
+        if self.draft is not None:
+            raise Invalid("a reply is already being streamed; close it first.")
+        if model is not None:
+            checks.check_name(model, "model")
+        turn = TurnRef(self.session, self.number, self.id)
+        self.draft = DraftState(self.runtime, turn, model or self._model, self._draft_closed)
+        return self.draft
+
+    def _draft_closed(self) -> None:
+        self.draft = None
+
+    def end(self, state: turns.Ending, error: str | None = None) -> Verb[None]:
+        """End the turn."""
+        self.check()
+        checks.check_filter(error, "reason")
+        text = None if error is None else error[:_LONGEST_ERROR]
+        return turns.end_turn(self.session, self.number, state, text)
+
+
+def ending(error: BaseException | None) -> tuple[turns.Ending, str | None]:
+    """Say how a block that was left like this ended its turn."""
+    if error is None:
+        return "sealed", None
+    text = ": ".join(filter(None, (type(error).__name__, _words(error))))
+    # What is no Exception (an interrupt, a cancelled task, a closed generator, an exit) is somebody
+    # stopping the work; the rest is the work going wrong.
+    return ("failed" if isinstance(error, Exception) else "cancelled"), text
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an error that cannot be told must still end its turn
+        return ""
+
+
+def assistant_message(
+    content: Content, tool_calls: Sequence[ToolCall], model: str | None, fields: MessageFields
+) -> Message:
+    """Make an assistant message that knows its model."""
+    fields.setdefault("model", model)
+    return Message.assistant(content, tool_calls=tool_calls, **fields)
+
+
+class Turn:
+    """One turn of a session, held by this process; use it in a `with` block."""
+
+    def __init__(self, state: TurnState, *, wait: float) -> None:
+        """Prepare; `Session.turn` makes these."""
+        self._state = state
+        self._wait = checks.check_seconds(wait, "wait")
+        self._write = state.runtime.backend.write
+        self._draft: Draft | None = None
+        self.recovered: Recovered | None = None
+
+    @property
+    def id(self) -> str:
+        """The turn's name: its session and its number there."""
+        return self._state.id
+
+    # ------------------------------------------------------------------------- what is said
+
+    def user(self, content: Content, **fields: Unpack[MessageFields]) -> Message:
+        """Store what the user said."""
+        return self.add(Message.user(content, **fields))
+
+    def assistant(
+        self,
+        content: Content = (),
+        *,
+        tool_calls: Sequence[ToolCall] = (),
+        **fields: Unpack[MessageFields],
+    ) -> Message:
+        """Store what the model said."""
+        model = self._state.claim.model
+        return self.add(assistant_message(content, tool_calls, model, fields))
+
+    def tool(
+        self,
+        call_id: str,
+        content: str | Sequence[Text | File | Raw],
+        *,
+        error: bool = False,
+        **fields: Unpack[MessageFields],
+    ) -> Message:
+        """Store what a tool answered."""
+        return self.add(Message.tool(call_id, content, error=error, **fields))
+
+    def add(self, message: Message) -> Message:
+        """Store any message; give it as it is stored."""
+        return self._write(self._state.add(message))
+
+    def tool_started(self, call_id: str) -> None:
+        """Record that a tool starts, before it can have an effect."""
+        self._write(self._state.start_tool(call_id))
+
+    def take_queued(self) -> list[Message]:
+        """Take input that waited, in order; it is in the history when this returns."""
+        return [self._state.named(m) for m in self._write(self._state.take_queued())]
+
+    def stream(self, *, model: str | None = None) -> Draft:
+        """Begin a streamed reply."""
+        self._draft = Draft(self._state.runtime, self._state.new_draft(model))
+        return self._draft
+
+    # ------------------------------------------------------------------------------- the end
+
+    def cancel(self, reason: str | None = None) -> None:
+        """End the turn as cancelled, keeping what was written."""
+        self._end("cancelled", reason)
+
+    def fail(self, error: BaseException | str) -> None:
+        """End the turn as failed, keeping what was written."""
+        self._end("failed", error if isinstance(error, str) else ending(error)[1])
+
+    def _end(self, state: turns.Ending, error: str | None) -> None:
+        self._state.check()
+        if self._state.draft is not None and self._draft is not None:
+            self._draft.close(status="partial")
+        self._write(self._state.end(state, error))
+        self._state.over = True
+
+    def __enter__(self) -> Self:
+        """Open the turn, recovering first what a crash left open."""
+        if self._state.number:
+            raise Invalid("a turn is used once; open another with session.turn().")
+        try:
+            opened = open_waiting(self._state, self._wait)
+        except HoldfastError:
+            raise
+        except BaseException:
+            # Interrupted, perhaps after the turn was opened: then nobody would ever end it.
+            self._write(turns.abandon(self._state.claim))
+            raise
+        self._state.opened(opened)
+        self.recovered = opened.recovered
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Seal the turn, or record the exception and let it through."""
+        if self._state.over:
+            return
+        try:
+            self._end(*ending(error))
+        except HoldfastError as failed:
+            if error is None:
+                raise
+            note_failure(error, failed)
+        finally:
+            self._state.over = True
+
+
+def open_waiting(state: TurnState, wait: float) -> turns.Opened:
+    """Open a turn, waiting for the holder of the session to finish."""
+    backend = state.runtime.backend
+    deadline = time.monotonic() + wait
+    seen = backend.wait(-1, 0) if wait else -1
+    while True:
+        try:
+            return backend.write(turns.open_turn(state.claim))
+        except SessionBusy:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            # A holder that dies writes nothing, so look again now and then.
+            seen = backend.wait(seen, min(left, _WAIT_STEP))

@@ -1,0 +1,179 @@
+"""Putting messages at the end of a history: the one place where a message is stored.
+
+With the messages the session's head row moves: counts, usage, preview and activity are right in
+the same transaction, so lists and resuming never have to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from holdfast.backends.base import HeadRow, MessageRow, ToolRow, Transaction, TurnRow, UsageRow
+from holdfast.checks import MONEY, to_cost
+from holdfast.codec import Encoded, checksum
+from holdfast.core import titles
+from holdfast.errors import BadMessage, SessionNotFound, TooLarge, TurnLost
+from holdfast.ids import turn_id
+from holdfast.records import Head, Message, ToolResult, Usage
+
+_MOST: Final = 2**63 - 1
+_DAY: Final = 86_400_000_000
+
+
+def find_head(tx: Transaction, session: int) -> HeadRow:
+    """Read the head of a session that must exist."""
+    head = tx.head(session)
+    if head is None:
+        raise SessionNotFound("this session is no longer in the store; nothing was stored.")
+    return head
+
+
+def held_head(tx: Transaction, session: int, turn: int) -> HeadRow:
+    """Read the head of a session whose open turn must be this one: the fence."""
+    head = find_head(tx, session)
+    if head.open_turn != turn:
+        raise lost(tx, session, turn)
+    return head
+
+
+def lost(tx: Transaction, session: int, turn: int) -> TurnLost:
+    """Say what became of a turn that is not open any more."""
+    row, owner = tx.turn(session, turn), tx.session(session)
+    name = turn_id(owner.id if owner else "?", turn)
+    if row is None or row.state == "interrupted":
+        return TurnLost(name, "was taken over: its lease had run out or its process seemed dead")
+    return TurnLost(name, f"is over: it was {row.state}")
+
+
+def head_of(row: HeadRow) -> Head:
+    """Give the head as callers see it."""
+    return Head(row.branch_no, row.seq)
+
+
+def place(
+    tx: Transaction, head: HeadRow, batch: Sequence[Encoded], turn: TurnRow | None = None
+) -> HeadRow:
+    """Store a batch behind the head and give the new head. Its ids are known to be new."""
+    messages = [item.message for item in batch]
+    moved = _advanced(head, messages, tx.now())
+    check_files(tx, batch)
+    number = turn.number if turn else None
+    tx.add_messages(
+        head.branch,
+        [
+            MessageRow(seq, item.id, number, checksum(item.id, number, item.body), item.body)
+            for seq, item in enumerate(batch, head.seq + 1)
+        ],
+    )
+    for seq, item in enumerate(batch, head.seq + 1):
+        for sha256, data in item.blobs:
+            tx.add_blob(head.branch, seq, sha256, data)
+        for sha256 in item.refers:
+            tx.refer_blob(head.branch, seq, sha256)
+    if turn:
+        _note_tools(tx, turn, messages)
+    if moved.usage is not head.usage:
+        _spend(tx, moved, messages, turn)
+    tx.put_head(moved)
+    return moved
+
+
+def _advanced(head: HeadRow, messages: Sequence[Message], now: int) -> HeadRow:
+    """Give the head behind these messages; refuse sums that no database can count in."""
+    usage, cost = head.usage, head.cost
+    for message in messages:
+        if message.usage is not None or message.cost is not None:
+            usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
+    if usage is not head.usage and max(cost, *msgspec.structs.astuple(usage)) > _MOST:
+        raise TooLarge("usage: the sums of this session would overflow; nothing was stored.")
+    preview, rank = titles.preview(messages, head.preview, head.preview_rank)
+    return msgspec.structs.replace(
+        head,
+        seq=head.seq + len(messages),
+        updated_at=now,
+        usage=usage,
+        cost=cost,
+        preview=preview,
+        preview_rank=rank,
+    )
+
+
+def _spend(
+    tx: Transaction, head: HeadRow, messages: Sequence[Message], turn: TurnRow | None
+) -> None:
+    """Add what messages used to the sums by day and model, and to those of their turn."""
+    total, price = Usage(), 0
+    for message in messages:
+        if message.usage is None and message.cost is None:
+            continue
+        spent, cost = message.usage or Usage(), to_pico(message.cost)
+        total, price = total + spent, price + cost
+        tx.add_usage(head.session, UsageRow(head.updated_at // _DAY, message.model, spent, cost))
+    if turn:
+        tx.put_turn(msgspec.structs.replace(turn, usage=turn.usage + total, cost=turn.cost + price))
+
+
+def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> None:
+    """Write the ledger: calls are noted when made, and closed by their results."""
+    if not any(message.role in {"assistant", "tool"} for message in messages):
+        return
+    calls = [call for message in messages for call in message.tool_calls]
+    results = [result for message in messages for result in message.tool_results]
+    if not calls and not results:
+        return
+    known = {row.call_id: row for row in tx.tools(turn.session, turn.number)}
+    for call in calls:
+        row = known.get(call.id)
+        if row is None:
+            row = new_tool(turn, call.id, call.name)
+        elif row.name is None:
+            row = msgspec.structs.replace(row, name=call.name)
+        else:
+            continue
+        known[call.id] = row
+        tx.put_tool(row)
+    for result in results:
+        row = known.get(result.call_id) or new_tool(turn, result.call_id, result.name)
+        tx.put_tool(_answered(row, result, tx.now()))
+
+
+def _answered(row: ToolRow, result: ToolResult, now: int) -> ToolRow:
+    return msgspec.structs.replace(row, outcome="error" if result.error else "done", ended_at=now)
+
+
+def new_tool(turn: TurnRow, call_id: str, name: str | None) -> ToolRow:
+    """Make the ledger's line for a call."""
+    return ToolRow(
+        session=turn.session,
+        turn=turn.number,
+        call_id=call_id,
+        name=name,
+        outcome="called",
+        started_at=None,
+        ended_at=None,
+    )
+
+
+def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
+    """Refuse files given by hash alone whose data is not stored."""
+    for item in batch:
+        for sha256 in item.refers:
+            if tx.blob(sha256) is None:
+                raise BadMessage(
+                    f"a file names data {sha256} that is not in this store; nothing was stored. "
+                    "Give it with data=…"
+                )
+
+
+def to_pico(cost: Decimal | None) -> int:
+    """Count money in units of 10⁻¹², so that sums are exact."""
+    return 0 if cost is None else int(to_cost(cost).scaleb(12, MONEY))
+
+
+def from_pico(cost: int) -> Decimal:
+    """Give money as a decimal number."""
+    return MONEY.normalize(Decimal(cost).scaleb(-12, MONEY)) if cost else Decimal(0)

@@ -1,0 +1,189 @@
+"""Sessions: making them, and changing who they are (never what was said in them)."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import msgspec
+
+from holdfast import checks, codec
+from holdfast.backends.base import SessionRow, Transaction, Verb
+from holdfast.core.titles import may_retitle
+from holdfast.errors import BadMessage, KeyTaken, SessionNotFound
+from holdfast.records import JSON, Goal
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller says of a new session."""
+
+    id: str
+    key: str | None
+    scope: str | None
+    title: str | None
+    agent: str | None
+    model: str | None
+    cwd: str | None
+    metadata: bytes
+
+
+def identity(
+    *,
+    id: str,
+    key: str | None,
+    scope: str | None,
+    title: str | None,
+    agent: str | None,
+    model: str | None,
+    cwd: str | None,
+    metadata: dict[str, JSON] | None,
+) -> Identity:
+    """Check what a caller says of a new session."""
+    if metadata is not None:
+        checks.check_json_object(metadata, "metadata")
+    if key is not None:
+        checks.check_name(key, "key")
+    named = {"scope": scope, "title": title, "agent": agent, "model": model, "cwd": cwd}
+    for field, value in named.items():
+        check_optional_text(value, field)
+    return Identity(
+        id=id,
+        key=key,
+        scope=scope,
+        title=title,
+        agent=agent,
+        model=model,
+        cwd=cwd,
+        metadata=_merge(b"{}", {} if metadata is None else metadata),
+    )
+
+
+def check_optional_text(value: object, field: str) -> None:
+    """Check a short text that may be absent."""
+    if value is not None:
+        checks.check_name(value, field)
+
+
+def create(who: Identity, *, reuse: bool) -> Verb[SessionRow]:
+    """Make a session. A taken key gives the session that has it if `reuse`, else `KeyTaken`."""
+
+    def run(tx: Transaction) -> SessionRow:
+        mine = tx.find_session(id=who.id)
+        if mine is not None:
+            return mine
+        if who.key is not None:
+            taken = tx.find_session(key=who.key)
+            if taken is not None and reuse:
+                return taken
+            if taken is not None:
+                raise KeyTaken(
+                    f"session {taken.id} already has this key; nothing was stored. "
+                    "store.session(key) opens it."
+                )
+        row = _new_row(who, tx.now())
+        return msgspec.structs.replace(row, n=tx.add_session(row))
+
+    return run
+
+
+def _new_row(who: Identity, now: int) -> SessionRow:
+    return SessionRow(
+        n=0,
+        id=who.id,
+        key=who.key,
+        scope=who.scope,
+        agent=who.agent,
+        title=who.title,
+        title_by=None if who.title is None else "user",
+        model=who.model,
+        cwd=who.cwd,
+        created_at=now,
+        pinned=False,
+        archived=False,
+        trashed_at=None,
+        goal=None,
+        metadata=who.metadata,
+        parent=None,
+        relation=None,
+    )
+
+
+class Changes(TypedDict, total=False):
+    """What `update` can change. A field that is not there stays as it is."""
+
+    title: str | None
+    auto_title: str | None
+    model: str | None
+    cwd: str | None
+    scope: str | None
+    pinned: bool
+    archived: bool
+    goal: Goal | None
+    metadata: dict[str, JSON]
+
+
+def check_changes(changes: Changes) -> Changes:
+    """Refuse unknown fields, and values of the wrong type, naming the field."""
+    unknown = changes.keys() - Changes.__annotations__.keys()
+    if unknown:
+        raise BadMessage(f"{min(unknown)}: a session has no such field to update")
+    for field in ("title", "auto_title", "model", "cwd", "scope"):
+        check_optional_text(changes.get(field), field)
+    for field in ("pinned", "archived"):
+        if not isinstance(changes.get(field, False), bool):
+            raise BadMessage(f"{field}: expected true or false")
+    if changes.get("goal") is not None:
+        _check_goal(changes["goal"])
+    checks.check_json_object(changes.get("metadata", {}), "metadata")
+    return changes
+
+
+def _check_goal(goal: object) -> None:
+    if not isinstance(goal, Goal):
+        raise BadMessage("goal: expected a holdfast.Goal")
+    try:
+        kept = codec.from_json(codec.to_json(goal), Goal)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BadMessage(f"goal: cannot be stored: {error}") from error
+    if kept != goal:
+        raise BadMessage("goal: times need a zone, and text is text")
+
+
+def update(session: int, changes: Changes) -> Verb[SessionRow]:
+    """Change who a session is. `metadata` merges, and `None` removes a key."""
+
+    def run(tx: Transaction) -> SessionRow:
+        row = tx.session(session)
+        if row is None:
+            raise SessionNotFound("this session is no longer in the store; nothing was stored.")
+        changed = _changed(row, changes)
+        if changed != row:
+            tx.put_session(changed)
+        return changed
+
+    return run
+
+
+def _changed(row: SessionRow, changes: Changes) -> SessionRow:
+    kept = {
+        name: value
+        for name, value in changes.items()
+        if name in {"model", "cwd", "scope", "pinned", "archived"}
+    }
+    row = msgspec.structs.replace(row, **kept)
+    if "title" in changes:
+        title = changes["title"]
+        row = msgspec.structs.replace(row, title=title, title_by="user" if title else None)
+    elif "auto_title" in changes and may_retitle(row.title_by, "auto"):
+        title = changes["auto_title"]
+        row = msgspec.structs.replace(row, title=title, title_by="auto" if title else None)
+    if "goal" in changes:
+        goal = changes["goal"]
+        row = msgspec.structs.replace(row, goal=None if goal is None else codec.to_json(goal))
+    if "metadata" in changes:
+        row = msgspec.structs.replace(row, metadata=_merge(row.metadata, changes["metadata"]))
+    return row
+
+
+def _merge(stored: bytes, changes: dict[str, JSON]) -> bytes:
+    merged = {**codec.from_json(stored, dict[str, object]), **changes}
+    return codec.to_json({name: value for name, value in merged.items() if value is not None})

@@ -1,0 +1,44 @@
+"""Every backend keeps every promise."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("holdfast.testing.conformance")
+
+from holdfast.backends.base import Backend  # noqa: E402 - the suite's asserts come first
+from holdfast.backends.memory import MemoryBackend  # noqa: E402
+from holdfast.backends.sqlite.backend import SQLiteBackend  # noqa: E402
+from holdfast.clock import Clock  # noqa: E402
+from holdfast.settings import Durability, Location  # noqa: E402
+from holdfast.testing.conformance import BackendConformance  # noqa: E402
+
+_LEASE = 600.0
+
+
+class TestMemory(BackendConformance):
+    """The reference."""
+
+    persistent = False
+
+    def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
+        location = Location("memory", "", lease=_LEASE)
+        return MemoryBackend(location, tenant=tenant, readonly=readonly, clock=clock)
+
+
+class TestSQLite(BackendConformance):
+    """A file, synced by each commit."""
+
+    durability: Durability = "power"
+
+    def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
+        location = Location("sqlite", str(folder / "store.db"), lease=_LEASE)
+        return SQLiteBackend(
+            location, tenant=tenant, readonly=readonly, clock=clock, durability=self.durability
+        )
+
+
+class TestSQLiteProcess(TestSQLite):
+    """A file that survives a kill, and leaves the power cut to others."""
+
+    durability = "process"

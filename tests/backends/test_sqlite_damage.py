@@ -1,0 +1,1030 @@
+"""Damaged stores: found by `verify`, never read as an empty history, carried over by `salvage`.
+
+One sound store, in which every table has rows, is built once; every case damages a copy of its
+file. What is compared is everything it holds: each row of each table, all columns. Left out are the
+engine's own tables: a counter of numbers given out that is too high or too low does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import File, Goal, Message, ToolCall, Usage, codec
+from holdfast.backends.sqlite.backend import create_store
+from holdfast.backends.sqlite.rules import (
+    BRANCHES,
+    HEADS,
+    MESSAGES,
+    OWNED,
+    QUARANTINE,
+    SESSIONS,
+    USAGE,
+)
+from holdfast.backends.sqlite.salvage import salvage
+from holdfast.backends.sqlite.scan import Hole, Owned, Row, Stray, Table, open_damaged, rows
+from holdfast.backends.sqlite.seals import SEALED, UNSEALED
+from holdfast.backends.sqlite.verify import verify, verify_file
+from holdfast.errors import Damaged, Invalid, StoreUnavailable
+from holdfast.records import SalvageReport
+
+PAGE = 4096
+NOW = datetime(2025, 1, 2, tzinfo=UTC)
+TABLES = (*SEALED, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
+REMADE = {"meta", "quarantine"}  # What a salvaged store has of its own.
+Content = dict[str, list[tuple[Any, ...]]]
+
+
+# ------------------------------------------------------------------------------------ the store
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a small store in which everything occurs."""
+    path = tmp_path_factory.mktemp("sound") / "a.db"
+    with holdfast.open(path) as store:
+        _talk(store)
+        with store.session("open").turn() as turn:
+            turn.user("still running")
+            with turn.stream() as draft:
+                draft.write("partial text")
+                _wait_for_draft(path)
+                store.session("open").enqueue("and then?")
+                store.session("open").enqueue([File(name="q", mime="text/plain", data=b"wait")])
+                _fork(path)
+                return path.read_bytes()
+
+
+def _talk(store: holdfast.Store) -> None:
+    long = store.session("long", title="Parcel", scope="bot", metadata={"a": {"b": 1}})
+    for n in range(40):
+        long.append(Message.user(f"message {n} " + "lorem ipsum " * (n % 30)))
+    long.append(Message.assistant("x" * 20_000, usage=Usage(input=5, output=7), model="m"))
+    long.append(Message.user([File(name="f.txt", mime="text/plain", data=b"file data" * 100)]))
+    long.append(Message.assistant("big " * 20_000))
+    long.update(goal=Goal("ship it"))
+    with store.session("tools").turn(model="m", run_id="run-1") as turn:
+        turn.user("weather?")
+        turn.assistant("", tool_calls=[ToolCall("c1", "weather", {"city": "Oslo"})])
+        turn.tool_started("c1")
+        turn.tool("c1", "rain")
+    store.session("nul\0 and \ud800").append(Message.user("lone \udc80 surrogate"))
+    for n in range(12):
+        store.create(title=f"short {n}").append(Message.user("hello"), Message.assistant("hi"))
+
+
+def _wait_for_draft(path: Path) -> None:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    until = time.monotonic() + 30
+    while connection.execute("SELECT count(*) FROM drafts").get < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    connection.close()
+
+
+def _fork(path: Path) -> None:
+    """Let the long session go another way after its tenth message."""
+    connection = apsw.Connection(str(path))
+    with connection:
+        connection.execute("""
+            UPDATE branches SET last_seq = (SELECT seq FROM heads WHERE branch = 1) WHERE n = 1;
+            INSERT INTO branches (session, number, parent, fork_seq, created_at, reason, crc)
+              VALUES (1, 2, 1, 10, 1, 'rewind', 0)""")
+        branch = connection.last_insert_rowid()
+        for seq in range(11, 15):
+            body = codec.encode(Message.user(f"another way {seq}"), NOW).body
+            crc = codec.checksum(f"w{seq}", None, body)
+            values = (branch << 32 | seq, f"w{seq}", None, crc, body.decode())
+            connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", values)
+        connection.execute(
+            "UPDATE heads SET branch = ?, branch_no = 2, seq = 14 WHERE session = 1", (branch,)
+        )
+        # As after a crash: the process that holds the open turn is gone.
+        connection.execute("""
+            UPDATE turns SET lease_until = 0, holder =
+              '{"host":"h","pid":1,"boot":"b","namespace":"n","started":"s"}'
+            WHERE state = 'open'""")
+        connection.execute("INSERT INTO quarantine VALUES (1, 'messages', 'was torn', x'00ff', 0)")
+        _seal(connection)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+def _seal(connection: apsw.Connection) -> None:
+    """Make the checksums right, as docs/format.md says: values in order, by JSON and CRC-32."""
+    connection.create_scalar_function("crc", _crc, -1)
+    for table in SEALED:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        names = ", ".join(name for name in columns[:-1] if name != UNSEALED.get(table))
+        connection.execute(f"UPDATE {table} SET crc = crc({names})")  # noqa: S608
+
+
+def _crc(*values: str | bytes | float | None) -> int:
+    plain = [b64encode(v).decode() if isinstance(v, bytes) else v for v in values]
+    return crc32(json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _put(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+def _content(path: Path) -> Content | None:
+    """All rows of all tables, with all columns; `None` if the engine cannot read it through."""
+    connection = open_damaged(path)
+    try:
+        return {
+            name: sorted(map(tuple, connection.execute(_all_of(connection, name))), key=repr)
+            for name in TABLES
+        }
+    except (apsw.Error, UnicodeDecodeError):
+        return None
+    finally:
+        connection.close()
+
+
+def _all_of(connection: apsw.Connection, table: str) -> str:
+    """Ask for rows as they are, text by its bytes, and not from an index."""
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    exact = ", ".join(
+        f"typeof({c}), iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns
+    )
+    return f"SELECT {exact} FROM {table} NOT INDEXED"  # noqa: S608
+
+
+def _messages(content: Content) -> set[tuple[Any, ...]]:
+    """Place, id, turn and body."""
+    return {(row[1], row[3], row[5], row[9]) for row in content["messages"]}
+
+
+def _session_ids(content: Content) -> set[str]:
+    return {row[5].decode() for row in content["sessions"]}
+
+
+def _carried(content: Content) -> Content:
+    return {name: rows for name, rows in content.items() if name not in REMADE}
+
+
+def _readable(path: Path, truth: Content) -> set[tuple[Any, ...]]:
+    """The messages that somebody who looks for each by its place finds as they were."""
+    query = (
+        "SELECT place, CAST(id AS BLOB), turn, CAST(body AS BLOB), crc "
+        "FROM messages NOT INDEXED WHERE place = ?"
+    )
+    found = set()
+    connection = open_damaged(path)
+    for message in _messages(truth):
+        try:
+            for *values, crc in connection.execute(query, (message[0],)):
+                name = codec.decode_text(message[1])
+                if tuple(values) == message and crc == codec.checksum(name, *message[2:]):
+                    found.add(message)
+        except apsw.Error:
+            continue
+    connection.close()
+    return found
+
+
+def _without_lost_blobs(messages: set[tuple[Any, ...]], salvaged: Content) -> set[tuple[Any, ...]]:
+    """Leave out messages that have lost a part which was kept apart."""
+    kept = {blob[5] for blob in salvaged["blobs"]}
+    return {
+        message
+        for message in messages
+        if b'"type":"blob"' not in message[3] or any(sha in message[3] for sha in kept)
+    }
+
+
+def _check_case(folder: Path, data: bytes, truth: Content) -> SalvageReport | None:
+    """Everything that must hold of any damaged file."""
+    path, target = _put(folder / "a.db", data), folder / "b.db"
+    damage = verify_file(path)
+    now = _content(path)
+    assert damage or now == truth, "damage was not noticed"
+    readable = _readable(path, truth)
+    try:
+        report = salvage(path, target, create_store)
+    except Damaged:
+        assert not readable, "messages could be read and were not salvaged"
+        assert not target.exists()
+        return None
+    assert path.read_bytes() == data, "the damaged file was written to"
+    assert verify_file(target) == []
+    salvaged = _content(target)
+    assert salvaged is not None
+    missing = _without_lost_blobs(readable, salvaged) - _messages(salvaged)
+    assert not missing, f"not salvaged: {[hex(message[0]) for message in missing]}"
+    assert report.damage or _carried(salvaged) == _carried(truth)
+    assert report.messages + report.quarantined >= len(readable)
+    return report
+
+
+@pytest.fixture
+def truth(sound: bytes, tmp_path: Path) -> Content:
+    content = _content(_put(tmp_path / "truth.db", sound))
+    assert content is not None
+    return content
+
+
+def _flipped(data: bytes, at: int, bit: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+
+
+def _check_all(folder: Path, cases: Iterator[tuple[str, bytes]], truth: Content) -> None:
+    for number, (name, data) in enumerate(cases):
+        case = folder / str(number)
+        case.mkdir()
+        try:
+            _check_case(case, data, truth)
+        except BaseException as error:
+            error.add_note(f"case: {name}")
+            raise
+
+
+# --------------------------------------------------------------------------------- every damage
+
+
+def test_a_sound_store_has_no_damage_and_is_salvaged_whole(
+    sound: bytes, truth: Content, tmp_path: Path
+) -> None:
+    report = _check_case(tmp_path, sound, truth)
+    assert report is not None
+    assert report.damage == ()
+    assert report.quarantined == 0
+    assert (report.sessions, report.messages) == (16, len(truth["messages"]))
+    assert (report.turns, report.blobs) == (2, 2)
+    salvaged = _content(tmp_path / "b.db")
+    assert salvaged is not None
+    assert _carried(salvaged) == _carried(truth)
+    assert salvaged["quarantine"] == truth["quarantine"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_flipped_byte_is_noticed_or_changes_nothing(
+    sound: bytes, truth: Content, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    pages = range(seed, len(sound) // PAGE, 4)
+    places = [(page * PAGE + chance.randrange(PAGE), 1 << chance.randrange(8)) for page in pages]
+    cases = ((f"{at} ^ {bit}", _flipped(sound, at, bit)) for at, bit in places)
+    _check_all(tmp_path, cases, truth)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_flipped_byte_in_the_head_of_a_page_is_noticed_or_changes_nothing(
+    sound: bytes, truth: Content, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    pages = range(1 + seed, len(sound) // PAGE, 4)
+    places = [(page * PAGE + chance.randrange(24), 1 << chance.randrange(8)) for page in pages]
+    cases = ((f"{at} ^ {bit}", _flipped(sound, at, bit)) for at, bit in places)
+    _check_all(tmp_path, cases, truth)
+
+
+def test_a_flipped_byte_in_the_file_header_is_noticed_or_changes_nothing(
+    sound: bytes, truth: Content, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    cases = ((f"{at}", _flipped(sound, at, 1 << chance.randrange(8))) for at in range(0, 116, 3))
+    _check_all(tmp_path, cases, truth)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_truncated_file_keeps_what_is_left(
+    sound: bytes, truth: Content, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    pages = range(seed, len(sound) // PAGE, 4)
+    ends = [page * PAGE + chance.choice([0, 0, 1, 100, 2048]) for page in pages]
+    _check_all(tmp_path, ((f"cut at {end}", sound[:end]) for end in ends if end), truth)
+
+
+def test_a_destroyed_page_costs_only_itself(sound: bytes, truth: Content, tmp_path: Path) -> None:
+    pages = range(1, len(sound) // PAGE, 3)
+    cases = (
+        (f"page {page}", sound[: page * PAGE] + bytes(PAGE) + sound[(page + 1) * PAGE :])
+        for page in pages
+    )
+    _check_all(tmp_path, cases, truth)
+
+
+def _row_bytes(data: bytes, path: Path) -> dict[str, list[int]]:
+    """Where in the file the rows of each table lie, those of large tables aside."""
+    connection = apsw.Connection(str(_put(path, data)))
+    pages: list[Any] = connection.execute("""
+        SELECT s.name, d.pageno FROM dbstat d JOIN sqlite_schema s ON s.name = d.name
+        WHERE s.type = 'table' AND d.pagetype = 'leaf' AND s.name NOT LIKE 'sqlite%'
+          AND s.name NOT IN ('messages', 'blobs')""").fetchall()
+    connection.close()
+    found: dict[str, list[int]] = {}
+    for table, page in pages:
+        start = (page - 1) * PAGE
+        content = int.from_bytes(data[start + 5 : start + 7], "big")
+        found.setdefault(table, []).extend(range(start + content, start + PAGE))
+    return found
+
+
+def _assert_noticed(path: Path, data: bytes, truth: Content, case: str) -> None:
+    assert verify_file(_put(path, data)) or _content(path) == truth, case
+
+
+def test_a_flipped_byte_of_any_row_of_any_table_is_noticed_or_changes_nothing(
+    sound: bytes, truth: Content, tmp_path: Path
+) -> None:
+    chance = random.Random(1)
+    tables = _row_bytes(sound, tmp_path / "pages.db")
+    assert set(tables) == set(truth) - {"messages", "blobs"}
+    for table, places in tables.items():
+        for at in chance.sample(places, k=min(60, len(places))):
+            bit = 1 << chance.randrange(8)
+            case = f"{table}: {at} ^ {bit}"
+            _assert_noticed(tmp_path / "a.db", _flipped(sound, at, bit), truth, case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bit", [1 << n for n in range(8)])
+def test_every_flipped_bit_of_every_row_is_noticed_or_changes_nothing(
+    sound: bytes, truth: Content, tmp_path: Path, bit: int
+) -> None:
+    for table, places in _row_bytes(sound, tmp_path / "pages.db").items():
+        for at in places:
+            case = f"{table}: {at} ^ {bit}"
+            _assert_noticed(tmp_path / "a.db", _flipped(sound, at, bit), truth, case)
+
+
+@pytest.mark.parametrize("table", ["sessions", "heads", "branches", "turns", "queue"])
+def test_a_row_with_a_flipped_byte_is_salvaged(
+    sound: bytes, truth: Content, tmp_path: Path, table: str
+) -> None:
+    chance = random.Random(table)
+    places = chance.sample(_row_bytes(sound, tmp_path / "pages.db")[table], k=12)
+    cases = ((f"{at}", _flipped(sound, at, 1 << chance.randrange(8))) for at in places)
+    _check_all(tmp_path, cases, truth)
+
+
+@pytest.mark.long
+def test_very_many_flipped_bytes(sound: bytes, truth: Content, tmp_path: Path) -> None:
+    chance = random.Random()
+    places = [(chance.randrange(len(sound)), 1 << chance.randrange(8)) for _ in range(300)]
+    cases = ((f"{at} ^ {bit}", _flipped(sound, at, bit)) for at, bit in places)
+    _check_all(tmp_path, cases, truth)
+
+
+# ------------------------------------------------------------------------- what exactly is said
+
+
+Spoil = str
+SPOILED: dict[str, tuple[Spoil, str, bool]] = {
+    "a session": ("DELETE FROM sessions WHERE n = 2", "session number 2", False),
+    "a head": ("DELETE FROM heads WHERE session = 2", "head is missing", True),
+    "a branch": ("DELETE FROM branches WHERE session = 2", "active branch is missing", True),
+    "a parent branch": ("DELETE FROM branches WHERE n = 1", "starts where no history is", True),
+    "a message inside": (
+        "DELETE FROM messages WHERE place = (2 << 32) + 2",
+        "messages 2 to 2 are missing",
+        True,
+    ),
+    "all messages": (
+        "DELETE FROM messages WHERE place >> 32 = 2",
+        "messages 1 to 3 are missing",
+        True,
+    ),
+    "a head that counts too few": (
+        "UPDATE heads SET seq = 0 WHERE session = 2",
+        "goes on to 3",
+        True,
+    ),
+    "a head that counts too many": (
+        "UPDATE heads SET seq = 70000 WHERE session = 2",
+        "messages 4 to 70000 are missing",
+        True,
+    ),
+    "a head of another's branch": (
+        "UPDATE heads SET branch = 3 WHERE session = 2",
+        "active branch is missing, or another",
+        True,
+    ),
+    "a branch of another session": (
+        "UPDATE branches SET session = 3, number = 9 WHERE n = 2",
+        "active branch is missing, or another",
+        True,
+    ),
+    "a fork that starts too late": (
+        "UPDATE branches SET fork_seq = 13 WHERE parent IS NOT NULL",
+        "lies at a place",
+        True,
+    ),
+    "a changed body": (
+        "UPDATE messages SET body = replace(body, 'weather', 'whether') WHERE place >> 32 = 2",
+        "does not fit its checksum",
+        True,
+    ),
+    "a body that is no text": (
+        "UPDATE messages SET body = CAST(x'7bff' AS TEXT) WHERE place = (2 << 32) + 1",
+        "does not fit its checksum",
+        True,
+    ),
+    "a body that became a blob": (
+        "UPDATE messages SET body = CAST(body AS BLOB) WHERE place = (2 << 32) + 1",
+        "is not kept as it was written",
+        True,
+    ),
+    "a turn that is none": (
+        "UPDATE messages SET turn = 0 WHERE place = (3 << 32) + 1",
+        "is not kept as it was written",
+        True,
+    ),
+    "an id that is no text": (
+        "UPDATE messages SET id = CAST(x'7bff' AS TEXT) WHERE place = (2 << 32) + 1",
+        "is not a message any more",
+        True,
+    ),
+    "a blob": ("DELETE FROM blobs WHERE n = 2", "a part that is kept apart is missing", True),
+    "a blob's bytes": ("UPDATE blobs SET data = x'00' WHERE n = 2", "do not fit their hash", False),
+    "the use of a blob": ("DELETE FROM blob_uses", "not noted that the message needs", True),
+    "the goal": (
+        "UPDATE sessions SET goal = '{]' WHERE n = 1",
+        "goal of the row of sessions",
+        True,
+    ),
+    "the metadata": ("UPDATE sessions SET metadata = '[]' WHERE n = 1", "metadata", True),
+    "a time": ("UPDATE sessions SET created_at = 1 << 62 WHERE n = 1", "created_at", True),
+    "the holder": ("UPDATE turns SET holder = 'x' WHERE state = 'open'", "holder", True),
+    "the open turn": ("DELETE FROM turns WHERE state = 'open'", "open turn 1 is missing", True),
+    "the name of the open turn": (
+        "UPDATE heads SET open_turn = NULL WHERE open_turn IS NOT NULL",
+        "turn 1 is open",
+        True,
+    ),
+    "the state of a turn": ("UPDATE turns SET state = 'opem'", "state of a row of turns", True),
+    "the beginning of a draft": (
+        "UPDATE drafts SET record = '{' WHERE number = 0",
+        "a piece of a draft",
+        True,
+    ),
+    "the count of queued input": (
+        "UPDATE heads SET queued = 7 WHERE session = 2",
+        "how much input waits",
+        True,
+    ),
+    "queued input": ("UPDATE queue SET body = '{'", "input that waits", True),
+    "an unknown branch": (
+        "UPDATE messages SET place = place + (7000 << 32) WHERE place >> 32 = 2",
+        "messages belong to branch 7002, which is missing",
+        False,
+    ),
+}
+
+
+def _spoil(path: Path, statement: str, *, fitting: bool = False) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statement)
+    if fitting:
+        _seal(connection)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+@pytest.mark.parametrize("fitting", [False, True], ids=["damaged", "written so"])
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_is_broken_is_named_and_mended(
+    sound: bytes, truth: Content, tmp_path: Path, what: str, fitting: bool
+) -> None:
+    """Also if every row fits its checksum: the rules hold by themselves."""
+    statement, said, named = SPOILED[what]
+    path = _put(tmp_path / "c.db", sound)
+    _spoil(path, statement, fitting=fitting)
+    damage = [found for found in verify_file(path) if said in found.what]
+    assert damage, verify_file(path)
+    assert not named or damage[0].session_id in _session_ids(truth)
+    report = _check_case(tmp_path, path.read_bytes(), truth)
+    assert report is not None
+    _read_everything(tmp_path / "b.db")
+
+
+def _read_everything(path: Path) -> None:
+    """A salvaged store is a store: it can be listed, read, recovered and written to."""
+    with holdfast.open(path) as store:
+        for info in store.sessions(limit=100):
+            session = store.get(info.id)
+            assert len(session.messages()) == session.head().seq
+            session.turns()
+            session.queued()
+            session.recover()
+            session.append(Message.user("and on"))
+        assert store.damage == []
+        assert store.verify() == []
+
+
+def test_a_lost_message_leaves_a_marked_place(sound: bytes, truth: Content, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "UPDATE messages SET body = '{}' WHERE place = (2 << 32) + 2")
+    _spoil(path, "DELETE FROM messages WHERE place = (2 << 32) + 3")
+    report = salvage(path, tmp_path / "b.db", create_store)
+    assert (report.quarantined, report.messages) == (1, len(truth["messages"]) - 2)
+    assert {(found.session_id is not None, found.seq) for found in report.damage} == {
+        (True, 2),
+        (True, 3),
+    }
+    with holdfast.open(tmp_path / "b.db") as store:
+        first, second, third = store.session("tools").messages()
+    assert (first.text, first.status) == ("weather?", "complete")
+    assert (second.status, second.seq, third.status, third.seq) == ("damaged", 2, "damaged", 3)
+    assert second.id == _one(path, "SELECT id FROM messages WHERE place = (2 << 32) + 2")
+    assert _one(tmp_path / "b.db", "SELECT content FROM quarantine WHERE n = 2") == "{}"
+
+
+def test_messages_without_a_session_become_a_salvaged_session(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "DELETE FROM sessions WHERE n = 2")
+    _spoil(path, "DELETE FROM heads WHERE session = 2")
+    _spoil(path, "DELETE FROM branches WHERE session = 2")
+    salvage(path, tmp_path / "b.db", create_store)
+    with holdfast.open(tmp_path / "b.db") as store:
+        found = [info for info in store.sessions(limit=50) if (info.title or "").startswith("salv")]
+        assert [(info.messages, info.title_by) for info in found] == [(3, "auto")]
+        assert store.get(found[0].id).messages()[0].text == "weather?"
+
+
+def test_an_open_turn_stays_open_and_its_draft_is_recovered(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "DELETE FROM turns; DELETE FROM drafts WHERE number = 0")
+    salvage(path, tmp_path / "b.db", create_store)
+    with holdfast.open(tmp_path / "b.db") as store:
+        session = store.session("open")
+        recovered = session.recover()
+        assert recovered is not None
+        assert recovered.partial is not None
+        assert recovered.partial.text == "partial text"
+        assert [queued.message.text for queued in session.queued()] == ["and then?", ""]
+
+
+def test_only_the_tenant_asked_for_is_told_of(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "UPDATE messages SET crc = 0 WHERE place = (2 << 32) + 2")
+    connection = open_damaged(path)
+    assert verify(connection, {2}) == []
+    assert len(verify(connection, {1})) == 1
+    connection.close()
+
+
+def test_a_store_that_is_written_to_meanwhile_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with holdfast.open(tmp_path / "a.db") as store:
+
+        def write() -> None:
+            while not stop.is_set():
+                with store.create().turn() as turn:
+                    turn.user("one")
+                    turn.assistant("two")
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            found = [verify_file(tmp_path / "a.db") for _ in range(20)]
+        finally:
+            stop.set()
+            thread.join()
+        assert store.stats().messages > 2
+    assert found == [[]] * 20
+
+
+def _one(path: Path, query: str) -> object:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return connection.execute(query).get
+    finally:
+        connection.close()
+
+
+# -------------------------------------------------------------------------------- checksums
+
+
+def _schema(path: Path) -> dict[str, list[str]]:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        tables: list[Any] = connection.execute(
+            "SELECT t.name, c.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c "
+            "WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite%' ORDER BY t.name, c.cid"
+        ).fetchall()
+    finally:
+        connection.close()
+    found: dict[str, list[str]] = {}
+    for table, column in tables:
+        found.setdefault(table, []).append(column)
+    return found
+
+
+def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Path) -> None:
+    """`crc` comes last, and what verify and salvage read is what the schema has, in its order."""
+    schema = _schema(_put(tmp_path / "a.db", sound))
+    assert set(schema) == set(TABLES)
+    assert {table for table, columns in schema.items() if columns[-1] == "crc"} == set(SEALED)
+    read: tuple[Table | Owned, ...] = (SESSIONS, HEADS, BRANCHES, USAGE, QUARANTINE, *OWNED)
+    assert {table.name: list(table.columns) for table in read} == {
+        table: schema[table] for table in SEALED
+    }
+
+
+def test_what_no_checksum_covers_is_in_an_index_too(sound: bytes, tmp_path: Path) -> None:
+    """Every index has the row's number, so only `activity` must be named by one."""
+    connection = apsw.Connection(str(_put(tmp_path / "a.db", sound)))
+    indexed = {
+        table: [str(sql) for (sql,) in connection.execute(
+            "SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? AND sql NOT LIKE "
+            "'%WHERE%'", (table,))]
+        for table in UNSEALED
+    }  # fmt: skip
+    connection.close()
+    assert all(indexed.values())
+    assert any("activity" in sql for sql in indexed["heads"])
+
+
+ONE_ROW = {
+    "sessions": "n = 1",
+    "heads": "session = 1",
+    "branches": "n = 1",
+    "usage": "session = 1",
+    "turns": "session = 2",
+    "tools": "session = 2",
+    "drafts": "session = 16 AND number = 1",
+    "queue": "session = 16 AND number = 1",
+}
+OF_ONE_ROW = [
+    (table.name, column)
+    for table in (SESSIONS, HEADS, BRANCHES, USAGE, *OWNED)
+    for column in table.columns
+    if column != UNSEALED.get(table.name)
+]
+
+
+def _change(path: Path, table: str, column: str) -> object:
+    """Give one value of one row another value of its kind; tell the old one."""
+    found = f"FROM {table} WHERE {ONE_ROW[table]}"
+    old = _one(path, f"SELECT {column} {found}")
+    declared = f"SELECT type FROM pragma_table_info('{table}') WHERE name = '{column}'"  # noqa: S608
+    new: object = 7 if _one(path, declared) == "INTEGER" else "x"
+    if isinstance(old, int):
+        new = old ^ 64
+    elif isinstance(old, str):
+        new = old[:-1] + "~"
+    connection = apsw.Connection(str(path))
+    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {ONE_ROW[table]}", (new,))  # noqa: S608
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return old
+
+
+@pytest.mark.parametrize(("table", "column"), OF_ONE_ROW)
+def test_a_changed_value_is_reported_with_its_session_and_a_number_is_restored(
+    sound: bytes, truth: Content, tmp_path: Path, table: str, column: str
+) -> None:
+    """A row's checksum tells that it is damaged, and which number it was if one bit was flipped."""
+    path = _put(tmp_path / "a.db", sound)
+    number = "n" if table == "sessions" else "session"
+    owner = f"SELECT {number} FROM {table} WHERE {ONE_ROW[table]}"  # noqa: S608
+    name = _one(path, f"SELECT id FROM sessions WHERE n = ({owner})")  # noqa: S608
+    old = _change(path, table, column)
+    if (table, column) == ("sessions", "id"):
+        name = _one(path, "SELECT id FROM sessions WHERE n = 1")
+    assert name in {found.session_id for found in verify_file(path)}
+    report = salvage(path, tmp_path / "b.db", create_store)
+    assert report.quarantined > 0
+    assert name in {found.session_id for found in report.damage}
+    assert verify_file(tmp_path / "b.db") == []
+    salvaged = _content(tmp_path / "b.db")
+    assert salvaged is not None
+    if isinstance(old, int):
+        assert _carried(salvaged) == _carried(truth)
+
+
+# ------------------------------------------------------------- a damaged row while a store is used
+
+
+DECISIVE = {
+    "fewer messages": "UPDATE heads SET seq = 2 WHERE session = 2",
+    "no messages": "UPDATE heads SET seq = 0 WHERE session = 2",
+    "another branch": "UPDATE heads SET branch = 3 WHERE session = 2",
+    "an open turn": "UPDATE heads SET open_turn = 1 WHERE session = 2",
+    "a preview that is no text": (
+        "UPDATE heads SET preview = CAST(x'ff' AS TEXT) WHERE session = 2"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DECISIVE)
+def test_a_damaged_head_is_an_error_that_names_the_session_and_costs_only_itself(
+    sound: bytes, tmp_path: Path, what: str
+) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    with holdfast.open(path) as store:
+        session = store.session("tools")
+        _spoil(path, DECISIVE[what])
+        said = rf"{session.id}.*nothing was changed.*store\.verify\(\)"
+        for use in (session.messages, session.head, session.info, session.recover):
+            with pytest.raises(Damaged, match=said):
+                use()
+        with pytest.raises(Damaged, match=said), session.turn():
+            pass
+        with pytest.raises(Damaged, match=said):
+            session.append(Message.user("into nothing"))
+        with pytest.raises(Damaged, match=said):
+            store.session("tools")
+        assert len(store.sessions(limit=100).items) == 15
+        assert [session.id in found.what for found in store.damage] == [True]
+        assert store.session("long").append(Message.user("others go on")).seq == 15
+    assert _one(path, "SELECT count(*) FROM messages WHERE place >> 32 = 2") == 3
+
+
+def test_a_damaged_session_is_an_error_by_whatever_name_it_is_called(
+    sound: bytes, tmp_path: Path
+) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "UPDATE sessions SET metadata = '{}' WHERE n = 1")
+    name = str(_one(path, "SELECT id FROM sessions WHERE n = 1"))
+    with holdfast.open(path) as store:
+        for ref in ("long", name, name[:8], "Parcel"):
+            with pytest.raises(Damaged, match=name):
+                store.get(ref)
+        with pytest.raises(Damaged, match=name):
+            store.session("long")
+        assert len(store.sessions(limit=100).items) == 15
+        assert [name in found.what for found in store.damage] == [True]
+        assert store.latest(scope="bot") is None
+
+
+def test_a_damaged_turn_is_an_error_and_not_taken_for_free(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    with holdfast.open(path) as store:
+        session = store.session("open")
+        _spoil(path, "UPDATE turns SET lease_until = 1 WHERE state = 'open'")
+        for use in (session.turns, session.recover):
+            with pytest.raises(Damaged, match=session.id):
+                use()
+        with pytest.raises(Damaged, match=session.id), session.turn():
+            pass
+
+
+def test_a_damaged_branch_is_an_error_and_not_another_history(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "UPDATE branches SET fork_seq = 12 WHERE parent = 1")
+    with holdfast.open(path) as store:
+        session = store.session("long")
+        with pytest.raises(Damaged, match=session.id):
+            session.messages()
+    path = _put(tmp_path / "b.db", sound)
+    _spoil(path, "UPDATE branches SET last_seq = 12 WHERE n = 1")
+    with holdfast.open(path) as store:
+        session = store.session("long")
+        with pytest.raises(Damaged, match=session.id):
+            session.messages(branch=1)
+
+
+def test_damage_in_a_draft_or_the_queue_stops_no_recovery(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    _spoil(path, "UPDATE drafts SET record = replace(record, 'partial', 'partjal')")
+    _spoil(path, "UPDATE queue SET body = replace(body, 'then', 'than')")
+    said = sorted(found.what for found in verify_file(path))
+    assert said == [f"a row of {table} does not fit its checksum" for table in ("drafts", "queue")]
+    with holdfast.open(path) as store:
+        session = store.session("open")
+        with session.turn() as turn:
+            assert turn.recovered is not None
+            assert turn.recovered.partial is not None
+            assert turn.recovered.partial.text == "partjal text"
+            assert [message.text for message in turn.take_queued()] == ["and than?", ""]
+        assert store.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "table"),
+    [
+        ("UPDATE usage SET output = 70", "usage"),
+        ("UPDATE tools SET name = 'whether'", "tools"),
+    ],
+)
+def test_what_is_written_to_a_damaged_row_does_not_make_it_pass_for_sound(
+    tmp_path: Path, spoil: str, table: str
+) -> None:
+    path = tmp_path / "a.db"
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        with session.turn() as turn:
+            turn.assistant("", tool_calls=[ToolCall("c1", "weather", {})], usage=Usage(output=7))
+            assert store.verify() == []
+            _spoil(path, spoil)
+            turn.tool_started("c1")
+            turn.tool("c1", "rain")
+            turn.assistant("it rains", usage=Usage(output=5))
+        assert [found.what for found in store.verify()] == [
+            f"a row of {table} does not fit its checksum"
+        ]
+        assert [found.session_id for found in store.verify()] == [session.id]
+        assert session.usage().usage.output == (75 if table == "usage" else 12)
+        assert [call.outcome for call in session.turns()[0].tools] == ["done"]
+
+
+# ------------------------------------------------------------------------ what must be left alone
+
+
+def test_a_destroyed_header_is_one_damage_and_cannot_be_salvaged(
+    sound: bytes, tmp_path: Path
+) -> None:
+    path = _put(tmp_path / "a.db", bytes(PAGE) + sound[PAGE:])
+    damage = verify_file(path)
+    assert len(damage) == 1
+    assert "cannot be read as a database" in damage[0].what
+    with pytest.raises(Damaged, match=r"header.*backup"):
+        salvage(path, tmp_path / "b.db", create_store)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_an_existing_target_is_never_overwritten(sound: bytes, tmp_path: Path) -> None:
+    path = _put(tmp_path / "a.db", sound)
+    target = _put(tmp_path / "b.db", b"mine")
+    with pytest.raises(Invalid, match="exists already"):
+        salvage(path, target, create_store)
+    assert target.read_bytes() == b"mine"
+
+
+def test_a_source_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        salvage(tmp_path / "a.db", tmp_path / "b.db", create_store)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_salvage_leaves_nothing_behind(
+    sound: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _put(tmp_path / "a.db", sound)
+
+    def no_space(target: Path) -> None:
+        create_store(target)
+        connection = apsw.Connection(str(target))
+        pages = connection.execute("PRAGMA page_count").get
+        connection.close()
+        real = apsw.Connection.execute
+        limit = f"PRAGMA max_page_count={pages + 3}"
+        monkeypatch.setattr("holdfast.backends.sqlite.salvage.connect", _limited(limit, real))
+
+    with pytest.raises(holdfast.errors.StoreFull, match="not changed"):
+        salvage(path, tmp_path / "b.db", no_space)
+    assert not (tmp_path / "b.db").exists()
+    assert path.read_bytes() == sound
+
+
+def _limited(limit: str, execute: Callable[..., object]) -> Callable[..., apsw.Connection]:
+    def connect(path: Path, **_: object) -> apsw.Connection:
+        connection = apsw.Connection(str(path))
+        execute(connection, limit)
+        return connection
+
+    return connect
+
+
+def test_a_store_in_use_is_salvaged_with_its_log_and_both_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    log = tmp_path / "a.db-wal"
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        session.append(*(Message.user(f"message {n}") for n in range(20)))
+        before = path.read_bytes(), log.read_bytes()
+        assert before[1]
+        report = salvage(path, tmp_path / "b.db", create_store)
+        assert (path.read_bytes(), log.read_bytes()) == before
+        session.append(Message.user("still works"))
+    assert (report.sessions, report.messages, report.damage) == (1, 20, ())
+
+
+def test_a_log_that_is_left_alone_is_read_and_not_written(tmp_path: Path) -> None:
+    """After a crash the newest messages are in the log only."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.session("s").append(*(Message.user(f"message {n}") for n in range(20)))
+        files = {name: (tmp_path / name).read_bytes() for name in ("a.db", "a.db-wal")}
+    (tmp_path / "crashed").mkdir()
+    for name, data in files.items():
+        _put(tmp_path / "crashed" / name, data)
+    report = salvage(tmp_path / "crashed" / "a.db", tmp_path / "b.db", create_store)
+    assert (report.messages, report.damage) == (20, ())
+    for name, data in files.items():
+        assert (tmp_path / "crashed" / name).read_bytes() == data
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only directories")
+def test_a_read_only_place_can_be_salvaged_from(sound: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / "fixed"
+    folder.mkdir()
+    path = _put(folder / "a.db", sound)
+    folder.chmod(0o500)
+    try:
+        assert salvage(path, tmp_path / "b.db", create_store).damage == ()
+    finally:
+        folder.chmod(0o700)
+
+
+# --------------------------------------------------------------------------------------- the scan
+
+
+def _numbered(path: Path, count: int) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, text TEXT)")
+    with connection:
+        for n in range(1, count + 1):
+            connection.execute("INSERT INTO t VALUES (?, ?)", (n, f"row {n} " + "x" * 200))
+    connection.close()
+
+
+def _leaves(path: Path) -> list[int]:
+    """The pages that hold rows, as offsets."""
+    data = path.read_bytes()
+    return [at for at in range(PAGE, len(data), PAGE) if data[at] == 0x0D]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_scan_skips_no_row_that_can_be_read(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "t.db"
+    _numbered(path, 2000)
+    leaves = _leaves(path)
+    data = bytearray(path.read_bytes())
+    for at in random.Random(seed).sample(leaves, k=len(leaves) // 3):
+        data[at : at + PAGE] = b"\xff" * PAGE
+    path.write_bytes(data)
+    connection = open_damaged(path)
+    readable = {n for n in range(1, 2001) if _has(connection, n)}
+    items = list(rows(connection, Table("t", "n", ("text",))))
+    connection.close()
+    assert {item.key for item in items if isinstance(item, Row)} == readable
+    holes = [item for item in items if isinstance(item, Hole)]
+    lost = {n for n in range(1, 2001) if any(hole.first <= n <= hole.last for hole in holes)}
+    assert lost & readable == set()
+    assert lost | readable == set(range(1, 2001))
+    assert 0 < len(readable) < 2000
+
+
+def _has(connection: apsw.Connection, n: int) -> bool:
+    try:
+        return connection.execute("SELECT text FROM t WHERE n = ?", (n,)).get is not None
+    except apsw.Error:
+        return False
+
+
+@pytest.mark.parametrize("other", [1, 5000])
+def test_a_row_under_a_wrong_number_is_put_where_it_belongs(tmp_path: Path, other: int) -> None:
+    path = tmp_path / "t.db"
+    _numbered(path, 4)
+    # Rows 1 to 4 lie in one page; give the third another number, in as many bytes.
+    width = 2 if other > 127 else 1
+    connection = apsw.Connection(str(path))
+    if width == 2:
+        connection.execute("UPDATE t SET n = n + 1000")
+    connection.close()
+    data = bytearray(path.read_bytes())
+    base = 1000 if width == 2 else 0
+    cell = data.index(_varint(base + 3) + b"\x04\x00", PAGE)
+    data[cell : cell + width] = _varint(other)
+    path.write_bytes(data)
+    connection = open_damaged(path)
+    dense = list(rows(connection, Table("t", "n", ("text",), dense=True)))
+    plain = list(rows(connection, Table("t", "n", ("text",))))
+    connection.close()
+    assert [
+        (item.key, getattr(item, "filed_as", None)) for item in dense if isinstance(item, Row)
+    ] == [
+        (base + 1, None),
+        (base + 2, None),
+        (base + 3, other),
+        (base + 4, None),
+    ]
+    assert [item.key for item in plain if isinstance(item, Stray)] == [other]
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return bytes([number])
+    return bytes([number >> 7 | 128, number & 127])
+
+
+def test_a_table_that_is_not_there_is_a_hole(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    _numbered(path, 3)
+    connection = open_damaged(path)
+    (hole,) = rows(connection, MESSAGES)
+    connection.close()
+    assert isinstance(hole, Hole)
+    assert "no such table" in hole.why

@@ -1,0 +1,58 @@
+"""A shell on a store of its own, empty or with a conversation in it."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli import shell as made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_reaches_children() -> None:
+    """A job in the background may ignore SIGINT, and its children would too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> made.Shell:
+    """A shell whose store does not exist yet."""
+    return made.Shell(tmp_path / "home" / "agent.db")
+
+
+@pytest.fixture(scope="session")
+def _conversation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("conversation") / "agent.db"
+    made.talk(store)
+    return store
+
+
+@pytest.fixture(scope="session")
+def _crash(tmp_path_factory: pytest.TempPathFactory, _conversation: Path) -> Path:
+    store = _copy(_conversation, tmp_path_factory.mktemp("crash"))
+    made.crash(store)
+    return store
+
+
+@pytest.fixture
+def talked(shell: made.Shell, _conversation: Path) -> made.Shell:
+    """A shell with the conversation of `talk`: the session `support-42`."""
+    _copy(_conversation, shell.store.parent)
+    return shell
+
+
+@pytest.fixture
+def crashed(shell: made.Shell, _crash: Path) -> made.Shell:
+    """The same, and a process died in its third turn."""
+    _copy(_crash, shell.store.parent)
+    return shell
+
+
+def _copy(store: Path, directory: Path) -> Path:
+    """Copy a store that nobody has open, with the log that a crash left beside it."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for file in store.parent.glob(f"{store.name}*"):
+        shutil.copy2(file, directory)
+    return directory / store.name

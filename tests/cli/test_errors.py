@@ -1,0 +1,172 @@
+"""What goes wrong is one line, a hint, and an exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.cli.problems import exit_code, hint_for, what_happened
+from holdfast.records import Head
+from tests.cli.shell import Shell
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nonsense"], 2, "No such command 'nonsense'"),
+        (["ls", "--nonsense"], 2, "No such option"),
+        (["ls", "--limit", "0"], 2, "0 is not in the range"),
+        (["show"], 2, "Missing argument 'REF'"),
+        (["show", ""], 2, "an empty name cannot name a session"),
+        (["show", "support-42", "--raw", "--json"], 2, "exclude each other"),
+        (["recover"], 2, "Name one session, or say --all"),
+        (["recover", "support-42", "--all"], 2, "Name one session, or say --all"),
+        (["append", "support-42", "x", "--role", "tool"], 2, "'tool' is not one of"),
+        (["append", "k" * 5000, "x"], 2, "1 to 4096 bytes"),
+        (["ls", "--store", "mysql://there"], 2, "no backend for 'mysql'"),
+        (["show", "nobody"], 3, "no session goes by 'nobody'"),
+        (["append", "--no-create", "nobody", "x"], 3, "no session goes by 'nobody'"),
+        (["log", "nobody"], 3, "no session goes by 'nobody'"),
+        (["recover", "nobody"], 3, "no session goes by 'nobody'"),
+        (["ls", "--store", "/dev/null"], 5, "/dev/null is not a file"),
+        (["append", "a", "x", "--store", "/dev/null"], 5, "/dev/null is not a file"),
+    ],
+)
+def test_an_error_is_a_line_and_a_hint(
+    talked: Shell, arguments: list[str], code: int, said: str
+) -> None:
+    """Nothing on standard output, what happened and what helps on standard error."""
+    ran = talked.run(*arguments)
+    assert (ran.code, ran.out) == (code, "")
+    [what, hint] = ran.err.splitlines()
+    assert what.startswith("holdfast: ")
+    assert said in what
+    assert hint.startswith("    hint: ")
+
+
+def test_an_error_in_json_is_a_line_of_json(talked: Shell) -> None:
+    """On standard error, so that standard output stays parseable."""
+    ran = talked.run("show", "nobody", "--json")
+    assert (ran.code, ran.out) == (3, "")
+    assert json.loads(ran.err) == {
+        "error": "SessionNotFound",
+        "message": "no session goes by 'nobody'",
+        "hint": "`holdfast ls` lists the sessions of this store",
+        "exit_code": 3,
+    }
+
+
+def test_an_ambiguous_name_lists_what_it_may_be(shell: Shell) -> None:
+    """Two sessions with one title: neither is chosen."""
+    with holdfast.open(shell.store) as store:
+        ids = {store.create(title="twins").id for _ in range(2)}
+    ran = shell.run("show", "twins")
+    assert ran.code == 3
+    assert all(id in ran.err for id in ids)
+
+
+@pytest.mark.parametrize("what", ["garbage", "half"])
+def test_a_damaged_store_is_never_an_empty_list(talked: Shell, what: str) -> None:
+    """Unreadable is an error; the file is left as it is."""
+    data = talked.store.read_bytes()
+    wreck = b"not a database " * 500 if what == "garbage" else data[: len(data) // 2]
+    talked.store.write_bytes(wreck)
+    for command in (["ls"], ["show", "support-42"], ["append", "support-42", "x"], ["log"]):
+        ran = talked.run(*command)
+        assert (ran.code, ran.out) == (5, "")
+        assert len(ran.err.splitlines()) == 2
+    assert talked.store.read_bytes() == wreck
+
+
+def test_a_full_disk_is_said(talked: Shell) -> None:
+    """Output that cannot be written is no success."""
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with Path("/dev/full").open("wb") as full, talked.start("ls", stdout=full.fileno()) as process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (5, b"holdfast: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["show", "support-42"], ["--help"], ["ls", "--json"]])
+def test_a_reader_that_went_away_ends_the_command_quietly(
+    talked: Shell, arguments: list[str]
+) -> None:
+    """As `holdfast show … | head -1` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with talked.start(*arguments, stdout=writing) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, b"")
+
+
+def test_ctrl_c_ends_with_130(talked: Shell) -> None:
+    """While it waits for what comes next."""
+    talked.environment["PYTHONUNBUFFERED"] = "1"
+    with talked.start("log", "-f", "-n", "1", "support-42") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_a_terminal_without_unicode_gets_escapes(talked: Shell) -> None:
+    """What an encoding lacks is no reason to stop."""
+    talked.environment["PYTHONIOENCODING"] = "ascii"
+    talked.ok("append", "support-42", "żółw")
+    assert "\\u017c\\xf3\\u0142w" in talked.ok("show", "support-42")
+
+
+_ERRORS = [
+    errors.SessionNotFound("no session goes by 'x'; store.sessions() lists them."),
+    errors.AmbiguousRef("'x' may be any of a, b; use more characters of the id."),
+    errors.HeadMoved(Head(1, 2), Head(1, 3)),
+    errors.IdConflict("i1", 7),
+    errors.StoreUnavailable("the store cannot be used now; nothing was changed. Try again."),
+    errors.Damaged("unreadable. Run store.verify(), and store.salvage(to) to keep what can be."),
+    errors.OutcomeUnknown("it may be stored."),
+    errors.BadMessage("id: must be 1 to 4096 bytes long"),
+    errors.TooLarge("too large"),
+    errors.HoldfastError("something new"),
+]
+
+
+@pytest.mark.parametrize("error", _ERRORS, ids=lambda error: type(error).__name__)
+def test_every_error_has_a_code_and_speaks_to_a_shell(error: errors.HoldfastError) -> None:
+    """No line tells somebody at a shell to call a method."""
+    assert exit_code(error) in {2, 3, 4, 5}
+    said = what_happened(error)
+    assert said
+    for call in ("store.", "session.", "turn(", "expect="):
+        assert call not in said
+    assert hint_for(error)
+
+
+def test_every_kind_of_error_has_an_exit_code() -> None:
+    """Each class of the tree falls under one that is listed."""
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.HoldfastError)
+    ]
+    assert len(kinds) > 20
+    listed = (
+        errors.NotFound, errors.AmbiguousRef, errors.Conflict, errors.StorageError, errors.Invalid
+    )  # fmt: skip
+    assert [k.__name__ for k in kinds if not issubclass(k, listed)] == ["HoldfastError"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_matter(shell: Shell, closed: str) -> None:
+    """A message is stored also when nobody can be told, and nothing is written elsewhere."""
+    line = f'"{sys.executable}" -m holdfast append a hello {closed}'
+    ran = subprocess.run(["/bin/sh", "-c", line], env=shell.environment, check=False, timeout=60)
+    assert ran.returncode == 0
+    assert shell.ok("show", "--raw", "a") == "hello\n"

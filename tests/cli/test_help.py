@@ -1,0 +1,138 @@
+"""The help is true: every example runs, every command is listed, and starting is light."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import holdfast
+from holdfast.cli.program import COMMANDS, program
+from tests.cli.shell import Shell
+
+# What `prove` shows takes its time; its own tests run it.
+_NAMES = [name for name in COMMANDS if name != "prove"]
+
+
+def _command(name: str) -> click.Command:
+    found = program.get_command(click.Context(program), name)
+    assert found is not None
+    return found
+
+
+def _help(name: str) -> str:
+    found = _command(name)
+    context = click.Context(found, info_name=f"holdfast {name}", **found.context_settings)
+    return found.get_help(context)
+
+
+def _examples(text: str) -> list[str]:
+    [_, behind] = text.split("Examples:\n")
+    lines = [line.strip() for line in behind.split("\n\n")[0].splitlines()]
+    return [line for line in lines if line]
+
+
+_EXAMPLES = [
+    *_examples(program.get_help(click.Context(program, info_name="holdfast"))),
+    *(example for name in _NAMES for example in _examples(_help(name))),
+]
+
+
+@pytest.mark.parametrize("example", _EXAMPLES)
+def test_every_example_runs(crashed: Shell, tmp_path: Path, example: str) -> None:
+    """As written, in a shell, on a store in use; one that goes on is ended by Ctrl-C."""
+    program_file = tmp_path / "bin" / "holdfast"
+    program_file.parent.mkdir()
+    program_file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
+    program_file.chmod(0o755)
+    (tmp_path / "notes.txt").write_text("Call back on Monday.\n")
+    if "--store backup.db" in example:
+        crashed.ok("backup", str(tmp_path / "backup.db"))
+    crashed.environment["PATH"] = f"{program_file.parent}:{os.environ['PATH']}"
+    endless = " -f " in f"{example} "
+    with subprocess.Popen(
+        ["/bin/sh", "-c", example],
+        cwd=tmp_path,
+        env=crashed.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        if endless:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert err == b""
+    # The store has an interrupted session, which `doctor` finds.
+    expected = {130, -signal.SIGINT} if endless else {1} if "doctor" in example else {0}
+    assert process.returncode in expected, out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_what_all_have(name: str) -> None:
+    """`--json`, `--store`, `--help`, examples, and the line that the list of commands shows."""
+    text = _help(name)
+    for part in ("--json", "--store URL", "-h, --help"):
+        assert part in text
+    assert len(_examples(text)) >= 2
+    assert _command(name).get_short_help_str(limit=200) == COMMANDS[name]
+
+
+def test_the_program_lists_commands_and_exit_codes(shell: Shell) -> None:
+    """`holdfast`, `holdfast -h` and `holdfast --help`."""
+    said = shell.ok("--help")
+    assert shell.ok("-h") == said
+    assert all(f"  {name} " in said for name in COMMANDS)
+    codes = said.partition("Exit codes:")[2]
+    assert all(f" {code}  " in codes for code in (0, 1, 2, 3, 4, 5, 130, 141))
+    without = shell.run()
+    assert without.code == 2
+    assert "Commands:" in without.err
+
+
+def test_the_installed_command_is_the_same_program() -> None:
+    """The entry point and `python -m holdfast` say the same version."""
+    installed = Path(sys.executable).with_name("holdfast")
+    for command in ([str(installed)], [sys.executable, "-m", "holdfast"]):
+        said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        assert said.stdout == f"holdfast {holdfast.__version__}\n"
+
+
+_LOADED = """
+import sys
+from holdfast.cli import main
+sys.argv = ["holdfast", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["--version"], {"click", "rich", "apsw", "asyncio", "holdfast.cli.program"}),
+        (["--help"], {"rich", "apsw", "asyncio", "holdfast.cli.ls", "holdfast.cli.prove"}),
+        (["ls"], {"rich", "asyncio", "holdfast.cli.show", "holdfast.cli.prove"}),
+        (["show", "support-42"], {"rich", "asyncio", "holdfast.cli.ls"}),
+    ],
+)
+def test_starting_loads_only_what_is_used(
+    talked: Shell, arguments: list[str], absent: set[str]
+) -> None:
+    """Heavy packages wait until something needs them."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _LOADED.format(arguments=arguments)],
+        env=talked.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout
+    assert absent & set(ran.stderr.split()) == set()

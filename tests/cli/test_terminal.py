@@ -1,0 +1,179 @@
+"""On a real terminal: colours, narrow windows, and messages that arrive while one looks."""
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.screen import cells
+from tests.cli.shell import RAW, Shell, hostile_session
+
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def look(shell: Shell, *arguments: str, columns: int = 80) -> str:
+    """Run a command on a terminal of this width; give what it wrote there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {"TERM": "xterm-256color", **shell.environment}
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ):
+        os.close(theirs)
+        with os.fdopen(ours, "rb", buffering=0) as terminal:
+            return b"".join(_read(terminal.fileno())).decode().replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> Iterator[bytes]:
+    while True:
+        try:
+            data = os.read(descriptor, 65536)
+        except OSError:  # Linux says so when the last writer is gone.
+            return
+        if not data:
+            return
+        yield data
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show", "support-42"], ["doctor"]])
+def test_a_terminal_gets_colours_and_nothing_else(crashed: Shell, command: list[str]) -> None:
+    """Styles are the only control sequences; without them it is plain text."""
+    said = look(crashed, *command)
+    assert "\x1b[" in said
+    assert "\x1b" not in _STYLES.sub("", said)
+
+
+def test_ls_on_a_terminal_has_short_ids_that_work(crashed: Shell) -> None:
+    """What is seen can be typed."""
+    row = _STYLES.sub("", look(crashed, "ls")).splitlines()[1].split()
+    assert row[1:3] == ["support-42", "interrupted"]
+    assert len(row[0]) == 8
+    crashed.ok("show", row[0])
+
+
+@pytest.mark.parametrize(
+    "name", [("NO_COLOR", "1"), ("TERM", "dumb")], ids=["NO_COLOR", "TERM=dumb"]
+)
+def test_colours_can_be_turned_off(crashed: Shell, name: tuple[str, str]) -> None:
+    """No control sequence of any kind is left, bold and dim included."""
+    crashed.environment[name[0]] = name[1]
+    said = look(crashed, "show", "support-42")
+    assert "\x1b" not in said
+    assert "It is in Oslo." in said
+
+
+@pytest.mark.parametrize("columns", [100, 60, 36])
+def test_a_table_fits_the_window(crashed: Shell, columns: int) -> None:
+    """Also with a session whose every field is long; the state is always seen."""
+    hostile_session(crashed.store)
+    lines = _STYLES.sub("", look(crashed, "ls", columns=columns)).splitlines()
+    assert len(lines) == 3
+    assert max(map(cells, lines)) <= columns
+    assert "interrupted" in lines[2]
+
+
+def test_long_lines_are_wrapped_between_words(shell: Shell) -> None:
+    """And stay indented under their message."""
+    shell.ok("append", "a", "several words " * 20)
+    lines = look(shell, "show", "a", columns=40).splitlines()
+    body = [line for line in lines if "several" in line]
+    assert len(body) > 5
+    assert all(line.startswith("  ") and cells(line.rstrip()) <= 40 for line in body[1:])
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_nothing_hostile_reaches_a_terminal(shell: Shell, colours: bool) -> None:
+    """Neither as a control sequence nor as markup."""
+    id = hostile_session(shell.store)
+    if not colours:
+        shell.environment["NO_COLOR"] = "1"
+    for command in (["ls"], ["show", id], ["log"], ["log", id]):
+        said = _STYLES.sub("", look(shell, *command, columns=160))
+        assert not RAW & set(said)
+        assert r"\x1b[2J\x1b]0;owned" in said
+    assert "[bold red]markup[/]" in said
+
+
+def test_append_asks_somebody_at_a_terminal(shell: Shell, tmp_path: Path) -> None:
+    """It says what it waits for, and what is typed is stored."""
+    tmux = Tmux(shell, tmp_path)
+    with tmux:
+        tmux.type(f"{tmux.holdfast} append typed")
+        tmux.wait_for(lambda screen: "then Ctrl-D" in screen)
+        tmux.type("Hello there")
+        tmux.press("C-d")
+        tmux.wait_for(lambda screen: "new session typed (" in screen)
+    assert shell.ok("show", "--raw", "typed") == "Hello there\n"
+
+
+def test_log_shows_messages_as_they_come(talked: Shell, tmp_path: Path) -> None:
+    """In a real terminal, until Ctrl-C, which leaves the exit code 130."""
+    tmux = Tmux(talked, tmp_path)
+    with tmux:
+        tmux.type(f"{tmux.holdfast} log -f -n 1 support-42")
+        tmux.wait_for(lambda screen: "sticker" in screen)
+        talked.ok("append", "support-42", "first \x1b[2J news")
+        tmux.wait_for(lambda screen: r"first \x1b[2J news" in screen)
+        talked.ok("append", "support-42", "second news", "--role", "assistant")
+        screen = tmux.wait_for(lambda screen: "second news" in screen)
+        assert screen.index("sticker") < screen.index("first") < screen.index("second")
+        assert screen.count("second news") == 1
+        tmux.press("C-c")
+        tmux.type("echo ended with $?")
+        tmux.wait_for(lambda screen: "ended with 130" in screen)
+
+
+class Tmux:
+    """A terminal with a shell in it, on a server of its own."""
+
+    def __init__(self, shell: Shell, directory: Path) -> None:
+        if shutil.which("tmux") is None:
+            pytest.skip("tmux is not installed")
+        self._environment = {**shell.environment, "PS1": "$ ", "LC_ALL": "C.UTF-8"}
+        # The path of a socket is short.
+        self._socket = Path("/tmp") / f"holdfast-{os.getpid()}-{id(self):x}"  # noqa: S108
+        self.holdfast = f"{sys.executable} -m holdfast"
+        self._directory = directory
+
+    def _tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-f", "/dev/null", "-S", str(self._socket), *arguments]
+        ran = subprocess.run(
+            command, env=self._environment, cwd=self._directory, capture_output=True, check=True
+        )
+        return ran.stdout.decode()
+
+    def type(self, text: str) -> None:
+        self._tmux("send-keys", "-l", text)
+        self.press("Enter")
+
+    def press(self, key: str) -> None:
+        self._tmux("send-keys", key)
+
+    def wait_for(self, seen: Callable[[str], bool]) -> str:
+        """Wait until the screen shows it; a loaded machine may take its time."""
+        deadline = time.monotonic() + 60
+        while not seen(screen := self._tmux("capture-pane", "-p", "-J")):
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.05)
+        return screen
+
+    def __enter__(self) -> None:
+        self._tmux("new-session", "-d", "-x", "100", "-y", "40", "/bin/sh")
+
+    def __exit__(self, *_: object) -> None:
+        self._tmux("kill-server")
+        self._socket.unlink(missing_ok=True)

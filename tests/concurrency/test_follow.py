@@ -1,0 +1,209 @@
+"""Following: what other processes write arrives once and in order, whatever happens to them."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Message
+from tests.concurrency.children import Pipe, batch
+from tests.concurrency.conftest import StartChild
+
+_COUNT = 120
+
+
+def _write(pipe: Pipe, path: Path, first: int) -> None:
+    """Write batches of one to three messages; each life begins with one that may be there."""
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        pipe.say("ready")
+        for number in range(first, _COUNT):
+            session.append(*batch(f"{number:03}", 1 + number % 3))
+    pipe.say("done")
+
+
+def _expected() -> list[str]:
+    return [f"{number:03}.{part}" for number in range(_COUNT) for part in range(1 + number % 3)]
+
+
+def test_a_follower_sees_another_process_write_in_order(tmp_path: Path, child: StartChild) -> None:
+    """It starts before the writer does, and receives each message once."""
+    path = tmp_path / "store.db"
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        follower = session.follow()
+        assert follower.poll() is None
+        writer = child(_write, path, 0)
+        seen = [message.id for message in islice(follower, len(_expected()))]
+        assert seen == _expected()
+        assert follower.poll() is None
+        writer.hear()
+        assert writer.hear() == "done"
+        writer.join()
+
+
+def test_a_follower_outlives_the_writers_death_and_its_own(
+    tmp_path: Path, child: StartChild
+) -> None:
+    """The writer is killed three times and begins again with its last write; the follower stops
+    as often and goes on at its head. It still receives each message once and in order."""
+    path = tmp_path / "store.db"
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        head = None
+        seen: list[str] = []
+        for _ in range(3):
+            writer = child(_write, path, int(seen[-1][:3]) if seen else 0)
+            writer.hear()
+            follower = session.follow(head)
+            seen += [message.id for message in islice(follower, 25)]
+            writer.kill()
+            seen += _rest(follower)
+            head = follower.head
+        writer = child(_write, path, int(seen[-1][:3]))
+        follower = session.follow(head)
+        seen += [message.id for message in islice(follower, len(_expected()) - len(seen))]
+        assert seen == _expected()
+        assert follower.poll() is None
+        assert [message.id for message in session.messages()] == seen
+
+
+def _rest(follower: "holdfast.following.Follower") -> Iterator[str]:
+    while (message := follower.poll()) is not None:
+        yield message.id
+
+
+def test_an_async_follower_sees_another_process_write_in_order(
+    tmp_path: Path, child: StartChild
+) -> None:
+    """Two tasks follow the same session, one from its middle on; both receive all of theirs."""
+    path = tmp_path / "store.db"
+    expected = _expected()
+
+    async def follow(store: holdfast.AsyncStore, skip: int) -> list[str]:
+        session = await store.session("s")
+        after = holdfast.Head(1, skip) if skip else None
+        seen: list[str] = []
+        async for message in session.follow(after):
+            seen.append(message.id)
+            if len(seen) == len(expected) - skip:
+                break
+        return seen
+
+    async def main() -> None:
+        async with holdfast.open_async(path) as store:
+            await store.session("s")
+            tasks = [asyncio.create_task(follow(store, skip)) for skip in (0, 100)]
+            await asyncio.to_thread(child, _write, path, 0)
+            whole, part = await asyncio.gather(*tasks)
+            assert whole == expected
+            assert part == expected[100:]
+
+    asyncio.run(main())
+
+
+def test_following_the_store_names_every_session_that_was_written_to(
+    tmp_path: Path, child: StartChild
+) -> None:
+    """The newest head of each session arrives, and numbers only grow; resuming repeats nothing."""
+    path = tmp_path / "store.db"
+    with holdfast.open(path) as store:
+        writers = [child(_write_to, path, f"s{number}") for number in range(3)]
+        follower = store.follow()
+        heads: dict[str, int] = {}
+        numbers = [0]
+        while sum(heads.values()) < 3 * 20:
+            activity = next(follower)
+            heads[activity.session_id] = activity.head.seq
+            numbers.append(activity.number)
+        assert numbers == sorted(set(numbers))
+        assert {store.get(id_).key: seq for id_, seq in heads.items()} == dict.fromkeys(
+            ("s0", "s1", "s2"), 20
+        )
+        assert store.follow(since=follower.number).poll() is None
+        for writer in writers:
+            writer.join()
+
+
+def _write_to(pipe: Pipe, path: Path, key: str) -> None:
+    with holdfast.open(path) as store:
+        session = store.session(key)
+        for number in range(20):
+            session.append(Message.user(str(number)))
+    pipe.say("done")
+
+
+# --- idling -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """What this process asks of SQLite on connections opened from now on."""
+    seen: list[str] = []
+
+    def listen(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: seen.append(event["sql"]))
+
+    apsw.connection_hooks.append(listen)
+    yield seen
+    apsw.connection_hooks.remove(listen)
+
+
+def test_following_an_idle_session_asks_little_of_the_store(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    """Waiting for a message costs a handful of statements a second, none of which reads a row."""
+
+    async def follow_for_a_while(store: holdfast.AsyncStore) -> None:
+        session = await store.session("s")
+        follower = session.follow(await session.head())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(follower), 2)
+
+    async def main() -> tuple[int, float]:
+        async with holdfast.open_async(tmp_path / "store.db") as store:
+            session = await store.session("s")
+            await session.append(Message.user("hello"))
+            await follow_for_a_while(store)
+            assert any("data_version" in sql for sql in statements)
+            statements.clear()
+            began = time.monotonic()
+            await follow_for_a_while(store)
+            return len(statements), time.monotonic() - began
+
+    asked, seconds = asyncio.run(main())
+    assert asked < 30 + 10 * seconds
+
+
+def _append_later(pipe: Pipe, path: Path) -> None:
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        pipe.say("ready")
+        pipe.hear()
+        session.append(Message.user("at last", id="last"))
+
+
+def test_a_follower_that_waits_asks_little_and_still_wakes(
+    tmp_path: Path, child: StartChild, statements: list[str]
+) -> None:
+    """A blocked `next` looks a few times a second, and notices when another process writes."""
+    path = tmp_path / "store.db"
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        writer = child(_append_later, path)
+        writer.hear()
+        began = time.monotonic()
+        # The backend's own wait: what `next` does between two looks.
+        seen = store.backend.wait(-1, 0)
+        statements.clear()
+        store.backend.wait(seen, 2.0)
+        assert 0 < len(statements) < 30 + 10 * (time.monotonic() - began)
+        assert {sql for sql in statements if "data_version" not in sql} == set()
+        writer.say("go")
+        assert next(session.follow()).id == "last"
+        writer.join()

@@ -1,0 +1,310 @@
+"""`os.fork`: parent and child both go on, each with connections and locks of its own.
+
+A forked child of a process with several threads may do almost nothing safely, so each child here
+does little and ends with `os._exit`. One that hangs is killed, and fails its test.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Message, Session, Store
+from holdfast.errors import TurnLost
+
+_PATIENCE = 30.0
+
+
+class _Fork:
+    """A forked child that runs a function and then ends; what it returns is told to the parent."""
+
+    def __init__(self, work: Callable[["_Fork"], str]) -> None:
+        self._reports, self._report = os.pipe()
+        self._orders, self._order = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._live(work)
+        os.close(self._report)
+        os.close(self._orders)
+
+    def _live(self, work: Callable[["_Fork"], str]) -> None:
+        try:
+            self.report(work(self))
+        except BaseException:  # noqa: BLE001 - the parent fails with it
+            self.report(traceback.format_exc())
+        finally:
+            os._exit(0)
+
+    # In the child:
+
+    def report(self, what: str) -> None:
+        os.write(self._report, what.encode().ljust(20_000))
+
+    def await_order(self) -> None:
+        os.read(self._orders, 1)
+
+    # In the parent:
+
+    def order(self) -> None:
+        os.write(self._order, b"!")
+
+    def hear(self) -> str:
+        data = b""
+        while len(data) < 20_000:
+            if not select.select([self._reports], [], [], _PATIENCE)[0]:
+                return "nothing: the child hangs"
+            piece = os.read(self._reports, 20_000)
+            if not piece:
+                return "nothing: the child is gone"
+            data += piece
+        return data.decode().rstrip()
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._reports)
+        os.close(self._order)
+
+
+@contextmanager
+def _forked(work: Callable[[_Fork], str]) -> Iterator[_Fork]:
+    child = _Fork(work)
+    try:
+        yield child
+    finally:
+        child.end()
+
+
+def _say(session: Session, id_: str) -> str:
+    session.append(Message.user("hello", id=id_))
+    return "ok"
+
+
+def _say_as(session: Session, id_: str, _: _Fork) -> str:
+    return _say(session, id_)
+
+
+def _ids(session: Session) -> list[str]:
+    return [message.id for message in session.messages()]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with holdfast.open(f"sqlite:///{tmp_path}/store.db?deadline=5") as opened:
+        yield opened
+
+
+def test_parent_and_child_both_go_on(store: Store) -> None:
+    """A store that was open before the fork is used by both after it, in either order."""
+    session = store.session("s")
+    _say(session, "before")
+
+    def work(fork: _Fork) -> str:
+        assert _ids(session) == ["before"]
+        _say(session, "child 1")
+        fork.report("written")
+        fork.await_order()
+        assert _ids(session) == ["before", "child 1", "parent 1"]
+        return _say(session, "child 2")
+
+    with _forked(work) as child:
+        assert child.hear() == "written"
+        _say(session, "parent 1")
+        child.order()
+        assert child.hear() == "ok"
+        _say(session, "parent 2")
+    assert _ids(session) == ["before", "child 1", "parent 1", "child 2", "parent 2"]
+    assert store.verify() == []
+
+
+def test_an_open_turn_stays_the_parents(store: Store) -> None:
+    """In the child each write of it is `TurnLost`; the parent's turn goes on and is sealed."""
+    session = store.session("s")
+    with session.turn() as turn:
+        turn.user("question", id="question")
+        reply = turn.stream()
+        reply.write("well, ")
+
+        def work(_: _Fork) -> str:
+            attempts: list[Callable[[], object]] = [
+                lambda: turn.user("from the child"),
+                lambda: turn.tool_started("call"),
+                turn.take_queued,
+                turn.cancel,
+            ]
+            for attempt in attempts:
+                with pytest.raises(TurnLost):
+                    attempt()
+            return "ok"
+
+        with _forked(work) as child:
+            assert child.hear() == "ok"
+        reply.write("it depends.")
+        reply.close()
+    assert [message.text for message in session.messages()] == ["question", "well, it depends."]
+    assert [each.state for each in session.turns()] == ["sealed"]
+
+
+def test_a_draft_that_is_open_in_the_parent_stays_the_parents(store: Store) -> None:
+    """The child can neither flush nor close it; what the parent streams afterwards is whole."""
+    session = store.session("s")
+    with session.turn() as turn:
+        reply = turn.stream()
+        reply.write("one ")
+
+        def work(_: _Fork) -> str:
+            with pytest.raises(TurnLost):
+                reply.write("child ")
+                reply.flush()
+            with pytest.raises(TurnLost):
+                reply.close()
+            return "ok"
+
+        with _forked(work) as child:
+            assert child.hear() == "ok"
+        reply.write("two")
+        reply.close()
+    assert [message.text for message in session.messages()] == ["one two"]
+
+
+def test_what_the_child_writes_survives_the_parents_close(store: Store, tmp_path: Path) -> None:
+    """The parent closes its store, its last connection with it; the child's writes are all kept."""
+    session = store.session("s")
+    _say(session, "parent")
+
+    def work(fork: _Fork) -> str:
+        _say(session, "child 1")
+        fork.report("written")
+        fork.await_order()
+        _say(session, "child 2")
+        assert _ids(session) == ["parent", "child 1", "child 2"]
+        return "ok"
+
+    with _forked(work) as child:
+        assert child.hear() == "written"
+        store.close()
+        child.order()
+        assert child.hear() == "ok"
+    with holdfast.open(tmp_path / "store.db") as again:
+        assert _ids(again.session("s")) == ["parent", "child 1", "child 2"]
+        assert again.verify() == []
+
+
+def test_what_the_parent_writes_survives_the_childs_close(store: Store) -> None:
+    """The child closes the store it inherited; the parent does not notice."""
+    session = store.session("s")
+    _say(session, "before")
+
+    def work(_: _Fork) -> str:
+        _say(session, "child")
+        store.close()
+        return "ok"
+
+    with _forked(work) as child:
+        assert child.hear() == "ok"
+        _say(session, "after")
+    assert _ids(session) == ["before", "child", "after"]
+    assert store.verify() == []
+
+
+def test_the_parents_lock_is_not_released_by_the_child(store: Store) -> None:
+    """Forked while a thread is in the middle of a write, the child writes after it.
+
+    Whether the fork itself waits for that write or the child does is not said here.
+    """
+    session = store.session("s")
+    inside = threading.Event()
+
+    def stand_still(_: object) -> None:
+        inside.set()
+        time.sleep(1)
+
+    writer = threading.Thread(target=store.backend.write, args=(stand_still,))
+    writer.start()
+    inside.wait(_PATIENCE)
+
+    def work(fork: _Fork) -> str:
+        fork.report("alive")
+        return _say(session, "child")
+
+    with _forked(work) as child:
+        assert child.hear() == "alive"
+        assert child.hear() == "ok"
+    writer.join()
+    _say(session, "parent")
+    assert _ids(session) == ["child", "parent"]
+    assert store.verify() == []
+
+
+def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
+    """Twenty forks at moments at which another thread may be anywhere: none hangs or is refused."""
+    session, busy = store.session("s"), store.session("busy")
+    done = threading.Event()
+    written: list[str] = []
+
+    def keep_writing() -> None:
+        while not done.is_set():
+            id_ = f"m{len(written)}"
+            _say(busy, id_)
+            written.append(id_)
+            busy.messages(limit=5)
+
+    answers = []
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(keep_writing)
+        for number in range(20):
+            with _forked(partial(_say_as, session, f"child {number}")) as child:
+                answers.append(child.hear())
+        done.set()
+        writer.result()
+    assert answers == ["ok"] * 20
+    assert _ids(session) == [f"child {number}" for number in range(20)]
+    assert _ids(busy) == written
+    assert store.verify() == []
+
+
+def test_the_child_has_a_background_of_its_own(store: Store, tmp_path: Path) -> None:
+    """A reply streamed in the child is flushed by the timer there, and so survives its kill."""
+    warm_up = store.session("parent")
+    with warm_up.turn() as turn:
+        turn.user("the parent's background is running")
+    session = store.session("s")
+
+    def work(fork: _Fork) -> str:
+        with session.turn() as turn:
+            reply = turn.stream()
+            reply.write("never flushed by hand")
+            fork.report(reply.id)
+            fork.await_order()
+        return "ok"
+
+    with _forked(work) as child:
+        reply = child.hear()
+        _await_flush(tmp_path / "store.db")
+    recovered = session.recover()
+    assert recovered is not None
+    assert recovered.partial is not None
+    assert (recovered.partial.id, recovered.partial.text) == (reply, "never flushed by hand")
+
+
+def _await_flush(path: Path) -> None:
+    """Wait until a draft has more than its opening record."""
+    deadline = time.monotonic() + _PATIENCE
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        while connection.execute("SELECT count(*) FROM drafts").get < 2:
+            assert time.monotonic() < deadline, "the timer has not flushed anything"
+            time.sleep(0.05)
+    finally:
+        connection.close()

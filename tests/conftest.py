@@ -1,0 +1,35 @@
+"""What every test stands on: hypothesis profiles, the `crash` mark, an empty state folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_CRASH = Path(__file__).parent / "crash"
+
+# `ci` finds the same examples everywhere; `long` (--hypothesis-profile=long) looks for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile(
+    "long",
+    deadline=None,
+    max_examples=2_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_CRASH):
+            item.add_marker(pytest.mark.crash)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that forgets to name a store, or a process it starts, meets an empty state folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("HOLDFAST_URL", raising=False)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

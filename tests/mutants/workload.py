@@ -1,0 +1,222 @@
+"""One small workload for every store, healthy or broken, recorded for the history checker.
+
+Several threads append batches to one session in rounds: in each round all of them have begun
+before any of them writes, so that writes overlap. They retry, compare heads, read, and repeat
+themselves in what they say. One worker falls silent in the middle of a write, and another life of
+it retries; a holder loses its turn and goes on writing. At the end the store is left and opened
+again, as after a crash, and its histories are compared with what was recorded.
+
+`Log` is a store as the workload sees it. A mutant is a `Log` with one thing wrong.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast.backends.memory import MemoryBackend
+from holdfast.errors import Conflict, OutcomeUnknown
+from holdfast.records import Head, Message
+from holdfast.session import Session
+from holdfast.settings import Location
+from holdfast.store import Store
+from holdfast.testing.checker import Invoked, Recorder, Stored, Verdict, check, digest, load, now
+from holdfast.testing.conformance import SetClock
+from holdfast.turn import Turn
+
+ROUNDS = 12
+WORKERS = 3
+SESSION = "the session"
+_LEASE = 600.0
+_WAIT = 60.0
+
+
+class Log:
+    """A healthy store in memory; whatever a mutant gets wrong it overrides."""
+
+    def __init__(self) -> None:
+        self.clock = SetClock()
+        self.store = self.open()
+
+    def open(self) -> Store:
+        """Open the store."""
+        location = Location("memory", "", lease=_LEASE)
+        backend = MemoryBackend(location, tenant="t", readonly=False, clock=self.clock)
+        return Store(backend, self.clock)
+
+    def session(self) -> Session:
+        """The one that everybody writes to."""
+        return self.store.session(SESSION)
+
+    def append(self, *messages: Message, expect: Head | None = None) -> int:
+        """Store a batch; give the seq of its last message."""
+        return self.session().append(*messages, expect=expect).seq
+
+    def head(self) -> Head:
+        """Where the history ends."""
+        return self.session().head()
+
+    def read(self) -> list[Message]:
+        """The whole history."""
+        return self.session().messages()
+
+    def hold(self) -> tuple[int, Turn]:
+        """Open a turn; give its fence and the turn."""
+        turn = self.session().turn().__enter__()
+        return int(turn.id.rpartition(".")[2]), turn
+
+    def add(self, turn: Turn, message: Message) -> int:
+        """Store a message of a turn."""
+        return turn.add(message).seq or 0
+
+    def expire(self) -> None:
+        """Let the lease of whoever holds the session run out."""
+        self.clock.advance(_LEASE + 1)
+
+    def crash(self) -> None:
+        """End the process and start another; what is in memory alone is gone."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.store.close()
+
+
+class Worker:
+    """Writes to a log and records what it asked and what it was told."""
+
+    def __init__(self, log: Log, folder: Path, name: str) -> None:
+        self.log = log
+        self.recorder = Recorder(folder / f"{name}.jsonl", name)
+
+    def begin(self, messages: Sequence[Message], *, expect: Head | None = None) -> Invoked:
+        """Record that a write begins."""
+        return self.recorder.invoked(
+            SESSION,
+            [message.id for message in messages],
+            [digest(message.text) for message in messages],
+            expect=None if expect is None else expect.seq,
+        )
+
+    def end(self, write: Invoked, call: Callable[[], int]) -> None:
+        """Do it, and record how it ended."""
+        try:
+            last = call()
+        except Conflict as error:
+            self.recorder.refused(write, type(error).__name__)
+        except OutcomeUnknown:
+            self.recorder.unknown(write)
+        else:
+            self.recorder.acked(write, last=last)
+
+    def append(self, *messages: Message, expect: Head | None = None) -> None:
+        """Write a batch."""
+        write = self.begin(messages, expect=expect)
+        self.end(write, lambda: self.log.append(*messages, expect=expect))
+
+    def add(self, fence: int, turn: Turn, message: Message) -> None:
+        """Write a message of a turn."""
+        ids, digests = [message.id], [digest(message.text)]
+        write = self.recorder.invoked(SESSION, ids, digests, fence=fence)
+        self.end(write, lambda: self.log.add(turn, message))
+
+    def read(self) -> None:
+        """Read everything."""
+        began = now()
+        self.recorder.read(SESSION, began, stored(self.log.read()), complete=True)
+
+
+def stored(messages: Sequence[Message]) -> list[Stored]:
+    """Give messages as the checker compares them."""
+    return [Stored(m.id, m.seq or 0, digest(m.text)) for m in messages]
+
+
+def run(log: Log, folder: Path) -> Verdict:
+    """Run the whole workload and check what came of it."""
+    _write_together(log, folder)
+    _fall_silent(log, folder)
+    _take_over(log, folder)
+    log.crash()
+    return _judge(log, folder)
+
+
+def run_calmly(log: Log, folder: Path) -> Verdict:
+    """Write a little, one thing after the other: nothing happens that could go wrong."""
+    worker = Worker(log, folder, "calm")
+    for n in range(3):
+        worker.append(Message.user(str(n)))
+        worker.read()
+    worker.recorder.close()
+    return _judge(log, folder)
+
+
+def _judge(log: Log, folder: Path) -> Verdict:
+    return check(load(sorted(folder.glob("*.jsonl"))), {SESSION: stored(log.read())})
+
+
+def _write_together(log: Log, folder: Path) -> None:
+    gate = threading.Barrier(WORKERS)
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        worker = Worker(log, folder, f"w{number}")
+        try:
+            for n in range(ROUNDS):
+                _round(worker, gate, number, n)
+        except BaseException as error:
+            failed.append(error)
+            gate.abort()
+            raise
+        finally:
+            worker.recorder.close()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_WAIT)
+    if failed:
+        raise failed[0]
+
+
+def _round(worker: Worker, gate: threading.Barrier, number: int, n: int) -> None:
+    # "yes" is said again and again, under an id of its own each time; the spaces are meant.
+    batch = [Message.user("yes"), Message.assistant(f" {number} said e\u0301 {n} ")]
+    gate.wait(_WAIT)
+    expect = worker.log.head() if n % 4 == 3 else None
+    write = worker.begin(batch, expect=expect)
+    gate.wait(_WAIT)
+    worker.end(write, lambda: worker.log.append(*batch, expect=expect))
+    if n % 3 == 1:
+        worker.append(*batch, expect=expect)
+    worker.read()
+
+
+def _fall_silent(log: Log, folder: Path) -> None:
+    """Be killed behind a write whose answer nobody hears; a second life retries it."""
+    harness = Recorder(folder / "harness.jsonl", "harness")
+    victim, heir = Worker(log, folder, "victim"), Worker(log, folder, "heir")
+    batch = [Message.user("last words"), Message.user("of a victim")]
+    victim.begin(batch)
+    log.append(*batch)
+    harness.killed("victim")
+    heir.append(*batch)
+    heir.append(Message.user("life goes on"))
+    heir.read()
+    for recorder in (victim.recorder, heir.recorder, harness):
+        recorder.close()
+
+
+def _take_over(log: Log, folder: Path) -> None:
+    """Lose a turn and go on writing; the new holder writes in between."""
+    old, new = Worker(log, folder, "old holder"), Worker(log, folder, "new holder")
+    old_fence, old_turn = log.hold()
+    old.add(old_fence, old_turn, Message.user("mine"))
+    log.expire()
+    new_fence, new_turn = log.hold()
+    new.recorder.fenced(SESSION, new_fence)
+    old.add(old_fence, old_turn, Message.assistant("still mine?"))
+    new.add(new_fence, new_turn, Message.assistant("no longer"))
+    old.add(old_fence, old_turn, Message.assistant("really?"))
+    new.read()
+    new_turn.cancel()
+    old.recorder.close()
+    new.recorder.close()

@@ -1,0 +1,276 @@
+"""Uses of the whole API, as users write them. Only type-checked, never run.
+
+`assert_type` says what the checker must infer; a comment that ignores an error says that the
+checker must find one, because an ignore without an error is an error itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, assert_type
+
+import holdfast
+from holdfast import (
+    AsyncDraft,
+    AsyncSession,
+    AsyncStore,
+    AsyncTurn,
+    Draft,
+    File,
+    Goal,
+    Head,
+    Message,
+    Raw,
+    Session,
+    Store,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+    Usage,
+    errors,
+)
+from holdfast.backends.base import Backend
+from holdfast.records import (
+    JSON,
+    Activity,
+    BackupReport,
+    Damage,
+    ModelUsage,
+    Page,
+    Provenance,
+    QueuedInput,
+    Recovered,
+    SalvageReport,
+    SessionInfo,
+    Stats,
+    ToolRecord,
+    TurnInfo,
+    UsageReport,
+)
+
+
+def opening() -> None:
+    assert_type(holdfast.open(), Store)
+    assert_type(holdfast.open("agent.db"), Store)
+    assert_type(holdfast.open(Path("agent.db"), tenant="t", durability="process"), Store)
+    holdfast.open(None, readonly=True)
+    with holdfast.open("memory:") as store:
+        assert_type(store, Store)
+    holdfast.open(durability="none")  # type: ignore[arg-type]
+    holdfast.open("a.db", "t")  # type: ignore[call-arg]
+    holdfast.open(5)  # type: ignore[arg-type]
+    holdfast.opne  # type: ignore[attr-defined]  # noqa: B018
+
+
+def stores(store: Store) -> None:
+    assert_type(store.url, str)
+    assert_type(store.tenant, str)
+    assert_type(store.backend, Backend)
+    assert_type(store.damage, list[Damage])
+    assert_type(store.session("k"), Session)
+    store.session("k", create=False)
+    described: dict[str, JSON] = {"a": [1, None, {"b": 1.5}]}
+    store.session("k", scope="s", title="t", agent="a", model="m", cwd="/", metadata=described)
+    assert_type(store.create(key="k", metadata={"x": True}), Session)
+    assert_type(store.get("ref"), Session)
+    assert_type(store.latest(scope="s", agent="a", cwd="/"), Session | None)
+    page = store.sessions(scope="s", text="x", pinned=True, archived=False, limit=5, cursor=None)
+    assert_type(page, Page[SessionInfo])
+    assert_type(page.cursor, str | None)
+    assert_type(page.items, tuple[SessionInfo, ...])
+    assert_type([info.title for info in page], list[str | None])
+    assert_type(len(page), int)
+    assert_type(store.blob("sha"), bytes)
+    assert_type(store.verify(), list[Damage])
+    assert_type(store.salvage("to.db"), SalvageReport)
+    assert_type(store.backup(Path("to.db")), BackupReport)
+    assert_type(store.stats(), Stats)
+    for activity in store.follow(since=3):
+        assert_type(activity, Activity)
+        assert_type(activity.head, Head)
+    store.flush()
+    store.close()
+    store.session()  # type: ignore[call-arg]
+    store.session("k", "title")  # type: ignore[call-arg, arg-type]
+    store.session("k", colour="red")  # type: ignore[call-arg]
+    store.sessions(5)  # type: ignore[call-arg, arg-type]
+
+
+def sessions(session: Session) -> None:
+    assert_type(session.id, str)
+    assert_type(session.key, str | None)
+    assert_type(session.interrupted, bool)
+    assert_type(session.info(), SessionInfo)
+    head = session.head()
+    assert_type(head, Head)
+    assert_type(session.append(Message.user("a"), Message.user("b"), expect=head), Head)
+    assert_type(session.append(), Head)
+    assert_type(session.messages(limit=5, before=9, after=1, branch=1), list[Message])
+    assert_type(session.recover(), Recovered | None)
+    assert_type(session.turns(limit=3), list[TurnInfo])
+    assert_type(session.enqueue("text"), QueuedInput)
+    session.enqueue(["text", File(data=b"x")])
+    session.enqueue(Message.user("x", id="mine"))
+    assert_type(session.queued(), list[QueuedInput])
+    assert_type(session.usage(), UsageReport)
+    for message in session.follow(after=head):
+        assert_type(message, Message)
+    session.append("text")  # type: ignore[arg-type]
+    session.append(Message.user("a"), expect=3)  # type: ignore[arg-type]
+    session.messages(5)  # type: ignore[call-arg]
+
+
+def updating(session: Session) -> None:
+    assert_type(
+        session.update(
+            title="t", model=None, cwd="/", scope="s", pinned=True, archived=False, goal=Goal("win")
+        ),
+        SessionInfo,
+    )
+    session.update(metadata={"a": 1, "b": None}, auto_title="guess")
+    session.update(title=None, goal=None)
+    session.update(colour="red")  # type: ignore[call-arg]
+    session.update(pinned="yes")  # type: ignore[arg-type]
+    session.update(goal="win")  # type: ignore[arg-type]
+    Goal("x", state="lost")  # type: ignore[arg-type]
+
+
+def turns(session: Session) -> None:
+    with session.turn(wait=5, model="m", run_id="r") as turn:
+        assert_type(turn, Turn)
+        assert_type(turn.id, str)
+        assert_type(turn.recovered, Recovered | None)
+        assert_type(turn.user("hi", name="Ann", metadata={"k": [1]}), Message)
+        assert_type(turn.user(["look", File(name="a", data=b"x")]), Message)
+        calls = [ToolCall("c", "find", {"q": 1})]
+        assert_type(
+            turn.assistant("a", tool_calls=calls, usage=Usage(1, 2), cost=Decimal("0.1")), Message
+        )
+        turn.assistant(tool_calls=calls)
+        assert_type(turn.tool("c", "result", error=True), Message)
+        turn.tool("c", [Text("a"), Raw("mcp", {}), File(data=b"x")])
+        assert_type(turn.add(Message.system("s")), Message)
+        turn.tool_started("c")
+        assert_type(turn.take_queued(), list[Message])
+        turn.cancel("why")
+        turn.fail(ValueError("x"))
+        turn.fail("words")
+        turn.user("hi", colour="red")  # type: ignore[call-arg]
+        turn.tool("c", 5)  # type: ignore[arg-type]
+
+
+def drafts(turn: Turn, deltas: Iterator[str]) -> None:
+    with turn.stream(model="m") as reply:
+        assert_type(reply, Draft)
+        for delta in deltas:
+            reply.write(delta)
+        reply.think("hm", signature="s")
+        reply.tool_call("c", "find", {"q": [1, None]})
+        reply.usage(Usage(1, 2), cost=Decimal("0.1"))
+        reply.flush()
+        assert_type(reply.id, str)
+    assert_type(reply.message, Message | None)
+    assert_type(turn.stream().close(status="partial"), Message | None)
+    reply.write(b"bytes")  # type: ignore[arg-type]
+    reply.close(status="damaged")  # type: ignore[arg-type]
+
+
+def values(message: Message, info: SessionInfo, told: TurnInfo, found: Recovered) -> None:
+    assert_type(message.id, str)
+    assert_type(message.seq, int | None)
+    assert_type(message.created_at, datetime | None)
+    assert_type(message.text, str)
+    assert_type(message.tool_calls, tuple[ToolCall, ...])
+    assert_type(message.tool_results, tuple[ToolResult, ...])
+    assert_type(message.usage, Usage | None)
+    assert_type(message.cost, Decimal | None)
+    assert_type(message.metadata, dict[str, JSON])
+    assert_type(message.provenance, Provenance | None)
+    assert_type(message.status, Literal["complete", "partial", "damaged"])
+    for part in message.parts:
+        match part:
+            case Text(text):
+                assert_type(text, str)
+            case Thinking(_, signature):
+                assert_type(signature, str | None)
+            case ToolCall(_, name):
+                assert_type(name, str)
+            case ToolResult(call_id):
+                assert_type(call_id, str)
+            case File(sha256=sha256):
+                assert_type(sha256, str | None)
+            case Raw(source):
+                assert_type(source, str)
+    assert_type(Usage(1) + Usage(2), Usage)
+    assert_type(Usage(1).total, int)
+    assert_type(info.goal, Goal | None)
+    assert_type(info.cost, Decimal)
+    assert_type(told.latency_ms, int | None)
+    assert_type(told.tools, tuple[ToolRecord, ...])
+    assert_type(found.partial, Message | None)
+    assert_type(found.unknown_tools, tuple[str, ...])
+    Message.user("a", id="mine", created_at=datetime.now(UTC), status="partial")
+    Message.assistant(["a", Thinking("b")], tool_calls=(), provenance=Provenance("x"))
+    Message(role="boss")  # type: ignore[arg-type]
+    Message.user("a", id=5)  # type: ignore[arg-type]
+    message.text = "other"  # type: ignore[misc]
+    message.id = "other"  # type: ignore[misc]
+
+
+def sums(report: UsageReport) -> Sequence[tuple[str | None, Decimal]]:
+    assert_type(report.usage, Usage)
+    assert_type(report.by_model, tuple[ModelUsage, ...])
+    return [(line.model, line.cost) for line in report.by_model]
+
+
+def failing(session: Session, message: Message) -> Head | None:
+    try:
+        return session.append(message, expect=Head(1, 3))
+    except errors.HeadMoved as moved:
+        assert_type(moved.actual, Head)
+        return moved.actual
+    except errors.IdConflict as conflict:
+        assert_type(conflict.message_id, str)
+    except errors.SessionBusy as busy:
+        assert_type((busy.host, busy.pid, busy.since), tuple[str, int, datetime])
+    except errors.TurnLost as lost:
+        assert_type(lost.turn_id, str)
+    except (errors.Invalid, errors.StorageError, errors.NotFound):
+        pass
+    except holdfast.HoldfastError:
+        raise
+    return None
+
+
+async def twins() -> None:
+    async with holdfast.open_async("agent.db", tenant="t") as store:
+        assert_type(store, AsyncStore)
+        session = await store.session("k", title="t")
+        assert_type(session, AsyncSession)
+        assert_type(await store.create(), AsyncSession)
+        assert_type(await store.get("ref"), AsyncSession)
+        assert_type(await store.latest(), AsyncSession | None)
+        assert_type(await store.sessions(), Page[SessionInfo])
+        assert_type(await store.blob("sha"), bytes)
+        assert_type(await store.stats(), Stats)
+        assert_type(await session.append(Message.user("a")), Head)
+        assert_type(await session.messages(limit=1), list[Message])
+        assert_type(await session.recover(), Recovered | None)
+        assert_type(await session.update(pinned=True), SessionInfo)
+        assert_type(await session.enqueue("x"), QueuedInput)
+        async with session.turn(wait=1.0) as turn:
+            assert_type(turn, AsyncTurn)
+            assert_type(await turn.user("hi"), Message)
+            assert_type(await turn.take_queued(), list[Message])
+            async with turn.stream() as reply:
+                assert_type(reply, AsyncDraft)
+                await reply.write("x")
+            await turn.tool_started("c")
+        async for message in session.follow():
+            assert_type(message, Message)
+        async for activity in store.follow():
+            assert_type(activity, Activity)
+        session.append("text")  # type: ignore[arg-type, unused-coroutine]
