@@ -306,7 +306,8 @@ def same_body(stored: bytes, given: bytes) -> bool:
 
 def checksum(message_id: str, turn: int | None, body: bytes) -> int:
     """Sum up a row, so that a flipped byte is noticed."""
-    return zlib.crc32(body, zlib.crc32(encode_text(message_id), turn or 0))
+    name = message_id.encode("utf-8", "surrogatepass")
+    return zlib.crc32(body, zlib.crc32(name, turn or 0))
 
 
 # ------------------------------------------------------------------------------ text and structs

@@ -399,17 +399,17 @@ def test_what_is_no_database_is_damage_and_left_alone(tmp_path: Path, data: byte
     path.write_bytes(data)
     with pytest.raises(Damaged):
         holdfast.open(path)
-    assert without_locks(contents(tmp_path)) == {"notes": data}
+    assert contents(tmp_path) == {"notes": data}
 
 
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
-    """A database that is not ours is refused, byte by byte as it was."""
+    """A database that is not ours is refused, byte by byte as it was, and nothing beside it."""
     path = tmp_path / "other.db"
     raw(path, "CREATE TABLE sessions (x)", "INSERT INTO sessions VALUES (1)")
     before = path.read_bytes()
     with pytest.raises(StoreUnavailable, match="another program"):
         holdfast.open(path)
-    assert without_locks(contents(tmp_path)) == {"other.db": before}
+    assert contents(tmp_path) == {"other.db": before}
 
 
 def test_another_programs_log_is_left_alone(tmp_path: Path) -> None:

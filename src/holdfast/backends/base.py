@@ -38,7 +38,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRow(msgspec.Struct, frozen=True):
     """Who a session is. `goal` and `metadata` are JSON, times microseconds."""
 
     n: int

@@ -127,7 +127,7 @@ def _describe(row: SessionRow, head: HeadRow, state: SessionState) -> SessionInf
         archived=row.archived,
         trashed=row.trashed_at is not None,
         goal=None if row.goal is None else codec.from_json(row.goal, Goal),
-        metadata=codec.from_json(row.metadata, dict),
+        metadata={} if row.metadata == b"{}" else codec.from_json(row.metadata, dict),
         parent=row.parent,
         interrupted=state == "interrupted",
     )
@@ -307,7 +307,8 @@ def _read(
 ) -> Message:
     turn = None if row.turn is None else turn_id(owner, row.turn)
     try:
-        _check_sum(row)
+        if codec.checksum(row.id, row.turn, row.body) != row.crc:
+            raise Damaged(f"message {row.seq} does not fit its checksum")  # noqa: TRY301
         return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=turn, blob=snapshot.blob)
     except Damaged as error:
         if strict:
@@ -316,11 +317,6 @@ def _read(
         if report is not None:
             report(damage)
         return _damaged(row, turn)
-
-
-def _check_sum(row: MessageRow) -> None:
-    if codec.checksum(row.id, row.turn, row.body) != row.crc:
-        raise Damaged(f"message {row.seq} does not fit its checksum")
 
 
 def _damaged(row: MessageRow, turn: str | None) -> Message:

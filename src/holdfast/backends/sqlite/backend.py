@@ -88,15 +88,11 @@ class SQLiteBackend(Backend):
 
     def _start(self) -> None:
         there = place.check(self._path)
-        if self.readonly:
-            if not there:
-                raise StoreUnavailable(f"{self._path} does not exist; nothing was made.")
-        else:
-            place.prepare_directory(self._path)
-            self._lock = Turnstile(self._path)
+        if self.readonly and not there:
+            raise StoreUnavailable(f"{self._path} does not exist; nothing was made.")
         try:
-            if self._lock is not None and not there:
-                self._create(self._lock)
+            if not there:
+                self._create()
             self._first_connection()
         except Damaged as error:
             # Read-only, a damaged store still opens: to be verified and salvaged.
@@ -113,7 +109,9 @@ class SQLiteBackend(Backend):
         if self._lock is not None:
             self._lock.close()
 
-    def _create(self, lock: Turnstile) -> None:
+    def _create(self) -> None:
+        place.prepare_directory(self._path)
+        lock = self._lock = Turnstile(self._path)
         migrations.create(self._path, self._steps, lock, vfs=self._vfs, deadline=self.deadline)
 
     def _make_writer(self) -> None:
@@ -130,12 +128,14 @@ class SQLiteBackend(Backend):
         self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
 
     def _first_connection(self) -> None:
-        """Look at the file before anything is done to it, and bring it up to date."""
+        """Look at the file before anything is done to it or beside it; bring it up to date."""
         connection = self._open(readonly=self.readonly)
         try:
             found = migrations.version_of(connection, self._path)
             known = max(self._steps)
             migrations.check_version(found, known, self._path)
+            if not self.readonly and self._lock is None:
+                self._lock = Turnstile(self._path)
             if found < known:
                 self._migrate(connection, found)
             if not self.readonly:

@@ -92,7 +92,7 @@ def bind_json(data: bytes | None) -> str | bytes | None:
 
 def unbind_json(value: str | bytes | None) -> bytes | None:
     """Take JSON from the engine as bytes."""
-    return value.encode("utf-8") if isinstance(value, str) else value
+    return codec.encode_text(value) if isinstance(value, str) else value
 
 
 @cache
@@ -281,8 +281,12 @@ class SQLiteSnapshot:
         found = []
         for segment in ranges:
             ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
-            rows = self._execute(SQL["messages"], ends)
-            found.append((segment.session_id, [_message_row(row) for row in rows]))
+            rows: Iterable[Any] = self._execute(SQL["messages"], ends)
+            kept = [
+                MessageRow(seq, id if type(id) is str else unbind(id), turn, crc, body)
+                for seq, id, turn, crc, body in rows
+            ]
+            found.append((segment.session_id, kept))
         return found
 
     def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
@@ -513,25 +517,15 @@ def _filter_value(name: str, value: str | bool) -> object:  # noqa: FBT001
 
 
 def _session_row(row: Sequence[Any]) -> SessionRow:
+    if bytes in map(type, row):
+        row = [unbind(value) for value in row]
+    (n, _, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned, archived,
+     trashed_at, goal, metadata, parent, relation) = row  # fmt: skip
     return SessionRow(
-        n=row[0],
-        id=unbind(row[2]),
-        key=unbind(row[3]),
-        scope=unbind(row[4]),
-        agent=unbind(row[5]),
-        title=unbind(row[6]),
-        title_by=row[7],
-        model=unbind(row[8]),
-        cwd=unbind(row[9]),
-        created_at=row[10],
-        pinned=bool(row[11]),
-        archived=bool(row[12]),
-        trashed_at=row[13],
-        goal=unbind_json(row[14]),
-        metadata=unbind_json(row[15]) or b"",
-        parent=unbind(row[16]),
-        relation=row[17],
-    )
+        n, id, key, scope, agent, title, title_by, model, cwd, created_at, bool(pinned),
+        bool(archived), trashed_at, unbind_json(goal), unbind_json(metadata) or b"", parent,
+        relation,
+    )  # fmt: skip
 
 
 def _session_values(row: SessionRow) -> tuple[object, ...]:
