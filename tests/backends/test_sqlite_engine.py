@@ -557,7 +557,7 @@ def test_a_read_only_store_can_lie_in_a_read_only_place(path: Path, mode: int) -
         )
         Path(made).chmod(0o700)
         assert sorted(file.name for file in Path(made).iterdir()) == ["store.db"]
-    assert ended.stdout.splitlines() == ["['a', 'b'] []", "StoreUnavailable"], ended.stderr
+    assert ended.stdout.splitlines() == ["['a', 'b'] []", "ReadOnly"], ended.stderr
 
 
 # --------------------------------------------------------------------------- the file is moved
