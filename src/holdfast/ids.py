@@ -9,15 +9,20 @@ and its number there.
 from __future__ import annotations
 
 import os
+import random
 import time
 from base64 import b32encode
+
+# Message ids must differ, not be secret; and asking the system for each would let other threads in.
+_random = random.Random(os.urandom(32))  # noqa: S311
+os.register_at_fork(after_in_child=lambda: _random.seed(os.urandom(32)))
 
 
 def message_id() -> str:
     """Make a new UUIDv7, ordered by time to a quarter of a microsecond."""
     millis, rest = divmod(time.time_ns(), 1_000_000)
     fraction = rest * 4096 // 1_000_000
-    tail = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
+    tail = _random.getrandbits(62) | 0x8000_0000_0000_0000
     text = f"{millis << 16 | 0x7000 | fraction:016x}{tail:016x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

@@ -17,7 +17,7 @@ from holdfast import File, Message
 from holdfast.backends.sqlite import backup as module
 from holdfast.backends.sqlite.backup import backup
 from holdfast.backends.sqlite.connection import APPLICATION_ID, connect
-from holdfast.backends.sqlite.verify import verify_file
+from holdfast.backends.sqlite.repair.verify import verify_file
 from holdfast.errors import Damaged, HoldfastError, Invalid, StoreFull, StoreUnavailable
 from holdfast.records import BackupReport
 

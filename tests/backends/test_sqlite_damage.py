@@ -25,7 +25,7 @@ import pytest
 import holdfast
 from holdfast import File, Goal, Message, ToolCall, Usage, codec
 from holdfast.backends.sqlite.backend import create_store
-from holdfast.backends.sqlite.rules import (
+from holdfast.backends.sqlite.repair.rules import (
     BRANCHES,
     HEADS,
     MESSAGES,
@@ -34,10 +34,10 @@ from holdfast.backends.sqlite.rules import (
     SESSIONS,
     USAGE,
 )
-from holdfast.backends.sqlite.salvage import salvage
-from holdfast.backends.sqlite.scan import Hole, Owned, Row, Stray, Table, open_damaged, rows
+from holdfast.backends.sqlite.repair.salvage import salvage
+from holdfast.backends.sqlite.repair.scan import Hole, Owned, Row, Stray, Table, open_damaged, rows
+from holdfast.backends.sqlite.repair.verify import verify, verify_file
 from holdfast.backends.sqlite.seals import SEALED, UNSEALED
-from holdfast.backends.sqlite.verify import verify, verify_file
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.records import SalvageReport
 
@@ -879,7 +879,9 @@ def test_a_failed_salvage_leaves_nothing_behind(
         connection.close()
         real = apsw.Connection.execute
         limit = f"PRAGMA max_page_count={pages + 3}"
-        monkeypatch.setattr("holdfast.backends.sqlite.salvage.connect", _limited(limit, real))
+        monkeypatch.setattr(
+            "holdfast.backends.sqlite.repair.salvage.connect", _limited(limit, real)
+        )
 
     with pytest.raises(holdfast.errors.StoreFull, match="not changed"):
         salvage(path, tmp_path / "b.db", no_space)

@@ -23,11 +23,11 @@ from holdfast.backends.sqlite.backup import backup
 from holdfast.backends.sqlite.connection import adopt, check_engine, connect, translate
 from holdfast.backends.sqlite.engine import SQLiteEngine
 from holdfast.backends.sqlite.readers import Readers
-from holdfast.backends.sqlite.salvage import salvage
+from holdfast.backends.sqlite.repair.salvage import salvage
+from holdfast.backends.sqlite.repair.verify import verify_file
 from holdfast.backends.sqlite.statements import SQL
 from holdfast.backends.sqlite.transaction import SQLiteSnapshot, bind
 from holdfast.backends.sqlite.turnstile import Turnstile
-from holdfast.backends.sqlite.verify import verify_file
 from holdfast.backends.sqlite.watcher import Watcher
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.branches import Path as BranchPath

@@ -20,7 +20,7 @@ import apsw
 from holdfast import ids
 from holdfast.backends.sqlite import migrations, place
 from holdfast.backends.sqlite.connection import adopt, connect, translate
-from holdfast.backends.sqlite.verify import structure, verify
+from holdfast.backends.sqlite.repair.verify import structure, verify
 from holdfast.errors import Damaged, Invalid, StoreFull, StoreUnavailable
 from holdfast.records import BackupReport
 

@@ -21,14 +21,14 @@ import apsw
 
 from holdfast import codec
 from holdfast.backends.sqlite import place as places
-from holdfast.backends.sqlite.belongings import Belongings
-from holdfast.backends.sqlite.carrying import Carrier
 from holdfast.backends.sqlite.connection import adopt, connect, translate
-from holdfast.backends.sqlite.mending import Mender
-from holdfast.backends.sqlite.refilling import Refiller
-from holdfast.backends.sqlite.rules import BLOBS, QUARANTINE, TENANTS, text_of
-from holdfast.backends.sqlite.scan import UNREADABLE, Values, open_damaged
-from holdfast.backends.sqlite.verify import structure, verify
+from holdfast.backends.sqlite.repair.belongings import Belongings
+from holdfast.backends.sqlite.repair.carrying import Carrier
+from holdfast.backends.sqlite.repair.mending import Mender
+from holdfast.backends.sqlite.repair.refilling import Refiller
+from holdfast.backends.sqlite.repair.rules import BLOBS, QUARANTINE, TENANTS, text_of
+from holdfast.backends.sqlite.repair.scan import UNREADABLE, Values, open_damaged
+from holdfast.backends.sqlite.repair.verify import structure, verify
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.records import SalvageReport
 

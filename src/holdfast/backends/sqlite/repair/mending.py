@@ -8,10 +8,10 @@ is there.
 from __future__ import annotations
 
 from holdfast import ids
-from holdfast.backends.sqlite.carrying import Carrier, as_number
-from holdfast.backends.sqlite.histories import SEQ_MASK
-from holdfast.backends.sqlite.rules import BRANCHES, HEADS, RULES, SESSIONS, fits
-from holdfast.backends.sqlite.scan import UNREADABLE, Value, Values
+from holdfast.backends.sqlite.repair.carrying import Carrier, as_number
+from holdfast.backends.sqlite.repair.histories import SEQ_MASK
+from holdfast.backends.sqlite.repair.rules import BRANCHES, HEADS, RULES, SESSIONS, fits
+from holdfast.backends.sqlite.repair.scan import UNREADABLE, Value, Values
 from holdfast.backends.sqlite.transaction import place
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar, get_args
 import msgspec
 
 from holdfast import codec, ids
-from holdfast.backends.sqlite.scan import BadText, Owned, Table, Value, Values
+from holdfast.backends.sqlite.repair.scan import BadText, Owned, Table, Value, Values
 from holdfast.backends.sqlite.seals import SEALED, covered, seal
 from holdfast.backends.sqlite.transaction import bind, bind_json, unbind_json
 from holdfast.core.drafts import Chunk, Opening

@@ -20,7 +20,7 @@ import apsw
 
 from holdfast import codec
 from holdfast.backends.sqlite.connection import APPLICATION_ID
-from holdfast.backends.sqlite.histories import (
+from holdfast.backends.sqlite.repair.histories import (
     LAST_OF_BRANCH,
     SEQ_BITS,
     SEQ_MASK,
@@ -33,7 +33,7 @@ from holdfast.backends.sqlite.histories import (
     capacity,
     walk,
 )
-from holdfast.backends.sqlite.rules import (
+from holdfast.backends.sqlite.repair.rules import (
     BLOBS,
     BRANCHES,
     DRAFTS,
@@ -55,7 +55,7 @@ from holdfast.backends.sqlite.rules import (
     owner_of,
     read_message,
 )
-from holdfast.backends.sqlite.scan import (
+from holdfast.backends.sqlite.repair.scan import (
     LAST_KEY,
     UNREADABLE,
     BadText,

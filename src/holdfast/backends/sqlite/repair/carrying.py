@@ -13,8 +13,8 @@ from typing import Final
 import apsw
 
 from holdfast import codec
-from holdfast.backends.sqlite.rules import RULES, faults, fits, restored, text_of
-from holdfast.backends.sqlite.scan import Row, Stray, Table, Value, Values, rows
+from holdfast.backends.sqlite.repair.rules import RULES, faults, fits, restored, text_of
+from holdfast.backends.sqlite.repair.scan import Row, Stray, Table, Value, Values, rows
 from holdfast.backends.sqlite.seals import SEALED, UNFIT, covered, seal
 from holdfast.clock import SystemClock
 from holdfast.records import JSON, Damage

@@ -7,8 +7,8 @@ draft begins with its beginning, and every head knows how much input waits.
 from __future__ import annotations
 
 from holdfast import codec, ids
-from holdfast.backends.sqlite.carrying import Carrier, as_number
-from holdfast.backends.sqlite.rules import (
+from holdfast.backends.sqlite.repair.carrying import Carrier, as_number
+from holdfast.backends.sqlite.repair.rules import (
     DRAFTS,
     NOBODY,
     OWNED,
@@ -20,7 +20,7 @@ from holdfast.backends.sqlite.rules import (
     is_draft_record,
     is_queued,
 )
-from holdfast.backends.sqlite.scan import Gap, Owned, Value, Values, owned_rows
+from holdfast.backends.sqlite.repair.scan import Gap, Owned, Value, Values, owned_rows
 from holdfast.core.drafts import Opening
 
 

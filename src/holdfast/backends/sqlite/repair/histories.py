@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import apsw
 import msgspec
 
-from holdfast.backends.sqlite.scan import UNREADABLE, Hole, Item, Row, Stray, Values
+from holdfast.backends.sqlite.repair.scan import UNREADABLE, Hole, Item, Row, Stray, Values
 from holdfast.backends.sqlite.transaction import place
 
 SEQ_BITS: Final = 32

@@ -14,8 +14,8 @@ from typing import Final
 import apsw
 
 from holdfast import codec, ids
-from holdfast.backends.sqlite.carrying import Carrier, as_number
-from holdfast.backends.sqlite.histories import (
+from holdfast.backends.sqlite.repair.carrying import Carrier, as_number
+from holdfast.backends.sqlite.repair.histories import (
     LAST_OF_BRANCH,
     SEQ_BITS,
     Branch,
@@ -27,9 +27,9 @@ from holdfast.backends.sqlite.histories import (
     capacity,
     walk,
 )
-from holdfast.backends.sqlite.mending import Mender
-from holdfast.backends.sqlite.rules import MESSAGES, as_written, read_message, text_of
-from holdfast.backends.sqlite.scan import LAST_KEY, UNREADABLE, Hole, Values, rows
+from holdfast.backends.sqlite.repair.mending import Mender
+from holdfast.backends.sqlite.repair.rules import MESSAGES, as_written, read_message, text_of
+from holdfast.backends.sqlite.repair.scan import LAST_KEY, UNREADABLE, Hole, Values, rows
 from holdfast.backends.sqlite.transaction import bind, bind_json, place
 from holdfast.clock import EPOCH
 from holdfast.errors import Damaged

@@ -1,0 +1,1 @@
+"""Damage: finding it (`verify`), and carrying everything readable into a new store (`salvage`)."""
