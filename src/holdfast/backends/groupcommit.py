@@ -271,8 +271,13 @@ class Writer:
         try:
             self._engine.enter()
             try:
+                # Nobody's write has begun while the engine is waited for: all can be withdrawn.
+                tx = self._begin()
                 batch = self._take_batch()
-                self._run_batch(batch)
+                self._run_batch(batch, tx)
+            except CommitFailed as failed:
+                batch = batch or self._take_batch()
+                self._mend(batch, failed)
             finally:
                 self._engine.leave()
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the callers
@@ -301,20 +306,14 @@ class Writer:
             self._mend([ticket], failed)
             return ticket.outcome()
 
-    def _run_batch(self, batch: Sequence[Ticket[Any]]) -> None:
-        if len(batch) > 1:
-            try:
-                if self._run_together(batch):
-                    return
-            except CommitFailed as failed:
-                self._mend(batch, failed)
-                return
+    def _run_batch(self, batch: Sequence[Ticket[Any]], tx: CountingTransaction) -> None:
+        if self._run_together(batch, tx):
+            return
         for ticket in batch:
             self._run_one(ticket)
 
-    def _run_together(self, batch: Sequence[Ticket[Any]]) -> bool:
+    def _run_together(self, batch: Sequence[Ticket[Any]], tx: CountingTransaction) -> bool:
         """Run a batch in one transaction; false if one of them failed and nothing was kept."""
-        tx = self._begin()
         for ticket in batch:
             before = tx.writes
             try:
