@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
-from hashlib import sha256
 from typing import Final, get_args
 
 from holdfast.errors import BadMessage, BadQuery
@@ -41,6 +40,7 @@ MONEY: Final = Context(prec=50)  # Sums must not depend on the caller's decimal 
 
 _ROLES: Final = frozenset(get_args(Role)) - {"summary"}
 _STATUSES: Final = frozenset(get_args(Status)) - {"damaged"}
+_SHA256_LENGTH: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -137,7 +137,7 @@ def check_file(file: File, where: str) -> None:
 
 def is_sha256(value: object) -> bool:
     """Say whether this is a SHA-256 in lower-case hex."""
-    return type(value) is str and len(value) == sha256().digest_size * 2 and _HEX.issuperset(value)
+    return type(value) is str and len(value) == _SHA256_LENGTH and _HEX.issuperset(value)
 
 
 def check_name(value: object, field: str) -> str:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from pathlib import Path
 
 from holdfast.records import Holder
-
-_PROC = Path("/proc")
 
 
 def this_process() -> Holder:
@@ -28,7 +25,7 @@ def _name_process(pid: int) -> Holder:
     return Holder(
         host=os.uname().nodename,
         pid=pid,
-        boot=_read(_PROC / "sys/kernel/random/boot_id"),
+        boot=_read("/proc/sys/kernel/random/boot_id"),
         namespace=_namespace(),
         started=_start_time(pid) or "",
     )
@@ -45,7 +42,7 @@ def is_alive(holder: Holder) -> bool | None:
 
 def _start_time(pid: int) -> str | None:
     """Read when the process started, in clock ticks since boot; `None` if it is gone."""
-    stat = _read(_PROC / str(pid) / "stat")
+    stat = _read(f"/proc/{pid}/stat")
     # The command name is in parentheses and may hold anything; the fields follow the last one.
     fields = stat.rpartition(")")[2].split()
     if not fields or fields[0] in {"Z", "X"}:
@@ -55,13 +52,15 @@ def _start_time(pid: int) -> str | None:
 
 def _namespace() -> str:
     try:
-        return str((_PROC / "self/ns/pid").readlink())
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - see `_read`
     except OSError:
         return ""
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
+    """Read a small file, without pathlib: importing that takes longer than opening a store."""
     try:
-        return path.read_text(errors="replace").strip()
+        with open(path, errors="replace") as file:  # noqa: PTH123
+            return file.read().strip()
     except OSError:
         return ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -36,7 +35,8 @@ def default_url(environ: Mapping[str, str]) -> str:
         return url
     import platformdirs  # noqa: PLC0415 - most callers name their store
 
-    return str(Path(platformdirs.user_state_dir("holdfast", appauthor=False)) / "holdfast.db")
+    state = platformdirs.user_state_dir("holdfast", appauthor=False)
+    return os.path.join(state, "holdfast.db")  # noqa: PTH118 - pathlib is slow to import
 
 
 def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Location:
@@ -47,7 +47,7 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
     if not url or "\0" in url:
         raise UnknownBackend("a store needs a path or URL, such as agent.db or memory:")
     scheme, colon, rest = url.partition(":")
-    if not colon or not scheme.isalnum() or Path(url).exists():
+    if not colon or not scheme.isalnum() or os.path.exists(url):  # noqa: PTH110
         return Location("sqlite", url)
     from urllib.parse import unquote  # noqa: PLC0415 - most callers give a path
 

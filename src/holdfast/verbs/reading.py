@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import msgspec
@@ -52,7 +51,6 @@ from holdfast.verbs.appending import queued_message
 from holdfast.verbs.placing import from_pico
 from holdfast.verbs.turns import is_abandoned
 
-_log = logging.getLogger("holdfast")
 _SHORTEST_PREFIX = 4
 Report = Callable[[Damage], None]
 
