@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import os
 import threading
 import time
 import weakref
 from typing import Protocol
 
-_log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
@@ -105,9 +103,11 @@ class Keeper:
 def _tick(task: Task) -> float | None:
     try:
         return task.tick()
-    except Exception:  # noqa: BLE001 - see below
+    except Exception:
         # A task keeps its own errors for its owner; one that escapes must not end the others.
-        _log.exception("background work failed")
+        import logging  # noqa: PLC0415 - rarely needed, and slow to import
+
+        logging.getLogger("holdfast").exception("background work failed")
         return None
 
 

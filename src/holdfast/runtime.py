@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
 
 from holdfast.backends.base import Backend
@@ -10,7 +9,6 @@ from holdfast.clock import Clock, to_datetime
 from holdfast.keeper import Keeper
 from holdfast.records import Damage
 
-_log = logging.getLogger("holdfast")
 _MOST_DAMAGE = 1000
 
 
@@ -33,7 +31,11 @@ class Runtime:
         if damage in self.damage or len(self.damage) >= _MOST_DAMAGE:
             return
         self.damage.append(damage)
-        _log.warning("damage in session %s at %s: %s", damage.session_id, damage.seq, damage.what)
+        import logging  # noqa: PLC0415 - damage is rare, and this is slow to import
+
+        logging.getLogger("holdfast").warning(
+            "damage in session %s at %s: %s", damage.session_id, damage.seq, damage.what
+        )
 
     def close(self) -> None:
         """Stop the background, then the backend."""
