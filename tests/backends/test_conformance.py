@@ -11,7 +11,7 @@ from holdfast.backends.memory import MemoryBackend  # noqa: E402
 from holdfast.backends.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.clock import Clock  # noqa: E402
 from holdfast.settings import Durability, Location  # noqa: E402
-from holdfast.testing.conformance import BackendConformance  # noqa: E402
+from holdfast.testing import BackendConformance  # noqa: E402
 
 _LEASE = 600.0
 
