@@ -217,7 +217,7 @@ class Twins(Setting):
         run(work())
 
     def test_a_reply_that_was_not_entered_does_not_lose_text(self, store: Store) -> None:
-        """It is refused, or what was flushed survives a crash as it does on the sync side."""
+        """What was flushed survives a crash, as it does on the sync side."""
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
