@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -210,8 +211,6 @@ def _keep(data: bytes, blobs: dict[str, bytes]) -> str:
 
 def digest(data: bytes) -> str:
     """Name bytes by their SHA-256."""
-    from hashlib import sha256  # noqa: PLC0415 - slow to load, and most messages need none
-
     return sha256(data).hexdigest()
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import os
 import threading
 import time
 import weakref
 from typing import Protocol
 
+_log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
@@ -103,11 +105,9 @@ class Keeper:
 def _tick(task: Task) -> float | None:
     try:
         return task.tick()
-    except Exception:
+    except Exception:  # noqa: BLE001 - see below
         # A task keeps its own errors for its owner; one that escapes must not end the others.
-        import logging  # noqa: PLC0415 - rarely needed, and slow to import
-
-        logging.getLogger("holdfast").exception("background work failed")
+        _log.exception("background work failed")
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 
 from holdfast.backends.base import Backend
@@ -9,6 +10,7 @@ from holdfast.clock import Clock, to_datetime
 from holdfast.keeper import Keeper
 from holdfast.records import Damage
 
+_log = logging.getLogger("holdfast")
 _MOST_DAMAGE = 1000
 
 
@@ -31,11 +33,7 @@ class Runtime:
         if damage in self.damage or len(self.damage) >= _MOST_DAMAGE:
             return
         self.damage.append(damage)
-        import logging  # noqa: PLC0415 - damage is rare, and this is slow to import
-
-        logging.getLogger("holdfast").warning(
-            "damage in session %s at %s: %s", damage.session_id, damage.seq, damage.what
-        )
+        _log.warning("damage in session %s at %s: %s", damage.session_id, damage.seq, damage.what)
 
     def close(self) -> None:
         """Stop the background, then the backend."""

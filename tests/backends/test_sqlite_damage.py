@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from base64 import b64encode
@@ -928,16 +931,44 @@ def test_a_log_that_is_left_alone_is_read_and_not_written(tmp_path: Path) -> Non
         assert (tmp_path / "crashed" / name).read_bytes() == data
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only directories")
-def test_a_read_only_place_can_be_salvaged_from(sound: bytes, tmp_path: Path) -> None:
-    folder = tmp_path / "fixed"
-    folder.mkdir()
-    path = _put(folder / "a.db", sound)
-    folder.chmod(0o500)
-    try:
-        assert salvage(path, tmp_path / "b.db", create_store).damage == ()
-    finally:
-        folder.chmod(0o700)
+_NOBODY = 65534
+_SALVAGE = """
+import os, sys
+from pathlib import Path
+from holdfast.backends.sqlite.backend import create_store
+from holdfast.backends.sqlite.repair.salvage import salvage
+if os.geteuid() == 0:
+    os.setgid({nobody})
+    os.setuid({nobody})
+report = salvage(Path(sys.argv[1]), Path(sys.argv[2]), create_store)
+print(report.messages, report.damage)
+"""
+
+
+def test_a_read_only_place_can_be_salvaged_from(sound: bytes) -> None:
+    """Nothing can be made beside the source; nothing is, and everything is carried over."""
+    with tempfile.TemporaryDirectory() as made:
+        fixed, target = Path(made) / "fixed", Path(made) / "target"
+        for folder in (fixed, target):
+            folder.mkdir()
+        path = _put(fixed / "a.db", sound)
+        fixed.chmod(0o500)
+        if os.geteuid() == 0:  # Nothing is read-only for root, so the child becomes somebody else.
+            for owned in (Path(made), fixed, target, path):
+                os.chown(owned, _NOBODY, _NOBODY)
+        ended = subprocess.run(
+            [sys.executable, "-c", _SALVAGE.format(nobody=_NOBODY), str(path), target / "b.db"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        left = [file.name for file in fixed.iterdir()]
+        fixed.chmod(0o700)
+        messages, _, damage = ended.stdout.strip().partition(" ")
+        assert (damage, left) == ("()", ["a.db"]), ended.stderr
+        ours = _put(Path(made) / "ours.db", sound)
+        expected = salvage(ours, Path(made) / "carried.db", create_store).messages
+        assert int(messages) == expected > 0
 
 
 # --------------------------------------------------------------------------------------- the scan

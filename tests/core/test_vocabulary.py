@@ -110,6 +110,21 @@ def test_no_durability(mode: str) -> None:
 # -------------------------------------------------------------------------------------------- ids
 
 
+def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
+    """Their random parts differ from the first id on, not only their times."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, ids.message_id()[-17:].encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 100).decode()
+    os.close(reader)
+    os.close(writer)
+    assert len(theirs) == len("8000-000000000000")
+    assert ids.message_id()[-17:] != theirs
+
+
 def test_message_ids_are_uuids_in_order() -> None:
     """Version 7, of this moment, sorted by when they were made, none twice."""
     before = time.time_ns() // 1_000_000
