@@ -12,12 +12,14 @@ import pytest
 
 import holdfast
 from holdfast import aio, errors, records
+from holdfast.testing import BackendConformance
 
 NAMES = [
     "AsyncDraft",
     "AsyncSession",
     "AsyncStore",
     "AsyncTurn",
+    "BranchChanged",
     "Draft",
     "File",
     "Goal",
@@ -163,7 +165,7 @@ def _methods(kind: type) -> dict[str, Any]:
 def _signature(function: Callable[..., Any]) -> list[tuple[str, str, object, str]]:
     """Parameters with kinds, defaults and annotations, `self` left out."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    return [(p.name, p.kind.name, p.default, str(p.annotation)) for p in parameters]
+    return [(p.name, p.kind.name, p.default, _as_sync(str(p.annotation))) for p in parameters]
 
 
 def _function(method: Any) -> Callable[..., Any]:  # noqa: ANN401 - a method or a property
@@ -175,7 +177,7 @@ def _function(method: Any) -> Callable[..., Any]:  # noqa: ANN401 - a method or 
 
 
 def _as_sync(annotation: str) -> str:
-    """Say a return type as the sync side would, where no method hides the name `list`."""
+    """Say a type as the sync side would, where no method hides the name `list`."""
     return annotation.replace("Async", "").replace("builtins.", "")
 
 
@@ -188,7 +190,7 @@ def test_twins_have_the_same_methods(sync: type, twin: type) -> None:
 
 @pytest.mark.parametrize(("sync", "twin"), TWINS, ids=lambda kind: kind.__name__)
 def test_twins_take_and_give_the_same(sync: type, twin: type) -> None:
-    """Names, order, kinds, defaults and types of parameters; what is given back, but for Async."""
+    """Names, order, kinds, defaults and types of parameters, what is given; but for Async."""
     for name, method in _methods(sync).items():
         other = _methods(twin)[name]
         assert isinstance(method, property) == isinstance(other, property), name
@@ -227,6 +229,19 @@ def test_both_doors_open_alike() -> None:
     assert [(p.name, p.kind, p.default) for p in sync.parameters.values()] == [
         (p.name, p.kind, p.default) for p in twin.parameters.values()
     ]
+
+
+# -------------------------------------------------------------------------------------- the suite
+
+
+def test_no_two_groups_of_the_conformance_suite_share_a_name() -> None:
+    """The groups are one class in the end: of two tests with one name only one would run."""
+    named: dict[str, list[str]] = {}
+    for group in BackendConformance.__bases__:
+        for name in vars(group):
+            if not name.startswith("__"):
+                named.setdefault(name, []).append(group.__name__)
+    assert {name: groups for name, groups in named.items() if len(groups) > 1} == {}
 
 
 # ------------------------------------------------------------------------------------ the imports

@@ -12,6 +12,7 @@ from holdfast import errors
 from holdfast.draft import Draft
 from holdfast.errors import HoldfastError
 from holdfast.records import (
+    BranchChanged,
     File,
     Goal,
     Head,
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncSession",
     "AsyncStore",
     "AsyncTurn",
+    "BranchChanged",
     "Draft",
     "File",
     "Goal",

@@ -38,23 +38,26 @@ COST_PLACES: Final = Decimal("1e-12")
 MAX_COST: Final = Decimal(10_000)
 MONEY: Final = Context(prec=50)  # Sums must not depend on the caller's decimal context.
 
-_ROLES: Final = frozenset(get_args(Role)) - {"summary"}
-_STATUSES: Final = frozenset(get_args(Status)) - {"damaged"}
+_KNOWN_ROLES: Final = frozenset(get_args(Role))
+_KNOWN_STATUSES: Final = frozenset(get_args(Status))
+_ROLES: Final = _KNOWN_ROLES - {"summary"}
+_STATUSES: Final = _KNOWN_STATUSES - {"damaged", "erased"}
 _SHA256_LENGTH: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 
 
-def check_message(message: object) -> None:
-    """Check a whole message."""
+def check_message(message: object, *, known: bool = False) -> None:
+    """Check a whole message; a `known` one may be of the kinds that only the store makes."""
     if not isinstance(message, Message):
         raise BadMessage(
             f"expected a holdfast.Message, got {_kind(message)}; make one with Message.user(…), "
             ".assistant(…), .tool(…) or .system(…)."
         )
     check_name(message.id, "id")
-    if type(message.role) is not str or message.role not in _ROLES:
-        raise BadMessage(f"role: must be one of {', '.join(sorted(_ROLES))}")
-    if type(message.status) is not str or message.status not in _STATUSES:
+    roles, statuses = (_KNOWN_ROLES, _KNOWN_STATUSES) if known else (_ROLES, _STATUSES)
+    if type(message.role) is not str or message.role not in roles:
+        raise BadMessage(f"role: must be one of {', '.join(sorted(roles))}")
+    if type(message.status) is not str or message.status not in statuses:
         raise BadMessage("status: must be complete or partial")
     if type(message.parts) is not tuple and type(message.parts) is not list:
         raise BadMessage(f"parts: expected a tuple of parts, got {_kind(message.parts)}")
@@ -75,6 +78,10 @@ def _check_rest(message: Message) -> None:
         check_json_object(message.metadata, "metadata")
     if message.provenance is not None:
         _check_provenance(message.provenance)
+    if message.covers is not None:
+        if message.role != "summary":
+            raise BadMessage("covers: only a summary stands for other messages")
+        check_name(message.covers, "covers")
 
 
 def check_part(part: object, number: int) -> None:
@@ -213,6 +220,12 @@ def check_seconds(value: object, field: str) -> float:
     if type(value) not in {int, float} or not 0 <= value < math.inf:  # type: ignore[operator]
         raise BadQuery(f"{field}: expected a number of seconds")
     return float(value)  # type: ignore[arg-type]
+
+
+def check_flag(value: object, field: str, *, optional: bool) -> None:
+    """Check what a list is narrowed by: true or false, or nothing."""
+    if type(value) is not bool and not (optional and value is None):
+        raise BadQuery(f"{field}: expected true or false, got {_kind(value)}")
 
 
 def check_filter(value: object, field: str) -> None:

@@ -7,7 +7,7 @@ Times are UTC. Nothing orders a history by them: order is `seq`. Whoever needs t
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, Protocol
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,3 +38,8 @@ def to_datetime(micros: int) -> datetime:
 def to_micros(moment: datetime) -> int:
     """Turn an aware datetime into microseconds, exactly."""
     return (moment - EPOCH) // _MICROSECOND
+
+
+def to_day(number: int) -> date:
+    """Turn days since 1970, as usage is counted by, into a date."""
+    return EPOCH.date() + timedelta(days=number)

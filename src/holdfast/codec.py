@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from hashlib import sha256
@@ -72,6 +72,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     cost: Decimal | None = None
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
+    covers: str | None = None
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -84,7 +85,7 @@ class Encoded(msgspec.Struct, frozen=True):
     refers: tuple[str, ...] = ()
 
 
-_encode = msgspec.json.Encoder(decimal_format="string").encode
+_to_bytes = msgspec.json.Encoder(decimal_format="string").encode
 _encode_sorted = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
 _decode_body = msgspec.json.Decoder(Body).decode
 
@@ -102,9 +103,26 @@ def encode_batch(messages: Sequence[Message], now: datetime) -> list[Encoded]:
     return [encode(message, now) for message in messages]
 
 
-def encode(message: Message, now: datetime, *, limit: int | None = MAX_MESSAGE_BYTES) -> Encoded:
-    """Check and encode one message; if it has no time it gets `now`."""
-    item = _encode_checked(message, now)
+def encode_history(messages: Iterable[Message], now: datetime) -> list[Encoded]:
+    """Check and encode a whole history, in which there may be what only the store makes."""
+    if not isinstance(messages, Iterable):
+        raise BadMessage("messages: expected a list of messages")
+    return [encode(message, now, known=True) for message in messages]
+
+
+def encode(
+    message: Message,
+    now: datetime,
+    *,
+    limit: int | None = MAX_MESSAGE_BYTES,
+    known: bool = False,
+) -> Encoded:
+    """Check and encode one message; if it has no time it gets `now`.
+
+    One that is `known` may be of the kinds that only the store makes: a summary, a tombstone.
+    """
+    check_message(message, known=known)
+    item = _encode(message, now)
     size = len(item.body) + sum(len(blob) for _, blob in item.blobs)
     if limit is not None and size > limit:
         raise TooLarge(
@@ -113,8 +131,7 @@ def encode(message: Message, now: datetime, *, limit: int | None = MAX_MESSAGE_B
     return item
 
 
-def _encode_checked(message: Message, now: datetime) -> Encoded:
-    check_message(message)
+def _encode(message: Message, now: datetime) -> Encoded:
     body = Body(
         role=message.role,
         at=now if message.created_at is None else to_time(message.created_at),
@@ -126,6 +143,7 @@ def _encode_checked(message: Message, now: datetime) -> Encoded:
         cost=None if message.cost is None else to_cost(message.cost),
         metadata=message.metadata,
         provenance=message.provenance,
+        covers=message.covers,
     )
     if any(map(_may_hold_data, body.parts)):
         return _encode_files(message, body)
@@ -249,6 +267,7 @@ def decode(
         cost=stored.cost,
         metadata=stored.metadata,
         provenance=stored.provenance,
+        covers=stored.covers,
     )
 
 
@@ -291,6 +310,11 @@ def _decode_part(data: bytes) -> Part:
     return from_json(b'{"part":' + data + b"}", _Single).part
 
 
+def tombstone(message: Message) -> Message:
+    """Give what is left of a message that was erased: that it was there, when and by whom."""
+    return Message(id=message.id, role=message.role, created_at=message.created_at, status="erased")
+
+
 def same_body(stored: bytes, given: bytes) -> bool:
     """Say whether two bodies are the same message, their times aside."""
     if stored == given:
@@ -323,7 +347,7 @@ def decode_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def to_json(value: object, encoder: Callable[[object], bytes] = _encode) -> bytes:
+def to_json(value: object, encoder: Callable[[object], bytes] = _to_bytes) -> bytes:
     """Encode a struct or plain JSON values."""
     try:
         return encoder(value)

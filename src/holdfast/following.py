@@ -1,7 +1,8 @@
 """Following: everything written later, once, in order, as others write it.
 
 A follower knows how far it has delivered, reads what lies behind that, and sleeps until something
-was written. It ends when its store is closed.
+was written. When the session goes to another branch, a follower first delivers the rest of the one
+it is on, then says where the next one left it. It ends when its store is closed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from holdfast import checks
 from holdfast.errors import BadQuery, StoreUnavailable
-from holdfast.records import Activity, Head, Message
+from holdfast.records import Activity, BranchChanged, Head, Message
 from holdfast.runtime import Runtime
-from holdfast.verbs import reading
+from holdfast.verbs import browsing, reading
 
 T = TypeVar("T")
 _LOOK_AGAIN = 5.0
@@ -68,31 +70,33 @@ class Following(ABC, Generic[T]):
         raise StopIteration
 
 
-class Follower(Following[Message]):
-    """Follows one history; `head` is how far it has come."""
+class Follower(Following[Message | BranchChanged]):
+    """Follows one session's history from branch to branch; `head` is how far it has come."""
 
     def __init__(self, runtime: Runtime, session: int, after: Head | None) -> None:
-        """Start behind `after`, or at the beginning."""
-        if after is not None and not isinstance(after, Head):
-            raise BadQuery("after: expected a head, as session.head() gives it")
+        """Start behind `after`, or at the beginning of the current history."""
         super().__init__(runtime)
-        self.head = after or Head(1, 0)
+        self.head = _checked(after) or Head(runtime.backend.read(reading.head(session)).branch, 0)
         self._session = session
 
-    def _read(self) -> list[Message]:
-        query = reading.messages(
-            self._session,
-            limit=_PAGE,
-            before=None,
-            after=self.head.seq,
-            branch=self.head.branch,
-            report=self._runtime.report,
-        )
+    def _read(self) -> list[Message | BranchChanged]:
+        query = browsing.news(self._session, self.head, _PAGE, self._runtime.report)
         return self._runtime.backend.read(query)
 
-    def _passed(self, item: Message) -> None:
-        assert item.seq is not None  # noqa: S101 - it comes from the store
-        self.head = Head(self.head.branch, item.seq)
+    def _passed(self, item: Message | BranchChanged) -> None:
+        if isinstance(item, BranchChanged):
+            self.head = item.head
+        elif item.seq is not None:
+            self.head = Head(self.head.branch, item.seq)
+
+
+def _checked(after: Head | None) -> Head | None:
+    if after is None:
+        return None
+    if not isinstance(after, Head):
+        raise BadQuery("after: expected a head, as session.head() gives it")
+    branch = checks.check_number(after.branch, "after")
+    return Head(branch, checks.check_number(after.seq, "after"))
 
 
 class StoreFollower(Following[Activity]):

@@ -35,3 +35,9 @@ def session_id() -> str:
 def turn_id(session: str, number: int) -> str:
     """Name the turn with this number in this session."""
     return f"{session}.{number}"
+
+
+def split_turn_id(name: str) -> tuple[str, int]:
+    """Give the session and the number that a turn's id is made of."""
+    session, _, number = name.rpartition(".")
+    return session, int(number)

@@ -10,7 +10,7 @@ are left out of garbage collection, which would take longer than reading them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -23,13 +23,18 @@ if TYPE_CHECKING:
 else:
     JSON = Any  # msgspec does not follow a type that names itself; `codec` checks the values
 Role: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
-Status: TypeAlias = Literal["complete", "partial", "damaged"]
+Status: TypeAlias = Literal["complete", "partial", "damaged", "erased"]
 TurnState: TypeAlias = Literal["open", "sealed", "cancelled", "failed", "interrupted"]
 ToolOutcome: TypeAlias = Literal["called", "running", "done", "error", "unknown", "not_run"]
 SessionState: TypeAlias = Literal["open", "interrupted", "done"]
 GoalState: TypeAlias = Literal["active", "completed", "cancelled", "blocked"]
 Relation: TypeAlias = Literal["fork", "continue", "reset", "delegate", "import"]
 TitleBy: TypeAlias = Literal["user", "auto"]
+BranchReason: TypeAlias = Literal[
+    "start", "fork", "continue", "rewind", "undo", "redo", "replace", "clear"
+]
+LinkState: TypeAlias = Literal["live", "trashed", "purged"]
+Forks: TypeAlias = Literal["keep", "erase"]
 
 T = TypeVar("T")
 
@@ -148,7 +153,10 @@ class MessageFields(TypedDict, total=False):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One message of a history. Made once, stored as it is, never changed."""
+    """One message of a history. Made once, stored as it is, never changed.
+
+    A summary stands, in windows, for the history up to the message whose id is `covers`.
+    """
 
     id: str = msgspec.field(default_factory=ids.message_id)
     role: Role
@@ -163,6 +171,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cost: Decimal | None = None
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
+    covers: str | None = None
 
     @property
     def text(self) -> str:
@@ -223,6 +232,70 @@ class Head(msgspec.Struct, frozen=True):
     seq: int
 
 
+Place: TypeAlias = int | str | Head  # a seq of the history, a message's id, or any head
+
+
+class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a session's history: where it starts, how far it came, and who left it when.
+
+    It shares messages 1 to `fork_seq` with the branch it leaves (number `parent` of session
+    `parent_id`); its own are those up to `seq`. `asked_seq` is where it was to start: it differs
+    when that was inside a tool exchange.
+    """
+
+    number: int
+    parent: int | None
+    parent_id: str | None
+    fork_seq: int
+    asked_seq: int
+    seq: int
+    reason: BranchReason
+    created_at: datetime
+    abandoned_at: datetime | None
+    abandoned_by: BranchReason | None
+
+    @property
+    def head(self) -> Head:
+        """Where it ends; `rewind` and `fork` take it."""
+        return Head(self.number, self.seq)
+
+    @property
+    def active(self) -> bool:
+        """Whether the session is on it."""
+        return self.abandoned_at is None
+
+
+class BranchChanged(msgspec.Struct, frozen=True):
+    """What a follower is told when the session went to another branch.
+
+    Of what was delivered, messages 1 to `kept` are still in view; those behind them follow.
+    """
+
+    head: Head
+    kept: int
+    reason: BranchReason
+
+    @property
+    def text(self) -> str:
+        """Say it in words."""
+        return f"({self.reason}: back to message {self.kept})"
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in its lineage: its parent, how it came from it, and how much history they share.
+
+    Of a session that was purged only this is left, and only while a fork needs it.
+    """
+
+    session_id: str
+    parent: str | None
+    relation: Relation | None
+    seq: int
+    title: str | None
+    created_at: datetime | None
+    state: LinkState
+
+
 class Goal(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent is working towards, across turns and restarts."""
 
@@ -270,6 +343,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     goal: Goal | None
     metadata: dict[str, JSON]
     parent: str | None
+    relation: Relation | None
     interrupted: bool
 
 
@@ -362,16 +436,76 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a store holds."""
+class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `purge` erased, what forks still need, and what is pending.
+
+    `kept` messages stay because the sessions of `kept_for` share them. With `forks="erase"` they
+    are tombstones there (`erased_in`), and count as erased.
+    """
+
+    session_id: str
+    messages: int
+    kept: int
+    kept_for: tuple[str, ...]
+    erased_in: tuple[str, ...]
+    turns: int
+    drafts: int
+    queued: int
+    blobs: int
+    blob_bytes: int
+    pending: tuple[str, ...]
+
+
+class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished export."""
+
+    path: str
+    sessions: int
+    messages: int
+    blobs: int
+    size: int
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `import_` added, which sessions were there already, and what could not be read."""
 
     sessions: int
+    messages: int
+    skipped: tuple[str, ...]
+    damage: tuple[Damage, ...]
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """What was begun on one day: sessions, and the messages they hold by now."""
+
+    day: date
+    sessions: int
+    messages: int
+
+
+class DayUsage(msgspec.Struct, frozen=True):
+    """What one model used and cost on one day (UTC), in all sessions."""
+
+    day: date
+    model: str | None
+    usage: Usage
+    cost: Decimal
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a store holds. `messages` counts what is stored: what forks share counts once."""
+
+    sessions: int
+    trashed: int
+    branches: int
     messages: int
     turns: int
     open_turns: int
     blobs: int
     blob_bytes: int
     file_bytes: int
+    growth: tuple[Growth, ...]
+    days: tuple[DayUsage, ...]
 
 
 class Activity(msgspec.Struct, frozen=True):

@@ -6,15 +6,20 @@ or process, may name the same session.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack
 
-from holdfast import codec
+from holdfast import codec, ids
 from holdfast.backends.base import SessionRow
 from holdfast.following import Follower
 from holdfast.records import (
+    JSON,
+    BranchInfo,
     Content,
     Head,
+    Link,
     Message,
+    Place,
     QueuedInput,
     Recovered,
     SessionInfo,
@@ -24,7 +29,8 @@ from holdfast.records import (
 )
 from holdfast.runtime import Runtime
 from holdfast.turn import Turn, TurnState
-from holdfast.verbs import appending, reading, sessions, turns
+from holdfast.verbs import appending, browsing, moving, reading, sessions, turns
+from holdfast.verbs.places import check_place
 
 
 class Session:
@@ -87,6 +93,94 @@ class Session:
             )
         )
 
+    # ---------------------------------------------------------------------- going back and apart
+
+    def fork(
+        self,
+        at: Place | None = None,
+        *,
+        key: str | None = None,
+        title: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
+        metadata: dict[str, JSON] | None = None,
+        expect: Head | None = None,
+    ) -> Session:
+        """Make a new session whose history is this one's up to `at`, inclusive; copies nothing.
+
+        `at` is a seq, a message's id or a head (of any branch); inside a tool exchange it moves to
+        before it. Scope, agent, model and cwd are inherited.
+        """
+        at = check_place(at, "at")
+        who = sessions.identity(
+            id=ids.session_id(),
+            key=key,
+            scope=None,
+            title=title,
+            agent=None,
+            model=model,
+            cwd=cwd,
+            metadata=metadata,
+        )
+        origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
+        return Session(self._runtime, self._write(sessions.create(who, origin=origin)))
+
+    def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
+        """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.
+
+        Inside a tool exchange it goes to before it, as the head tells that it returns.
+        """
+        return self._write(moving.rewind(self._n, to, token=ids.message_id(), expect=expect))
+
+    def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
+        """Take back the last `n` turns."""
+        return self._write(moving.undo(self._n, n, token=ids.message_id(), expect=expect))
+
+    def redo(self, *, expect: Head | None = None) -> Head:
+        """Take back the last undo, rewind or clear; until the next append."""
+        return self._write(moving.redo(self._n, token=ids.message_id(), expect=expect))
+
+    def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
+        """Make these messages the history, at once; what they begin with alike is shared."""
+        batch = codec.encode_history(messages, self._runtime.now())
+        verb = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        return self._write(verb)
+
+    def clear(self, *, expect: Head | None = None) -> Head:
+        """Go on with an empty history."""
+        return self._write(moving.clear(self._n, token=ids.message_id(), expect=expect))
+
+    def summarize(
+        self, text: str, *, upto: Place | None = None, expect: Head | None = None
+    ) -> Head:
+        """Append a summary that stands, in windows, for the history up to `upto`, inclusive.
+
+        Pass what was the newest message when the summary was begun: what came since stays in view.
+        """
+        verb = moving.summarize(
+            self._n,
+            text,
+            upto,
+            message_id=ids.message_id(),
+            now=self._runtime.now(),
+            expect=expect,
+        )
+        return self._write(verb)
+
+    def branches(self) -> list[BranchInfo]:
+        """List the branches by number: what was left, when, and why."""
+        return self._read(browsing.branches(self._n))
+
+    def lineage(self) -> list[Link]:
+        """List the sessions this one comes from, the first one first, and itself."""
+        return self._read(browsing.lineage(self._n))
+
+    def children(self) -> list[Link]:
+        """List the sessions that come directly from this one."""
+        return self._read(browsing.children(self._n))
+
+    # --------------------------------------------------------------------------- turns and input
+
     def recover(self) -> Recovered | None:
         """Close what a crash left open; `None` if nothing was, `SessionBusy` while it is held."""
         return self._write(turns.recover(self._n))
@@ -112,15 +206,17 @@ class Session:
         `metadata` merges, and `None` removes a key. `auto_title` is a title by a program: it never
         replaces one by the user.
         """
-        self._write(sessions.update(self._n, sessions.check_changes(changes)))
-        return self.info()
+        return self._write(sessions.update(self._n, sessions.check_changes(changes)))
 
     def usage(self) -> UsageReport:
         """Sum up tokens and cost, by model."""
         return self._read(reading.usage(self._n))
 
     def follow(self, after: Head | None = None) -> Follower:
-        """Iterate over every message behind `after` (or from the start) as it is written."""
+        """Iterate over every message behind `after` (or of the history) as it is written.
+
+        A `BranchChanged` among them tells that the session went to another branch.
+        """
         return Follower(self._runtime, self._n, after)
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import builtins
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from holdfast import checks, ids, settings
 from holdfast.backends.base import Backend, Listing, SessionRow
@@ -17,14 +20,19 @@ from holdfast.records import (
     JSON,
     BackupReport,
     Damage,
+    ExportReport,
+    Forks,
+    ImportReport,
     Page,
+    PurgeReport,
+    Relation,
     SalvageReport,
     SessionInfo,
     Stats,
 )
 from holdfast.runtime import Runtime
 from holdfast.session import Session
-from holdfast.verbs import reading, sessions
+from holdfast.verbs import deleting, reading, sessions
 
 
 def open(
@@ -115,6 +123,8 @@ class Store:
         self,
         *,
         key: str | None = None,
+        parent: str | Session | None = None,
+        relation: Relation = "continue",
         scope: str | None = None,
         title: str | None = None,
         agent: str | None = None,
@@ -122,7 +132,12 @@ class Store:
         cwd: str | None = None,
         metadata: dict[str, JSON] | None = None,
     ) -> Session:
-        """Make a new session; `KeyTaken` if another has this key."""
+        """Make a new session; `KeyTaken` if another has this key.
+
+        One with a parent comes from it: `continue` and `fork` begin with its history, sharing it,
+        `reset`, `delegate` and `import` begin empty.
+        """
+        sessions.check_relation(relation, parent=parent is not None)
         who = sessions.identity(
             id=ids.session_id(),
             key=key,
@@ -133,7 +148,15 @@ class Store:
             cwd=cwd,
             metadata=metadata,
         )
-        return Session(self._runtime, self._write(sessions.create(who, reuse=False)))
+        origin = None
+        if parent is not None:
+            origin = sessions.Origin(parent=self._number(parent), relation=relation)
+        return Session(self._runtime, self._write(sessions.create(who, origin=origin)))
+
+    def _number(self, named: str | Session) -> int:
+        if isinstance(named, Session):
+            return self._read(reading.find_by_id(named.id)).n
+        return self._read(reading.find(named)).n
 
     def get(self, ref: str) -> Session:
         """Open a session by id, unique id prefix (4 characters or more), key, run id or title."""
@@ -158,14 +181,23 @@ class Store:
         text: str | None = None,
         pinned: bool | None = None,
         archived: bool | None = None,
+        trashed: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
         """List sessions by activity, newest first, a page at a time."""
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd), ("text", text)):
             checks.check_filter(value, field)
+        for field, flag in (("pinned", pinned), ("archived", archived), ("trashed", trashed)):
+            checks.check_flag(flag, field, optional=field != "trashed")
         listing = Listing(
-            scope=scope, agent=agent, cwd=cwd, text=text, pinned=pinned, archived=archived
+            scope=scope,
+            agent=agent,
+            cwd=cwd,
+            text=text,
+            pinned=pinned,
+            archived=archived,
+            trashed=trashed,
         )
         query = reading.page(listing, limit=limit, cursor=cursor, report=self._runtime.report)
         return Page(*self._read(query))
@@ -177,6 +209,29 @@ class Store:
     def _open(self, row: SessionRow) -> Session:
         interrupted = self._read(reading.is_interrupted(row.n))
         return Session(self._runtime, row, interrupted=interrupted)
+
+    # ------------------------------------------------------------------------------- deletion
+
+    def trash(self, ref: str) -> SessionInfo:
+        """Put a session in the trash: not listed any more, its key is free, nothing is lost."""
+        row = self._read(reading.find(ref))
+        return self._write(deleting.trash(row.n))
+
+    def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
+        """Take a session out of the trash; `KeyTaken` if its key is, unless it is to have none."""
+        row = self._read(reading.find_in_trash(ref))
+        return self._write(deleting.restore(row.n, keyless=keyless))
+
+    def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
+        """Erase a session for ever: its messages, turns, drafts, files, and their bytes.
+
+        Messages that a fork shares stay for it and go with the last one; with `forks="erase"` they
+        are erased in the forks, too. `SessionBusy` while a turn is open.
+        """
+        deleting.check_forks(forks)
+        row = self._read(reading.find_anywhere(ref))
+        report = self._write(deleting.purge(row.n, row.id, forks=forks))
+        return msgspec.structs.replace(report, pending=self._backend.scrub())
 
     # ---------------------------------------------------------------------------- whole store
 
@@ -195,6 +250,44 @@ class Store:
     def backup(self, to: str | os.PathLike[str]) -> BackupReport:
         """Copy the store while it is in use, and verify the copy."""
         return self._backend.backup(os.fspath(to))
+
+    def export(
+        self,
+        to: str | os.PathLike[str],
+        *refs: str,
+        overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ExportReport:
+        """Write sessions to a new file of lines: those named, or all, the trash included.
+
+        `progress` is told how many messages are done, of how many.
+        """
+        from holdfast.transfer import exporting  # noqa: PLC0415 - few callers need it
+
+        return exporting.export(
+            self._backend,
+            self._runtime.clock,
+            os.fspath(to),
+            refs,
+            overwrite=overwrite,
+            progress=progress,
+            report=self._runtime.report,
+        )
+
+    def import_(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ImportReport:
+        """Add the sessions of an exported file; those that are here already stay as they are.
+
+        `progress` is told how many bytes are done, of how many (each is read twice), from whatever
+        thread is at work; it must not use the store.
+        """
+        from holdfast.transfer import importing  # noqa: PLC0415 - as above
+
+        return importing.import_(self._backend, os.fspath(path), progress)
 
     def stats(self) -> Stats:
         """Count what the store holds."""

@@ -16,6 +16,7 @@ from holdfast.backends.base import (
     QueueRow,
     SessionRow,
     Snapshot,
+    Start,
     ToolRow,
     Transaction,
     TurnRow,
@@ -96,6 +97,10 @@ def _message(seq: int, id: str | None = None) -> MessageRow:
     return MessageRow(seq, name, 1, codec.checksum(name, 1, body), body)
 
 
+def _start(mark: str) -> Start:
+    return Start(token=mark)
+
+
 def _advance(tx: Transaction, session: int, count: int) -> None:
     head = tx.head(session)
     assert head is not None
@@ -106,7 +111,7 @@ def _advance(tx: Transaction, session: int, count: int) -> None:
 
 def _fill(tx: Transaction) -> int:
     """Write a row of every kind."""
-    n = tx.add_session(_session("aaaa", key="k", title="A Title"))
+    n = tx.add_session(_session("aaaa", key="k", title="A Title"), _start("a"))
     _advance(tx, n, 3)
     tx.add_blob(n, 1, _BLOB, b"data")
     tx.add_usage(n, UsageRow(1, "model", Usage(1, 2), 3))
@@ -141,7 +146,7 @@ def _change(tx: Transaction, n: int) -> None:
     tx.drop_queued(n, 2)
     tx.drop_queued(n, 3)
     tx.add_queued(n, QueueRow(0, "q4", 1, b"{}", ()))
-    tx.add_session(_session("bbbb", key="k"))
+    tx.add_session(_session("bbbb", key="k"), _start("b"))
 
 
 def _everything(snapshot: Snapshot) -> list[object]:
@@ -154,8 +159,9 @@ def _everything(snapshot: Snapshot) -> list[object]:
         path = snapshot.path(head.branch)
         told += [
             snapshot.find_session(key=row.key),
+            snapshot.branches(row.n),
             snapshot.messages(ranges(path, 1, head.seq)),
-            snapshot.stored(path, ["m1", "m4"]),
+            snapshot.stored(head.branch, ["m1", "m4"]),
             snapshot.turns(row.n, None),
             snapshot.tools(row.n, 1),
             snapshot.draft(row.n, 1),
@@ -193,6 +199,28 @@ def test_a_failed_verb_leaves_a_full_store_as_it_was() -> None:
     assert backend.read(_everything) == told
 
 
+def _erase(tx: Transaction, n: int) -> None:
+    """Take back all that `_fill` wrote."""
+    tx.put_tombstone(1, _message(2))
+    cut = tx.cut_branch(1, 0)
+    tx.drop_blobs(cut.blobs)
+    tx.drop_branch(1)
+    tx.drop_belongings(n)
+    tx.drop_session(n)
+
+
+def test_a_failed_verb_that_erases_has_erased_nothing() -> None:
+    backend = _open()
+    n = backend.write(_fill)
+    before, told = deepcopy(backend.tables), backend.read(_everything)
+    with pytest.raises(LookupError):
+        backend.write(_fail_after(lambda tx: _erase(tx, n)))
+    assert backend.tables == before
+    assert backend.read(_everything) == told
+    backend.write(lambda tx: _erase(tx, n))
+    assert backend.read(_everything) == [[], [], []]
+
+
 def test_an_interrupted_verb_is_undone_too() -> None:
     def verb(tx: Transaction) -> None:
         _fill(tx)
@@ -214,7 +242,11 @@ _STEPS: tuple[Callable[[Transaction, int], object], ...] = (
     lambda tx, i: tx.put_turn(_turn(1, i)),
     lambda tx, i: tx.add_usage(1, UsageRow(i, None, Usage(i), i)),
     lambda tx, i: tx.add_blob(1, i, _BLOB, b"data"),
-    lambda tx, i: tx.add_session(_session(f"s{i}{tx.now()}")),
+    lambda tx, i: tx.add_branch(1, i + 1, Start(parent=1, fork_seq=i, token=f"t{i}"), i),
+    lambda tx, i: tx.end_branch(1, i),
+    lambda tx, i: tx.cut_branch(1, i),
+    lambda tx, _: tx.drop_blobs({_BLOB} if tx.blob(_BLOB) else ()),
+    lambda tx, i: tx.add_session(_session(f"s{i}{tx.now()}"), _start("s")),
     lambda tx, i: _advance(tx, 1, i),
 )
 _some_steps = st.lists(st.tuples(st.sampled_from(_STEPS), st.integers(1, 4)), max_size=20)
@@ -240,7 +272,7 @@ def test_whatever_a_failed_verb_did_is_undone(
     backend = MemoryBackend(
         Location("memory", ""), tenant="default", readonly=False, clock=Counter()
     )
-    backend.write(lambda tx: tx.add_session(_session("first")))
+    backend.write(lambda tx: tx.add_session(_session("first"), _start("first")))
     backend.write(lambda tx: play(kept, tx))
     before, told = deepcopy(backend.tables), backend.read(_everything)
     with pytest.raises(LookupError):

@@ -1,13 +1,11 @@
 """Damaged stores: found by `verify`, never read as an empty history, carried over by `salvage`.
 
 One sound store, in which every table has rows, is built once; every case damages a copy of its
-file. What is compared is everything it holds: each row of each table, all columns. Left out are the
-engine's own tables: a counter of numbers given out that is too high or too low does no harm.
+file.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -15,18 +13,15 @@ import sys
 import tempfile
 import threading
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import apsw
 import pytest
 
 import holdfast
-from holdfast import File, Goal, Message, ToolCall, Usage, codec
+from holdfast import File, Goal, Message, ToolCall, Usage
 from holdfast.backends.sqlite.backend import create_store
 from holdfast.backends.sqlite.repair.rules import (
     BRANCHES,
@@ -42,13 +37,21 @@ from holdfast.backends.sqlite.repair.scan import Hole, Owned, Row, Stray, Table,
 from holdfast.backends.sqlite.repair.verify import verify, verify_file
 from holdfast.backends.sqlite.seals import SEALED, UNSEALED
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
-from holdfast.records import SalvageReport
+from tests.backends.damaging import (
+    TABLES,
+    Content,
+    carried,
+    check_all,
+    check_case,
+    content_of,
+    flipped,
+    put,
+    seal,
+    session_ids,
+    tamper,
+)
 
 PAGE = 4096
-NOW = datetime(2025, 1, 2, tzinfo=UTC)
-TABLES = (*SEALED, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
-REMADE = {"meta", "quarantine"}  # What a salvaged store has of its own.
-Content = dict[str, list[tuple[Any, ...]]]
 
 
 # ------------------------------------------------------------------------------------ the store
@@ -67,7 +70,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
                 _wait_for_draft(path)
                 store.session("open").enqueue("and then?")
                 store.session("open").enqueue([File(name="q", mime="text/plain", data=b"wait")])
-                _fork(path)
+                long = store.session("long")
+                long.rewind(10)
+                long.append(*(Message.user(f"another way {n}") for n in range(4)))
+                _leave_behind(path)
                 return path.read_bytes()
 
 
@@ -98,164 +104,25 @@ def _wait_for_draft(path: Path) -> None:
     connection.close()
 
 
-def _fork(path: Path) -> None:
-    """Let the long session go another way after its tenth message."""
+def _leave_behind(path: Path) -> None:
+    """Make it look as after a crash: the process that holds the open turn is gone."""
     connection = apsw.Connection(str(path))
     with connection:
-        connection.execute("""
-            UPDATE branches SET last_seq = (SELECT seq FROM heads WHERE branch = 1) WHERE n = 1;
-            INSERT INTO branches (session, number, parent, fork_seq, created_at, reason, crc)
-              VALUES (1, 2, 1, 10, 1, 'rewind', 0)""")
-        branch = connection.last_insert_rowid()
-        for seq in range(11, 15):
-            body = codec.encode(Message.user(f"another way {seq}"), NOW).body
-            crc = codec.checksum(f"w{seq}", None, body)
-            values = (branch << 32 | seq, f"w{seq}", None, crc, body.decode())
-            connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", values)
-        connection.execute(
-            "UPDATE heads SET branch = ?, branch_no = 2, seq = 14 WHERE session = 1", (branch,)
-        )
-        # As after a crash: the process that holds the open turn is gone.
         connection.execute("""
             UPDATE turns SET lease_until = 0, holder =
               '{"host":"h","pid":1,"boot":"b","namespace":"n","started":"s"}'
             WHERE state = 'open'""")
         connection.execute("INSERT INTO quarantine VALUES (1, 'messages', 'was torn', x'00ff', 0)")
-        _seal(connection)
+        seal(connection)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
 
 
-def _seal(connection: apsw.Connection) -> None:
-    """Make the checksums right, as docs/format.md says: values in order, by JSON and CRC-32."""
-    connection.create_scalar_function("crc", _crc, -1)
-    for table in SEALED:
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        names = ", ".join(name for name in columns[:-1] if name != UNSEALED.get(table))
-        connection.execute(f"UPDATE {table} SET crc = crc({names})")  # noqa: S608
-
-
-def _crc(*values: str | bytes | float | None) -> int:
-    plain = [b64encode(v).decode() if isinstance(v, bytes) else v for v in values]
-    return crc32(json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode())
-
-
-def _put(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    path.chmod(0o600)
-    return path
-
-
-def _content(path: Path) -> Content | None:
-    """All rows of all tables, with all columns; `None` if the engine cannot read it through."""
-    connection = open_damaged(path)
-    try:
-        return {
-            name: sorted(map(tuple, connection.execute(_all_of(connection, name))), key=repr)
-            for name in TABLES
-        }
-    except (apsw.Error, UnicodeDecodeError):
-        return None
-    finally:
-        connection.close()
-
-
-def _all_of(connection: apsw.Connection, table: str) -> str:
-    """Ask for rows as they are, text by its bytes, and not from an index."""
-    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    exact = ", ".join(
-        f"typeof({c}), iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns
-    )
-    return f"SELECT {exact} FROM {table} NOT INDEXED"  # noqa: S608
-
-
-def _messages(content: Content) -> set[tuple[Any, ...]]:
-    """Place, id, turn and body."""
-    return {(row[1], row[3], row[5], row[9]) for row in content["messages"]}
-
-
-def _session_ids(content: Content) -> set[str]:
-    return {row[5].decode() for row in content["sessions"]}
-
-
-def _carried(content: Content) -> Content:
-    return {name: rows for name, rows in content.items() if name not in REMADE}
-
-
-def _readable(path: Path, truth: Content) -> set[tuple[Any, ...]]:
-    """The messages that somebody who looks for each by its place finds as they were."""
-    query = (
-        "SELECT place, CAST(id AS BLOB), turn, CAST(body AS BLOB), crc "
-        "FROM messages NOT INDEXED WHERE place = ?"
-    )
-    found = set()
-    connection = open_damaged(path)
-    for message in _messages(truth):
-        try:
-            for *values, crc in connection.execute(query, (message[0],)):
-                name = codec.decode_text(message[1])
-                if tuple(values) == message and crc == codec.checksum(name, *message[2:]):
-                    found.add(message)
-        except apsw.Error:
-            continue
-    connection.close()
-    return found
-
-
-def _without_lost_blobs(messages: set[tuple[Any, ...]], salvaged: Content) -> set[tuple[Any, ...]]:
-    """Leave out messages that have lost a part which was kept apart."""
-    kept = {blob[5] for blob in salvaged["blobs"]}
-    return {
-        message
-        for message in messages
-        if b'"type":"blob"' not in message[3] or any(sha in message[3] for sha in kept)
-    }
-
-
-def _check_case(folder: Path, data: bytes, truth: Content) -> SalvageReport | None:
-    """Everything that must hold of any damaged file."""
-    path, target = _put(folder / "a.db", data), folder / "b.db"
-    damage = verify_file(path)
-    now = _content(path)
-    assert damage or now == truth, "damage was not noticed"
-    readable = _readable(path, truth)
-    try:
-        report = salvage(path, target, create_store)
-    except Damaged:
-        assert not readable, "messages could be read and were not salvaged"
-        assert not target.exists()
-        return None
-    assert path.read_bytes() == data, "the damaged file was written to"
-    assert verify_file(target) == []
-    salvaged = _content(target)
-    assert salvaged is not None
-    missing = _without_lost_blobs(readable, salvaged) - _messages(salvaged)
-    assert not missing, f"not salvaged: {[hex(message[0]) for message in missing]}"
-    assert report.damage or _carried(salvaged) == _carried(truth)
-    assert report.messages + report.quarantined >= len(readable)
-    return report
-
-
 @pytest.fixture
 def truth(sound: bytes, tmp_path: Path) -> Content:
-    content = _content(_put(tmp_path / "truth.db", sound))
+    content = content_of(put(tmp_path / "truth.db", sound))
     assert content is not None
     return content
-
-
-def _flipped(data: bytes, at: int, bit: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
-
-
-def _check_all(folder: Path, cases: Iterator[tuple[str, bytes]], truth: Content) -> None:
-    for number, (name, data) in enumerate(cases):
-        case = folder / str(number)
-        case.mkdir()
-        try:
-            _check_case(case, data, truth)
-        except BaseException as error:
-            error.add_note(f"case: {name}")
-            raise
 
 
 # --------------------------------------------------------------------------------- every damage
@@ -264,15 +131,15 @@ def _check_all(folder: Path, cases: Iterator[tuple[str, bytes]], truth: Content)
 def test_a_sound_store_has_no_damage_and_is_salvaged_whole(
     sound: bytes, truth: Content, tmp_path: Path
 ) -> None:
-    report = _check_case(tmp_path, sound, truth)
+    report = check_case(tmp_path, sound, truth)
     assert report is not None
     assert report.damage == ()
     assert report.quarantined == 0
     assert (report.sessions, report.messages) == (16, len(truth["messages"]))
     assert (report.turns, report.blobs) == (2, 2)
-    salvaged = _content(tmp_path / "b.db")
+    salvaged = content_of(tmp_path / "b.db")
     assert salvaged is not None
-    assert _carried(salvaged) == _carried(truth)
+    assert carried(salvaged) == carried(truth)
     assert salvaged["quarantine"] == truth["quarantine"]
 
 
@@ -283,8 +150,8 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(
     chance = random.Random(seed)
     pages = range(seed, len(sound) // PAGE, 4)
     places = [(page * PAGE + chance.randrange(PAGE), 1 << chance.randrange(8)) for page in pages]
-    cases = ((f"{at} ^ {bit}", _flipped(sound, at, bit)) for at, bit in places)
-    _check_all(tmp_path, cases, truth)
+    cases = ((f"{at} ^ {bit}", flipped(sound, at, bit)) for at, bit in places)
+    check_all(tmp_path, cases, truth)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -294,16 +161,16 @@ def test_a_flipped_byte_in_the_head_of_a_page_is_noticed_or_changes_nothing(
     chance = random.Random(seed)
     pages = range(1 + seed, len(sound) // PAGE, 4)
     places = [(page * PAGE + chance.randrange(24), 1 << chance.randrange(8)) for page in pages]
-    cases = ((f"{at} ^ {bit}", _flipped(sound, at, bit)) for at, bit in places)
-    _check_all(tmp_path, cases, truth)
+    cases = ((f"{at} ^ {bit}", flipped(sound, at, bit)) for at, bit in places)
+    check_all(tmp_path, cases, truth)
 
 
 def test_a_flipped_byte_in_the_file_header_is_noticed_or_changes_nothing(
     sound: bytes, truth: Content, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
-    cases = ((f"{at}", _flipped(sound, at, 1 << chance.randrange(8))) for at in range(0, 116, 3))
-    _check_all(tmp_path, cases, truth)
+    cases = ((f"{at}", flipped(sound, at, 1 << chance.randrange(8))) for at in range(0, 116, 3))
+    check_all(tmp_path, cases, truth)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -313,7 +180,7 @@ def test_a_truncated_file_keeps_what_is_left(
     chance = random.Random(seed)
     pages = range(seed, len(sound) // PAGE, 4)
     ends = [page * PAGE + chance.choice([0, 0, 1, 100, 2048]) for page in pages]
-    _check_all(tmp_path, ((f"cut at {end}", sound[:end]) for end in ends if end), truth)
+    check_all(tmp_path, ((f"cut at {end}", sound[:end]) for end in ends if end), truth)
 
 
 def test_a_destroyed_page_costs_only_itself(sound: bytes, truth: Content, tmp_path: Path) -> None:
@@ -322,12 +189,12 @@ def test_a_destroyed_page_costs_only_itself(sound: bytes, truth: Content, tmp_pa
         (f"page {page}", sound[: page * PAGE] + bytes(PAGE) + sound[(page + 1) * PAGE :])
         for page in pages
     )
-    _check_all(tmp_path, cases, truth)
+    check_all(tmp_path, cases, truth)
 
 
 def _row_bytes(data: bytes, path: Path) -> dict[str, list[int]]:
     """Where in the file the rows of each table lie, those of large tables aside."""
-    connection = apsw.Connection(str(_put(path, data)))
+    connection = apsw.Connection(str(put(path, data)))
     pages: list[Any] = connection.execute("""
         SELECT s.name, d.pageno FROM dbstat d JOIN sqlite_schema s ON s.name = d.name
         WHERE s.type = 'table' AND d.pagetype = 'leaf' AND s.name NOT LIKE 'sqlite%'
@@ -342,7 +209,7 @@ def _row_bytes(data: bytes, path: Path) -> dict[str, list[int]]:
 
 
 def _assert_noticed(path: Path, data: bytes, truth: Content, case: str) -> None:
-    assert verify_file(_put(path, data)) or _content(path) == truth, case
+    assert verify_file(put(path, data)) or content_of(path) == truth, case
 
 
 def test_a_flipped_byte_of_any_row_of_any_table_is_noticed_or_changes_nothing(
@@ -355,7 +222,7 @@ def test_a_flipped_byte_of_any_row_of_any_table_is_noticed_or_changes_nothing(
         for at in chance.sample(places, k=min(60, len(places))):
             bit = 1 << chance.randrange(8)
             case = f"{table}: {at} ^ {bit}"
-            _assert_noticed(tmp_path / "a.db", _flipped(sound, at, bit), truth, case)
+            _assert_noticed(tmp_path / "a.db", flipped(sound, at, bit), truth, case)
 
 
 @pytest.mark.long
@@ -366,7 +233,7 @@ def test_every_flipped_bit_of_every_row_is_noticed_or_changes_nothing(
     for table, places in _row_bytes(sound, tmp_path / "pages.db").items():
         for at in places:
             case = f"{table}: {at} ^ {bit}"
-            _assert_noticed(tmp_path / "a.db", _flipped(sound, at, bit), truth, case)
+            _assert_noticed(tmp_path / "a.db", flipped(sound, at, bit), truth, case)
 
 
 @pytest.mark.parametrize("table", ["sessions", "heads", "branches", "turns", "queue"])
@@ -375,16 +242,16 @@ def test_a_row_with_a_flipped_byte_is_salvaged(
 ) -> None:
     chance = random.Random(table)
     places = chance.sample(_row_bytes(sound, tmp_path / "pages.db")[table], k=12)
-    cases = ((f"{at}", _flipped(sound, at, 1 << chance.randrange(8))) for at in places)
-    _check_all(tmp_path, cases, truth)
+    cases = ((f"{at}", flipped(sound, at, 1 << chance.randrange(8))) for at in places)
+    check_all(tmp_path, cases, truth)
 
 
 @pytest.mark.long
 def test_very_many_flipped_bytes(sound: bytes, truth: Content, tmp_path: Path) -> None:
     chance = random.Random()
     places = [(chance.randrange(len(sound)), 1 << chance.randrange(8)) for _ in range(300)]
-    cases = ((f"{at} ^ {bit}", _flipped(sound, at, bit)) for at, bit in places)
-    _check_all(tmp_path, cases, truth)
+    cases = ((f"{at} ^ {bit}", flipped(sound, at, bit)) for at, bit in places)
+    check_all(tmp_path, cases, truth)
 
 
 # ------------------------------------------------------------------------- what exactly is said
@@ -493,15 +360,6 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
 }
 
 
-def _spoil(path: Path, statement: str, *, fitting: bool = False) -> None:
-    connection = apsw.Connection(str(path))
-    connection.execute(statement)
-    if fitting:
-        _seal(connection)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-
-
 @pytest.mark.parametrize("fitting", [False, True], ids=["damaged", "written so"])
 @pytest.mark.parametrize("what", SPOILED)
 def test_what_is_broken_is_named_and_mended(
@@ -509,12 +367,12 @@ def test_what_is_broken_is_named_and_mended(
 ) -> None:
     """Also if every row fits its checksum: the rules hold by themselves."""
     statement, said, named = SPOILED[what]
-    path = _put(tmp_path / "c.db", sound)
-    _spoil(path, statement, fitting=fitting)
+    path = put(tmp_path / "c.db", sound)
+    tamper(path, statement, fitting=fitting)
     damage = [found for found in verify_file(path) if said in found.what]
     assert damage, verify_file(path)
-    assert not named or damage[0].session_id in _session_ids(truth)
-    report = _check_case(tmp_path, path.read_bytes(), truth)
+    assert not named or damage[0].session_id in session_ids(truth)
+    report = check_case(tmp_path, path.read_bytes(), truth)
     assert report is not None
     _read_everything(tmp_path / "b.db")
 
@@ -534,9 +392,9 @@ def _read_everything(path: Path) -> None:
 
 
 def test_a_lost_message_leaves_a_marked_place(sound: bytes, truth: Content, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "UPDATE messages SET body = '{}' WHERE place = (2 << 32) + 2")
-    _spoil(path, "DELETE FROM messages WHERE place = (2 << 32) + 3")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "UPDATE messages SET body = '{}' WHERE place = (2 << 32) + 2")
+    tamper(path, "DELETE FROM messages WHERE place = (2 << 32) + 3")
     report = salvage(path, tmp_path / "b.db", create_store)
     assert (report.quarantined, report.messages) == (1, len(truth["messages"]) - 2)
     assert {(found.session_id is not None, found.seq) for found in report.damage} == {
@@ -552,10 +410,10 @@ def test_a_lost_message_leaves_a_marked_place(sound: bytes, truth: Content, tmp_
 
 
 def test_messages_without_a_session_become_a_salvaged_session(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "DELETE FROM sessions WHERE n = 2")
-    _spoil(path, "DELETE FROM heads WHERE session = 2")
-    _spoil(path, "DELETE FROM branches WHERE session = 2")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "DELETE FROM sessions WHERE n = 2")
+    tamper(path, "DELETE FROM heads WHERE session = 2")
+    tamper(path, "DELETE FROM branches WHERE session = 2")
     salvage(path, tmp_path / "b.db", create_store)
     with holdfast.open(tmp_path / "b.db") as store:
         found = [info for info in store.sessions(limit=50) if (info.title or "").startswith("salv")]
@@ -564,8 +422,8 @@ def test_messages_without_a_session_become_a_salvaged_session(sound: bytes, tmp_
 
 
 def test_an_open_turn_stays_open_and_its_draft_is_recovered(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "DELETE FROM turns; DELETE FROM drafts WHERE number = 0")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "DELETE FROM turns; DELETE FROM drafts WHERE number = 0")
     salvage(path, tmp_path / "b.db", create_store)
     with holdfast.open(tmp_path / "b.db") as store:
         session = store.session("open")
@@ -577,8 +435,8 @@ def test_an_open_turn_stays_open_and_its_draft_is_recovered(sound: bytes, tmp_pa
 
 
 def test_only_the_tenant_asked_for_is_told_of(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "UPDATE messages SET crc = 0 WHERE place = (2 << 32) + 2")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "UPDATE messages SET crc = 0 WHERE place = (2 << 32) + 2")
     connection = open_damaged(path)
     assert verify(connection, {2}) == []
     assert len(verify(connection, {1})) == 1
@@ -634,7 +492,7 @@ def _schema(path: Path) -> dict[str, list[str]]:
 
 def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Path) -> None:
     """`crc` comes last, and what verify and salvage read is what the schema has, in its order."""
-    schema = _schema(_put(tmp_path / "a.db", sound))
+    schema = _schema(put(tmp_path / "a.db", sound))
     assert set(schema) == set(TABLES)
     assert {table for table, columns in schema.items() if columns[-1] == "crc"} == set(SEALED)
     read: tuple[Table | Owned, ...] = (SESSIONS, HEADS, BRANCHES, USAGE, QUARANTINE, *OWNED)
@@ -645,7 +503,7 @@ def test_every_table_is_checked_by_the_columns_it_has(sound: bytes, tmp_path: Pa
 
 def test_what_no_checksum_covers_is_in_an_index_too(sound: bytes, tmp_path: Path) -> None:
     """Every index has the row's number, so only `activity` must be named by one."""
-    connection = apsw.Connection(str(_put(tmp_path / "a.db", sound)))
+    connection = apsw.Connection(str(put(tmp_path / "a.db", sound)))
     indexed = {
         table: [str(sql) for (sql,) in connection.execute(
             "SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? AND sql NOT LIKE "
@@ -697,7 +555,7 @@ def test_a_changed_value_is_reported_with_its_session_and_a_number_is_restored(
     sound: bytes, truth: Content, tmp_path: Path, table: str, column: str
 ) -> None:
     """A row's checksum tells that it is damaged, and which number it was if one bit was flipped."""
-    path = _put(tmp_path / "a.db", sound)
+    path = put(tmp_path / "a.db", sound)
     number = "n" if table == "sessions" else "session"
     owner = f"SELECT {number} FROM {table} WHERE {ONE_ROW[table]}"  # noqa: S608
     name = _one(path, f"SELECT id FROM sessions WHERE n = ({owner})")  # noqa: S608
@@ -709,10 +567,10 @@ def test_a_changed_value_is_reported_with_its_session_and_a_number_is_restored(
     assert report.quarantined > 0
     assert name in {found.session_id for found in report.damage}
     assert verify_file(tmp_path / "b.db") == []
-    salvaged = _content(tmp_path / "b.db")
+    salvaged = content_of(tmp_path / "b.db")
     assert salvaged is not None
     if isinstance(old, int):
-        assert _carried(salvaged) == _carried(truth)
+        assert carried(salvaged) == carried(truth)
 
 
 # ------------------------------------------------------------- a damaged row while a store is used
@@ -733,10 +591,10 @@ DECISIVE = {
 def test_a_damaged_head_is_an_error_that_names_the_session_and_costs_only_itself(
     sound: bytes, tmp_path: Path, what: str
 ) -> None:
-    path = _put(tmp_path / "a.db", sound)
+    path = put(tmp_path / "a.db", sound)
     with holdfast.open(path) as store:
         session = store.session("tools")
-        _spoil(path, DECISIVE[what])
+        tamper(path, DECISIVE[what])
         said = rf"{session.id}.*nothing was changed.*store\.verify\(\)"
         for use in (session.messages, session.head, session.info, session.recover):
             with pytest.raises(Damaged, match=said):
@@ -756,8 +614,8 @@ def test_a_damaged_head_is_an_error_that_names_the_session_and_costs_only_itself
 def test_a_damaged_session_is_an_error_by_whatever_name_it_is_called(
     sound: bytes, tmp_path: Path
 ) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "UPDATE sessions SET metadata = '{}' WHERE n = 1")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "UPDATE sessions SET metadata = '{}' WHERE n = 1")
     name = str(_one(path, "SELECT id FROM sessions WHERE n = 1"))
     with holdfast.open(path) as store:
         for ref in ("long", name, name[:8], "Parcel"):
@@ -771,10 +629,10 @@ def test_a_damaged_session_is_an_error_by_whatever_name_it_is_called(
 
 
 def test_a_damaged_turn_is_an_error_and_not_taken_for_free(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
+    path = put(tmp_path / "a.db", sound)
     with holdfast.open(path) as store:
         session = store.session("open")
-        _spoil(path, "UPDATE turns SET lease_until = 1 WHERE state = 'open'")
+        tamper(path, "UPDATE turns SET lease_until = 1 WHERE state = 'open'")
         for use in (session.turns, session.recover):
             with pytest.raises(Damaged, match=session.id):
                 use()
@@ -783,14 +641,14 @@ def test_a_damaged_turn_is_an_error_and_not_taken_for_free(sound: bytes, tmp_pat
 
 
 def test_a_damaged_branch_is_an_error_and_not_another_history(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "UPDATE branches SET fork_seq = 12 WHERE parent = 1")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "UPDATE branches SET fork_seq = 12 WHERE parent = 1")
     with holdfast.open(path) as store:
         session = store.session("long")
         with pytest.raises(Damaged, match=session.id):
             session.messages()
-    path = _put(tmp_path / "b.db", sound)
-    _spoil(path, "UPDATE branches SET last_seq = 12 WHERE n = 1")
+    path = put(tmp_path / "b.db", sound)
+    tamper(path, "UPDATE branches SET last_seq = 12 WHERE n = 1")
     with holdfast.open(path) as store:
         session = store.session("long")
         with pytest.raises(Damaged, match=session.id):
@@ -798,9 +656,9 @@ def test_a_damaged_branch_is_an_error_and_not_another_history(sound: bytes, tmp_
 
 
 def test_damage_in_a_draft_or_the_queue_stops_no_recovery(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    _spoil(path, "UPDATE drafts SET record = replace(record, 'partial', 'partjal')")
-    _spoil(path, "UPDATE queue SET body = replace(body, 'then', 'than')")
+    path = put(tmp_path / "a.db", sound)
+    tamper(path, "UPDATE drafts SET record = replace(record, 'partial', 'partjal')")
+    tamper(path, "UPDATE queue SET body = replace(body, 'then', 'than')")
     said = sorted(found.what for found in verify_file(path))
     assert said == [f"a row of {table} does not fit its checksum" for table in ("drafts", "queue")]
     with holdfast.open(path) as store:
@@ -829,7 +687,7 @@ def test_what_is_written_to_a_damaged_row_does_not_make_it_pass_for_sound(
         with session.turn() as turn:
             turn.assistant("", tool_calls=[ToolCall("c1", "weather", {})], usage=Usage(output=7))
             assert store.verify() == []
-            _spoil(path, spoil)
+            tamper(path, spoil)
             turn.tool_started("c1")
             turn.tool("c1", "rain")
             turn.assistant("it rains", usage=Usage(output=5))
@@ -847,7 +705,7 @@ def test_what_is_written_to_a_damaged_row_does_not_make_it_pass_for_sound(
 def test_a_destroyed_header_is_one_damage_and_cannot_be_salvaged(
     sound: bytes, tmp_path: Path
 ) -> None:
-    path = _put(tmp_path / "a.db", bytes(PAGE) + sound[PAGE:])
+    path = put(tmp_path / "a.db", bytes(PAGE) + sound[PAGE:])
     damage = verify_file(path)
     assert len(damage) == 1
     assert "cannot be read as a database" in damage[0].what
@@ -857,8 +715,8 @@ def test_a_destroyed_header_is_one_damage_and_cannot_be_salvaged(
 
 
 def test_an_existing_target_is_never_overwritten(sound: bytes, tmp_path: Path) -> None:
-    path = _put(tmp_path / "a.db", sound)
-    target = _put(tmp_path / "b.db", b"mine")
+    path = put(tmp_path / "a.db", sound)
+    target = put(tmp_path / "b.db", b"mine")
     with pytest.raises(Invalid, match="exists already"):
         salvage(path, target, create_store)
     assert target.read_bytes() == b"mine"
@@ -873,7 +731,7 @@ def test_a_source_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 def test_a_failed_salvage_leaves_nothing_behind(
     sound: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = _put(tmp_path / "a.db", sound)
+    path = put(tmp_path / "a.db", sound)
 
     def no_space(target: Path) -> None:
         create_store(target)
@@ -924,7 +782,7 @@ def test_a_log_that_is_left_alone_is_read_and_not_written(tmp_path: Path) -> Non
         files = {name: (tmp_path / name).read_bytes() for name in ("a.db", "a.db-wal")}
     (tmp_path / "crashed").mkdir()
     for name, data in files.items():
-        _put(tmp_path / "crashed" / name, data)
+        put(tmp_path / "crashed" / name, data)
     report = salvage(tmp_path / "crashed" / "a.db", tmp_path / "b.db", create_store)
     assert (report.messages, report.damage) == (20, ())
     for name, data in files.items():
@@ -951,7 +809,7 @@ def test_a_read_only_place_can_be_salvaged_from(sound: bytes) -> None:
         fixed, target = Path(made) / "fixed", Path(made) / "target"
         for folder in (fixed, target):
             folder.mkdir()
-        path = _put(fixed / "a.db", sound)
+        path = put(fixed / "a.db", sound)
         fixed.chmod(0o500)
         if os.geteuid() == 0:  # Nothing is read-only for root, so the child becomes somebody else.
             for owned in (Path(made), fixed, target, path):
@@ -966,7 +824,7 @@ def test_a_read_only_place_can_be_salvaged_from(sound: bytes) -> None:
         fixed.chmod(0o700)
         messages, _, damage = ended.stdout.strip().partition(" ")
         assert (damage, left) == ("()", ["a.db"]), ended.stderr
-        ours = _put(Path(made) / "ours.db", sound)
+        ours = put(Path(made) / "ours.db", sound)
         expected = salvage(ours, Path(made) / "carried.db", create_store).messages
         assert int(messages) == expected > 0
 

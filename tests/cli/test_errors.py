@@ -57,7 +57,7 @@ def test_an_error_in_json_is_a_line_of_json(talked: Shell) -> None:
     assert json.loads(ran.err) == {
         "error": "SessionNotFound",
         "message": "no session goes by 'nobody'",
-        "hint": "`holdfast ls` lists the sessions of this store",
+        "hint": "`holdfast ls` lists the sessions, with --trashed those in the trash",
         "exit_code": 3,
     }
 
@@ -129,6 +129,8 @@ _ERRORS = [
     errors.AmbiguousRef("'x' may be any of a, b; use more characters of the id."),
     errors.HeadMoved(Head(1, 2), Head(1, 3)),
     errors.IdConflict("i1", 7),
+    errors.KeyTaken("session a has this key; it stays. Restore it with keyless=True."),
+    errors.MessageNotFound("no message 2 on branch 1; session.branches() lists what there is."),
     errors.StoreUnavailable("the store cannot be used now; nothing was changed. Try again."),
     errors.Damaged("unreadable. Run store.verify(), and store.salvage(to) to keep what can be."),
     errors.OutcomeUnknown("it may be stored."),
@@ -144,7 +146,7 @@ def test_every_error_has_a_code_and_speaks_to_a_shell(error: errors.HoldfastErro
     assert exit_code(error) in {2, 3, 4, 5}
     said = what_happened(error)
     assert said
-    for call in ("store.", "session.", "turn(", "expect="):
+    for call in ("store.", "session.", "turn(", "expect=", "keyless="):
         assert call not in said
     assert hint_for(error)
 

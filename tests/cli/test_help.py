@@ -10,7 +10,7 @@ import click
 import pytest
 
 import holdfast
-from holdfast.cli.program import COMMANDS, program
+from holdfast.cli.program import COMMANDS, GROUPS, program
 from tests.cli.shell import Shell
 
 # What `prove` shows takes its time; its own tests run it.
@@ -48,10 +48,9 @@ def test_every_example_runs(crashed: Shell, tmp_path: Path, example: str) -> Non
     program_file.parent.mkdir()
     program_file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
     program_file.chmod(0o755)
-    (tmp_path / "notes.txt").write_text("Call back on Monday.\n")
-    if "--store backup.db" in example:
-        crashed.ok("backup", str(tmp_path / "backup.db"))
     crashed.environment["PATH"] = f"{program_file.parent}:{os.environ['PATH']}"
+    crashed.environment["HOME"] = str(tmp_path)
+    _prepare(crashed, tmp_path, example)
     endless = " -f " in f"{example} "
     with subprocess.Popen(
         ["/bin/sh", "-c", example],
@@ -67,9 +66,26 @@ def test_every_example_runs(crashed: Shell, tmp_path: Path, example: str) -> Non
             os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert err == b""
-    # The store has an interrupted session, which `doctor` finds.
-    expected = {130, -signal.SIGINT} if endless else {1} if "doctor" in example else {0}
+    # The store has an interrupted session, which `doctor` finds and `doctor --fix` closes.
+    found = "doctor" in example and "--fix" not in example
+    expected = {130, -signal.SIGINT} if endless else {int(found)}
     assert process.returncode in expected, out
+
+
+def _prepare(shell: Shell, directory: Path, example: str) -> None:
+    """Make what an example speaks of."""
+    (directory / "notes.txt").write_text("Call back on Monday.\n")
+    (directory / ".zfunc").mkdir()
+    (directory / ".config" / "fish" / "completions").mkdir(parents=True)
+    if "--store backup.db" in example:
+        shell.ok("backup", str(directory / "backup.db"))
+    if example.startswith("holdfast redo"):
+        shell.ok("undo", "support-42")
+    if example.startswith("holdfast restore"):
+        shell.ok("trash", "support-42")
+    if example.startswith("holdfast import"):
+        shell.ok("export", "-o", str(directory / "everything.jsonl"))
+        shell.ok("export", "-o", str(directory / "parcel.jsonl"), "support-42")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -79,6 +95,8 @@ def test_every_command_has_what_all_have(name: str) -> None:
     for part in ("--json", "--store URL", "-h, --help"):
         assert part in text
     assert len(_examples(text)) >= 2
+    usage = text.partition("\n")[0]
+    assert "REF is a session's id" in text or "REF" not in usage
     assert _command(name).get_short_help_str(limit=200) == COMMANDS[name]
 
 
@@ -91,7 +109,18 @@ def test_the_program_lists_commands_and_exit_codes(shell: Shell) -> None:
     assert all(f" {code}  " in codes for code in (0, 1, 2, 3, 4, 5, 130, 141))
     without = shell.run()
     assert without.code == 2
-    assert "Commands:" in without.err
+    assert "Look:" in without.err
+
+
+def test_the_program_lists_commands_in_the_order_one_meets_them(shell: Shell) -> None:
+    """In groups: look, write, change history, keep tidy, move, check, set up."""
+    said = shell.ok("--help")
+    places = [said.index(f"\n{title}:\n") for title in GROUPS]
+    assert places == sorted(places)
+    for (title, commands), start in zip(GROUPS.items(), places, strict=True):
+        lines = said[start + 1 :].split("\n\n")[0].splitlines()
+        assert lines[0] == f"{title}:"
+        assert [line.split()[0] for line in lines[1:]] == list(commands)
 
 
 def test_the_installed_command_is_the_same_program() -> None:

@@ -9,9 +9,13 @@ from tests.cli.shell import HOSTILE, RAW, Shell, hostile_session
 _COMMANDS = [
     ["ls"],
     ["show", "{id}"],
+    ["show", "{id}", "--tools", "--thinking"],
+    ["tree", "{id}"],
+    ["stats"],
     ["log"],
     ["log", "{id}"],
     ["doctor"],
+    ["doctor", "--fix"],
     ["append", "{id}", "hello"],
     ["recover", "{id}"],
     ["backup", "copy.db"],

@@ -60,6 +60,7 @@ def test_a_sound_store_passes_and_the_figures_say_what_was_tried(tmp_path: Path)
     assert [figures[name] for name in ("lost", "duplicated", "reordered", "other")] == [0] * 4
     for name in ("kills", "sent_again", "stored_before", "overlaps", "reads", "turns", "sessions"):
         assert figures[name] > 0
+    assert figures["moves"] > figures["branches"] > 0
     assert figures["stored"] >= figures["acknowledged"] > figures["commits"] / 2
     assert figures["kept"] is False
     assert list((tmp_path / "made").iterdir()) == []
@@ -140,6 +141,25 @@ if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
     Session.append = append
 """
 
+_UNMOVED = """
+import sys
+if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
+    from holdfast.session import Session
+    def undo(self, n=1, *, expect=None):
+        return self.head()
+    Session.undo = undo
+"""
+
+_TOO_FAR = """
+import sys
+if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
+    from holdfast.session import Session
+    honest = Session.rewind
+    def rewind(self, to, *, expect=None):
+        return honest(self, max(0, to - 1), expect=expect)
+    Session.rewind = rewind
+"""
+
 _FAILING = """
 import sys
 if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
@@ -166,6 +186,17 @@ def test_a_store_that_forgets_is_found_out(tmp_path: Path) -> None:
     assert figures["ok"] is False
     assert any(problem.startswith("LOST: ") for problem in figures["problems"])
     assert Path(figures["directory"], "store.db").exists()
+
+
+@pytest.mark.parametrize("mutant", [_UNMOVED, _TOO_FAR], ids=["unmoved", "too-far"])
+def test_a_store_that_moves_wrongly_is_found_out(tmp_path: Path, mutant: str) -> None:
+    """An undo that is acknowledged and not done, a rewind that goes too far: exit code 1."""
+    environ = _with_a_mutant(tmp_path / "mutant", mutant)
+    ended = _prove("--seconds", 4, "--dir", tmp_path / "ground", "--json", **environ)
+    figures = json.loads(ended.stdout)
+    assert ended.returncode == 1
+    assert figures["other"] > 0
+    assert any(problem.startswith("WRONG MOVE: ") for problem in figures["problems"])
 
 
 def test_writers_that_fail_are_told_apart_from_a_broken_promise(tmp_path: Path) -> None:

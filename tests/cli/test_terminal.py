@@ -15,17 +15,19 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+from holdfast import Message
 from holdfast.cli.screen import cells
 from tests.cli.shell import RAW, Shell, hostile_session
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def look(shell: Shell, *arguments: str, columns: int = 80) -> str:
-    """Run a command on a terminal of this width; give what it wrote there."""
+def look(shell: Shell, *arguments: str, columns: int = 80, rows: int = 50, pager: str = "") -> str:
+    """Run a command on a terminal of this size; give what it wrote there."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environment = {"TERM": "xterm-256color", **shell.environment}
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    environment = {"TERM": "xterm-256color", "PAGER": pager, **shell.environment}
     with subprocess.Popen(
         [sys.executable, "-m", "holdfast", *arguments],
         env=environment,
@@ -49,7 +51,11 @@ def _read(descriptor: int) -> Iterator[bytes]:
         yield data
 
 
-@pytest.mark.parametrize("command", [["ls"], ["show", "support-42"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command",
+    [["ls"], ["show", "support-42"], ["doctor"], ["tree", "support-42"], ["stats"]],
+    ids=" ".join,
+)
 def test_a_terminal_gets_colours_and_nothing_else(crashed: Shell, command: list[str]) -> None:
     """Styles are the only control sequences; without them it is plain text."""
     said = look(crashed, *command)
@@ -90,7 +96,7 @@ def test_long_lines_are_wrapped_between_words(shell: Shell) -> None:
     """And stay indented under their message."""
     shell.ok("append", "a", "several words " * 20)
     lines = look(shell, "show", "a", columns=40).splitlines()
-    body = [line for line in lines if "several" in line]
+    body = [_STYLES.sub("", line) for line in lines if "several" in line]
     assert len(body) > 5
     assert all(line.startswith("  ") and cells(line.rstrip()) <= 40 for line in body[1:])
 
@@ -101,11 +107,162 @@ def test_nothing_hostile_reaches_a_terminal(shell: Shell, colours: bool) -> None
     id = hostile_session(shell.store)
     if not colours:
         shell.environment["NO_COLOR"] = "1"
-    for command in (["ls"], ["show", id], ["log"], ["log", id]):
+    for command in (
+        ["ls"],
+        ["show", id],
+        ["show", id, "--tools", "--thinking"],
+        ["log"],
+        ["log", id],
+        ["tree", id],
+    ):
         said = _STYLES.sub("", look(shell, *command, columns=160))
         assert not RAW & set(said)
         assert r"\x1b[2J\x1b]0;owned" in said
     assert "[bold red]markup[/]" in said
+
+
+# --------------------------------------------------------------------------------------- Markdown
+
+
+_WRITTEN = """# Where it is
+
+Your parcel is in **Oslo**, see `track` and [the map](http://map.example/17 "live").
+
+- one
+- two
+  1. deep
+
+> quoted
+
+```python
+def where():
+    return "Oslo"
+```
+
+| Place | Day |
+|-------|-----|
+| Oslo  | 3   |
+
+<b>bold?</b> &#8238;tegrof ![cat](http://cats.example/1.png)
+
+[//]: # (hidden from readers)
+"""
+
+
+def test_markdown_is_drawn_on_a_terminal(shell: Shell) -> None:
+    """Headings, lists, quotes, code and tables; nothing that was written is hidden."""
+    shell.ok("append", "a", _WRITTEN, "--role", "assistant")
+    said = look(shell, "show", "a")
+    lines = [line.rstrip() for line in _STYLES.sub("", said).splitlines()]
+    start = lines.index("  # Where it is")
+    assert lines[start : start + 25] == [
+        "  # Where it is",
+        "",
+        "  Your parcel is in Oslo, see track and the map (http://map.example/17 live).",
+        "",
+        "  • one",
+        "  • two",
+        "    1. deep",
+        "",
+        "  ▌ quoted",
+        "",
+        "  python",
+        "    def where():",
+        '        return "Oslo"',
+        "",
+        "  Place  Day",
+        "  ─────  ───",
+        "  Oslo   3",
+        "",
+        "  <b>bold?</b> &#8238;tegrof !cat (http://cats.example/1.png)",
+        "",
+        "  [//]: # (hidden from readers)",
+        "",
+    ]
+    assert "\x1b[1mOslo\x1b[0m" in said
+    assert "\x1b]8;" not in said
+
+
+def test_without_colours_the_marks_stay(shell: Shell) -> None:
+    """What is bold or code can be told by its marks, on a terminal that has no other way."""
+    shell.ok("append", "a", _WRITTEN, "--role", "assistant")
+    shell.environment["NO_COLOR"] = "1"
+    said = look(shell, "show", "a")
+    assert "Your parcel is in **Oslo**, see `track` and the map (" in said
+    assert "  • one\n" in said
+
+
+def test_a_pipe_gets_markdown_as_it_was_written(shell: Shell) -> None:
+    """So that it can be read, searched and rendered by something else."""
+    shell.ok("append", "a", _WRITTEN, "--role", "assistant")
+    said = shell.ok("show", "a")
+    assert "  Your parcel is in **Oslo**, see `track` and [the map](http://map" in said
+
+
+# ------------------------------------------------------------------------------------- the pager
+
+
+def _long(shell: Shell) -> None:
+    shell.ok("append", "a", "\n".join(f"line {n} of it" for n in range(100)))
+
+
+def test_what_is_longer_than_the_screen_is_paged(shell: Shell, tmp_path: Path) -> None:
+    """By the program that $PAGER names, with its arguments; all of it, and in colour."""
+    _long(shell)
+    kept = tmp_path / "what the pager got"
+    said = look(shell, "show", "a", rows=30, pager=f"sh -c 'cat > \"{kept}\"; echo paged'")
+    assert said == "paged\n"
+    got = kept.read_text()
+    assert "\x1b[" in got
+    assert all(f"line {n} of it\n" in got for n in range(100))
+
+
+def test_what_fits_the_screen_is_not_paged(shell: Shell) -> None:
+    """Nor anything else when the pager is unwanted, or is no program at all."""
+    _long(shell)
+    assert "line 99 of it" in look(shell, "show", "a", rows=200, pager="false")
+    assert "line 99 of it" in look(shell, "show", "a", "--no-pager", rows=30, pager="false")
+    assert "line 99 of it" in look(shell, "show", "a", rows=30, pager="no-such-program -x")
+    assert "line 99 of it" in look(shell, "show", "a", rows=30, pager="less 'unclosed")
+
+
+def test_a_pipe_is_never_paged(shell: Shell) -> None:
+    """Whatever $PAGER says."""
+    _long(shell)
+    shell.environment["PAGER"] = "false"
+    assert "line 99 of it" in shell.ok("show", "a")
+
+
+def test_a_pager_may_be_left_at_any_time(shell: Shell) -> None:
+    """Also before it has everything: that is no error."""
+    shell.ok("append", "a", stdin=b"many words " * 50_000)
+    said = look(shell, "show", "a", rows=30, pager="sh -c 'head -n 1; echo enough'")
+    assert said.endswith("enough\n")
+    assert "Error" not in said
+
+
+def test_less_shows_colours_and_gives_the_terminal_back(shell: Shell, tmp_path: Path) -> None:
+    """Without $PAGER it is less; Ctrl-C does not end it, q does, and the exit code is 0."""
+    if shutil.which("less") is None:
+        pytest.skip("less is not installed")
+    _long(shell)
+    shell.environment.pop("PAGER", None)
+    shell.environment.pop("LESS", None)
+    tmux = Tmux(shell, tmp_path)
+    with tmux:
+        tmux.type(f"{tmux.holdfast} show a")
+        screen = tmux.wait_for(lambda screen: "line 20 of it" in screen)
+        assert "line 99 of it" not in screen
+        assert "ESC" not in screen
+        tmux.press("C-c")
+        tmux.press("G")
+        tmux.wait_for(lambda screen: "line 99 of it" in screen)
+        tmux.press("q")
+        tmux.type("echo ended with $?")
+        tmux.wait_for(lambda screen: "ended with 0" in screen)
+
+
+# ----------------------------------------------------------------------------------- interaction
 
 
 def test_append_asks_somebody_at_a_terminal(shell: Shell, tmp_path: Path) -> None:
@@ -135,6 +292,24 @@ def test_log_shows_messages_as_they_come(talked: Shell, tmp_path: Path) -> None:
         tmux.press("C-c")
         tmux.type("echo ended with $?")
         tmux.wait_for(lambda screen: "ended with 130" in screen)
+
+
+def test_log_says_when_the_branch_changed(talked: Shell, tmp_path: Path) -> None:
+    """What was taken back is said, and what follows comes behind it."""
+    tmux = Tmux(talked, tmp_path)
+    with tmux:
+        tmux.type(f"{tmux.holdfast} log -f -n 1 support-42")
+        tmux.wait_for(lambda screen: "sticker" in screen)
+        with holdfast.open(talked.store) as store:
+            session = store.get("support-42")
+            session.undo()
+            tmux.wait_for(lambda screen: "══ went back to 6 (undo) ══" in screen)
+            session.redo()
+            tmux.wait_for(lambda screen: "what came behind 6 is back (redo)" in screen)
+            session.append(Message.user("and then"))
+            screen = tmux.wait_for(lambda screen: "and then" in screen)
+        assert screen.count("sticker") == 2
+        tmux.press("C-c")
 
 
 class Tmux:

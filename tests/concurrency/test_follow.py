@@ -39,7 +39,7 @@ def test_a_follower_sees_another_process_write_in_order(tmp_path: Path, child: S
         follower = session.follow()
         assert follower.poll() is None
         writer = child(_write, path, 0)
-        seen = [message.id for message in islice(follower, len(_expected()))]
+        seen = [_id(item) for item in islice(follower, len(_expected()))]
         assert seen == _expected()
         assert follower.poll() is None
         writer.hear()
@@ -61,21 +61,26 @@ def test_a_follower_outlives_the_writers_death_and_its_own(
             writer = child(_write, path, int(seen[-1][:3]) if seen else 0)
             writer.hear()
             follower = session.follow(head)
-            seen += [message.id for message in islice(follower, 25)]
+            seen += [_id(item) for item in islice(follower, 25)]
             writer.kill()
             seen += _rest(follower)
             head = follower.head
         writer = child(_write, path, int(seen[-1][:3]))
         follower = session.follow(head)
-        seen += [message.id for message in islice(follower, len(_expected()) - len(seen))]
+        seen += [_id(item) for item in islice(follower, len(_expected()) - len(seen))]
         assert seen == _expected()
         assert follower.poll() is None
         assert [message.id for message in session.messages()] == seen
 
 
 def _rest(follower: "holdfast.following.Follower") -> Iterator[str]:
-    while (message := follower.poll()) is not None:
-        yield message.id
+    while (item := follower.poll()) is not None:
+        yield _id(item)
+
+
+def _id(item: holdfast.Message | holdfast.BranchChanged) -> str:
+    assert isinstance(item, holdfast.Message)
+    return item.id
 
 
 def test_an_async_follower_sees_another_process_write_in_order(
@@ -89,8 +94,8 @@ def test_an_async_follower_sees_another_process_write_in_order(
         session = await store.session("s")
         after = holdfast.Head(1, skip) if skip else None
         seen: list[str] = []
-        async for message in session.follow(after):
-            seen.append(message.id)
+        async for item in session.follow(after):
+            seen.append(_id(item))
             if len(seen) == len(expected) - skip:
                 break
         return seen
@@ -205,5 +210,5 @@ def test_a_follower_that_waits_asks_little_and_still_wakes(
         assert 0 < len(statements) < 30 + 10 * (time.monotonic() - began)
         assert {sql for sql in statements if "data_version" not in sql} == set()
         writer.say("go")
-        assert next(session.follow()).id == "last"
+        assert _id(next(session.follow())) == "last"
         writer.join()

@@ -1,12 +1,31 @@
 """Paths through branches, against a history spelled out message by message."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.branches import Path, Segment, cut, extend, interval, lies_on, ranges
+from holdfast.core.branches import (
+    Path,
+    Segment,
+    Step,
+    cut,
+    holder,
+    interval,
+    joined,
+    lies_on,
+    ranges,
+    shared,
+)
 
 Place = tuple[int, int]
+
+
+def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
+    """Give the path of a branch that leaves this path after `fork_seq`, one step at a time."""
+    kept = [cut(segment, fork_seq) for segment in path if segment.first <= fork_seq]
+    return (*kept, Segment(branch, fork_seq + 1, None, session_id))
 
 
 def _spell(path: Path, head: int) -> list[Place]:
@@ -72,6 +91,100 @@ def test_each_segment_knows_its_session(history: tuple[Path, list[Place]]) -> No
     """The session that wrote it, through any number of forks."""
     path, _ = history
     assert all(segment.session_id == f"s{segment.branch}" for segment in path)
+
+
+# ------------------------------------------------------------------------------ trees of branches
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A branch of a tree: its path, its history spelled out, and how it came to be."""
+
+    path: Path
+    places: list[Place]
+    fork_seq: int
+    parent: int | None
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Grown]:
+    """Branches that leave any of those before them anywhere, many of them without a message.
+
+    As in a store, the parent is the branch on which the last shared message lies.
+    """
+    grown: list[Grown] = []
+    for branch in range(1, draw(st.integers(2, 8)) + 1):
+        origin = draw(st.none() | st.sampled_from(grown)) if grown else None
+        old = [] if origin is None else origin.places
+        fork = draw(st.integers(0, len(old)))
+        parent = old[fork - 1][0] if fork else None
+        above: Path = () if parent is None else grown[parent - 1].path
+        more = draw(st.sampled_from([0, 0, 1, 3]))
+        places = old[:fork] + [(branch, fork + n) for n in range(1, more + 1)]
+        grown.append(Grown(extend(above, fork, branch, f"s{branch}"), places, fork, parent))
+    return grown
+
+
+@given(trees())
+def test_every_branch_of_a_tree_has_its_history(tree: list[Grown]) -> None:
+    """Also one that leaves a branch without messages, or leaves where that one left."""
+    for each in tree:
+        assert _spell(each.path, len(each.places)) == each.places
+        firsts = [segment.first for segment in each.path]
+        assert firsts == sorted(set(firsts))
+
+
+@given(trees())
+def test_the_holder_is_the_branch_a_message_lies_on(tree: list[Grown]) -> None:
+    """Of every message; and nobody holds what is before the first."""
+    for each in tree:
+        assert holder(each.path, 0) is None
+        held = [holder(each.path, seq) for seq in range(1, len(each.places) + 1)]
+        assert held == [branch for branch, _ in each.places]
+
+
+@given(trees(), st.data())
+def test_two_histories_share_what_they_begin_with_alike(
+    tree: list[Grown], data: st.DataObject
+) -> None:
+    """Exactly the messages that are the same, whichever of the two is asked first."""
+    one, two = data.draw(st.sampled_from(tree)), data.draw(st.sampled_from(tree))
+    shorter = min(len(one.places), len(two.places))
+    alike = [left == right for left, right in zip(one.places, two.places, strict=False)]
+    common = [*alike, False].index(False)
+    assert shared(one.path, two.path, shorter) == common
+    assert shared(two.path, one.path, shorter) == common
+    limit = data.draw(st.integers(0, shorter))
+    assert shared(one.path, two.path, limit) == min(limit, common)
+
+
+@given(trees(), st.data())
+def test_a_path_is_put_together_from_its_branches(tree: list[Grown], data: st.DataObject) -> None:
+    """Walking up from the newest; also behind a path that is known already."""
+    each = data.draw(st.sampled_from(tree))
+    steps: list[Step] = []
+    older: list[Path] = [each.path]
+    current: int | None = tree.index(each) + 1
+    while current is not None:
+        up = tree[current - 1]
+        steps.append(Step(current, up.fork_seq, f"s{current}"))
+        current = up.parent
+        older.append(() if current is None else tree[current - 1].path)
+    assert joined(steps) == each.path
+    known = data.draw(st.integers(0, len(steps)))
+    assert joined(steps[:known], older[known]) == each.path
+
+
+def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
+    """One that starts where an empty one starts runs past it."""
+    first = extend((), 0, 1, "s")
+    empty = extend(first, 3, 2, "s")
+    past = extend(empty, 3, 3, "s")
+    assert past == (Segment(1, 1, 3, "s"), Segment(3, 4, None, "s"))
+    assert joined([Step(3, 3, "s"), Step(2, 3, "s"), Step(1, 0, "s")]) == past
+    assert shared(empty, past, 3) == shared(first, past, 3) == 3
+    assert extend(past, 0, 4, "s") == (Segment(4, 1, None, "s"),)
+    assert shared(past, extend(past, 0, 4, "s"), 0) == 0
 
 
 def test_a_segment_is_only_ever_shortened() -> None:

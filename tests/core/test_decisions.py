@@ -97,11 +97,14 @@ def test_who_may_give_a_title(current: TitleBy | None, by: TitleBy, may: bool) -
 )
 def test_the_preview(messages: list[Message], wanted: str | None) -> None:
     """Whether the messages come at once or one by one."""
-    assert titles.preview(messages, None, titles.NONE)[0] == wanted
-    text, rank = None, titles.NONE
-    for message in messages:
-        text, rank = titles.preview([message], text, rank)
-    assert text == wanted
+    at_once = titles.preview(messages, 1, titles.Preview())
+    one_by_one = titles.Preview()
+    for seq, message in enumerate(messages, 1):
+        one_by_one = titles.preview([message], seq, one_by_one)
+    assert at_once.text == wanted
+    assert at_once == one_by_one
+    if at_once.seq:
+        assert titles.fold(messages[at_once.seq - 1].text) == wanted
 
 
 @given(some.texts | st.text(st.sampled_from(" \n\tab"), max_size=400))

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import apsw
 import msgspec
 
 from holdfast import File, Message, Session, Store
@@ -278,6 +279,20 @@ def open_store(
     location = Location("sqlite", str(path))
     backend = SQLiteBackend(location, vfs=vfs, clock=clock, durability=durability, steps=steps)
     return Store(backend, clock)
+
+
+@contextmanager
+def checkpoints_every(pages: int) -> Iterator[None]:
+    """Let every connection checkpoint by itself after so many pages."""
+
+    def hook(connection: apsw.Connection) -> None:
+        connection.wal_autocheckpoint(pages)
+
+    apsw.connection_hooks.append(hook)
+    try:
+        yield
+    finally:
+        apsw.connection_hooks.remove(hook)
 
 
 def view(store: Store) -> dict[str, Talk]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
 
-from holdfast import File, Message, Text, ToolCall, ToolResult
+from holdfast import File, Message, Text, ToolCall, ToolResult, Usage
 from holdfast.codec import BLOB_THRESHOLD
 from holdfast.testing.checker import digest
 
@@ -18,6 +19,10 @@ def message(id: str) -> Message:
         return Message.assistant("a moment", tool_calls=[ToolCall(rest, "look", {"at": id})], id=id)
     if kind == "result":
         return Message.tool(rest, f"found {id}", id=id)
+    if kind == "reply":
+        return Message.assistant(
+            f"{id} it is", id=id, usage=Usage(input=30, output=7), cost=Decimal("0.5")
+        )
     if kind == "file":
         return Message.user(["see", File(name="small.txt", data=id.encode() * 900)], id=id)
     if kind == "huge":

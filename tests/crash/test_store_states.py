@@ -49,6 +49,7 @@ from tests.crash._facts import (
     Took,
     Waits,
     candidates,
+    checkpoints_every,
     judge,
     open_store,
     promise,
@@ -227,26 +228,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@contextmanager
-def _checkpoints_every(pages: int) -> Iterator[None]:
-    """Let every connection checkpoint by itself after so many pages."""
-
-    def hook(connection: apsw.Connection) -> None:
-        connection.wal_autocheckpoint(pages)
-
-    apsw.connection_hooks.append(hook)
-    try:
-        yield
-    finally:
-        apsw.connection_hooks.remove(hook)
-
-
 def _record(
     scenario: Scenario, base: Path, *, pages: int = 1000, durability: Durability = "power"
 ) -> Trace:
     def run(recording: Recording) -> None:
         path = recording.directory / DATABASE
-        with _checkpoints_every(pages):
+        with checkpoints_every(pages):
             with open_store(path, vfs=recording.vfs, durability=durability) as store:
                 scenario(recording, store)
 
@@ -398,7 +385,7 @@ def test_a_crash_during_recovery_loses_nothing_in_many_more_states(base: Path) -
 def _migrates(recording: Recording) -> None:
     """Migrate, then write; the backup, which does not go through the VFS, is left out here."""
     path = recording.directory / DATABASE
-    with _checkpoints_every(FEW_PAGES):
+    with checkpoints_every(FEW_PAGES):
         with promise(recording, Migrated("talk")):
             _migrate(path, recording.vfs)
         with open_store(path, vfs=recording.vfs, steps=steps_to_two()) as store:

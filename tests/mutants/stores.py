@@ -19,7 +19,7 @@ from holdfast import codec
 from holdfast.backends import memory
 from holdfast.backends.base import HeadRow, MessageRow, Snapshot, Transaction
 from holdfast.core import appending as rules
-from holdfast.core.branches import Path, ranges
+from holdfast.core.branches import ranges
 from holdfast.errors import HeadMoved
 from holdfast.records import Head, Message, Part, Text
 from holdfast.session import number_of
@@ -28,13 +28,13 @@ from holdfast.verbs import appending, placing
 from tests.mutants.workload import Log
 
 
-def _pause() -> None:
+def pause() -> None:
     """Let somebody else in, where the mutant is careless."""
     time.sleep(0.002)
 
 
 @contextmanager
-def _replaced(where: object, name: str, what: object) -> Iterator[None]:
+def replaced(where: object, name: str, what: object) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(where, name, what)
         yield
@@ -47,7 +47,7 @@ class Patched(Log):
     name: str
 
     def __init__(self) -> None:
-        self._patch = _replaced(self.where, self.name, self.broken())
+        self._patch = replaced(self.where, self.name, self.broken())
         self._patch.__enter__()
         super().__init__()
 
@@ -77,9 +77,9 @@ class NoIdempotency(BrokenTransaction):
         class Broken(memory.MemoryTransaction):
             looked = False
 
-            def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+            def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
                 """See nothing before the write; what it wrote itself it may look at."""
-                found = super().stored(path, ids) if self.looked else {}
+                found = super().stored(branch, ids) if self.looked else {}
                 self.looked = True
                 return found
 
@@ -238,7 +238,7 @@ class LostUpdate(Rewriting):
 
     def load(self) -> list[Message]:
         rows = super().load()
-        _pause()
+        pause()
         return rows
 
 
@@ -251,7 +251,7 @@ class ClearsFirst(Rewriting):
 
     def save(self, rows: list[Message]) -> None:
         self.rows = []
-        _pause()
+        pause()
         for row in rows:
             self.rows = [*self.rows, row]
 

@@ -69,8 +69,8 @@ def test_a_mutant_is_caught(mutant: type[Log], kind: Kind, tmp_path: Path) -> No
 
 
 def test_every_kind_of_finding_has_a_mutant() -> None:
-    """None of the checker's rules goes untried."""
-    assert set(MUTANTS.values()) == set(Kind)
+    """None of the checker's rules goes untried; those of movement have mutants of their own."""
+    assert set(MUTANTS.values()) == set(Kind) - {Kind.WRONG_MOVE}
 
 
 @pytest.mark.parametrize(

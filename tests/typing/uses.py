@@ -16,6 +16,7 @@ from holdfast import (
     AsyncSession,
     AsyncStore,
     AsyncTurn,
+    BranchChanged,
     Draft,
     File,
     Goal,
@@ -37,12 +38,21 @@ from holdfast.records import (
     JSON,
     Activity,
     BackupReport,
+    BranchInfo,
+    BranchReason,
     Damage,
+    DayUsage,
+    Growth,
+    Link,
+    LinkState,
     ModelUsage,
     Page,
+    Place,
     Provenance,
+    PurgeReport,
     QueuedInput,
     Recovered,
+    Relation,
     SalvageReport,
     SessionInfo,
     Stats,
@@ -116,11 +126,101 @@ def sessions(session: Session) -> None:
     session.enqueue(Message.user("x", id="mine"))
     assert_type(session.queued(), list[QueuedInput])
     assert_type(session.usage(), UsageReport)
-    for message in session.follow(after=head):
-        assert_type(message, Message)
+    for item in session.follow(after=head):
+        assert_type(item, Message | BranchChanged)
+        assert_type(item.text, str)
     session.append("text")  # type: ignore[arg-type]
     session.append(Message.user("a"), expect=3)  # type: ignore[arg-type]
     session.messages(5)  # type: ignore[call-arg]
+
+
+def moving(session: Session, message: Message) -> None:
+    head = session.head()
+    assert_type(session.fork(), Session)
+    places: list[Place] = [3, message.id, head]
+    for place in places:
+        assert_type(session.fork(place, expect=head), Session)
+        assert_type(session.rewind(place, expect=head), Head)
+        assert_type(session.summarize("short", upto=place, expect=head), Head)
+    session.fork(at=3, key="k", title="t", cwd="/", model="m", metadata={"x": 1})
+    assert_type(session.rewind(to=3), Head)
+    assert_type(session.undo(), Head)
+    assert_type(session.undo(2, expect=head), Head)
+    assert_type(session.redo(expect=head), Head)
+    assert_type(session.replace([message], expect=head), Head)
+    session.replace(session.messages())
+    session.replace((message, message))
+    assert_type(session.clear(expect=head), Head)
+    assert_type(session.summarize("short"), Head)
+    assert_type(session.branches(), list[BranchInfo])
+    assert_type(session.lineage(), list[Link])
+    assert_type(session.children(), list[Link])
+    session.rewind()  # type: ignore[call-arg]
+    session.rewind(None)  # type: ignore[arg-type]
+    session.rewind(1.5)  # type: ignore[arg-type]
+    session.fork(3, "key")  # type: ignore[call-arg]
+    session.fork(scope="s")  # type: ignore[call-arg]
+    session.undo("2")  # type: ignore[arg-type]
+    session.undo(expect=3)  # type: ignore[arg-type]
+    session.replace(message)  # type: ignore[arg-type]
+    session.replace(["text"])  # type: ignore[list-item]
+    session.summarize(message)  # type: ignore[arg-type]
+
+
+def following(session: Session) -> None:
+    for item in session.follow():
+        match item:
+            case BranchChanged(head, kept, reason):
+                assert_type((head, kept), tuple[Head, int])
+                assert_type(reason, BranchReason)
+            case Message():
+                assert_type(item.id, str)
+    session.follow(after=3)  # type: ignore[arg-type]
+
+
+def telling(branch: BranchInfo, link: Link, session: Session) -> None:
+    assert_type(branch.head, Head)
+    assert_type(branch.active, bool)
+    assert_type((branch.parent, branch.parent_id), tuple[int | None, str | None])
+    assert_type((branch.fork_seq, branch.asked_seq, branch.seq), tuple[int, int, int])
+    assert_type(branch.reason, BranchReason)
+    assert_type(branch.abandoned_at, datetime | None)
+    assert_type(branch.abandoned_by, BranchReason | None)
+    session.rewind(branch.head)
+    session.messages(branch=branch.number)
+    assert_type((link.session_id, link.parent), tuple[str, str | None])
+    assert_type(link.relation, Relation | None)
+    assert_type(link.state, LinkState)
+    assert_type(session.info().relation, Relation | None)
+    branch.seq = 5  # type: ignore[misc]
+
+
+def relating(store: Store, session: Session) -> None:
+    assert_type(store.create(parent=session), Session)
+    store.create(parent="ref", relation="delegate", key="k", scope="s", agent="a", cwd="/")
+    for relation in ("fork", "continue", "reset", "delegate", "import"):
+        store.create(parent=session, relation=relation)
+    store.create(parent=session, relation="child")  # type: ignore[arg-type]
+    store.create(parent=5)  # type: ignore[arg-type]
+
+
+def deleting(store: Store) -> None:
+    assert_type(store.trash("ref"), SessionInfo)
+    assert_type(store.restore("ref"), SessionInfo)
+    store.restore("ref", keyless=True)
+    assert_type(store.sessions(trashed=True), Page[SessionInfo])
+    report = store.purge("ref")
+    assert_type(report, PurgeReport)
+    assert_type((report.messages, report.kept), tuple[int, int])
+    assert_type(report.kept_for, tuple[str, ...])
+    assert_type(report.pending, tuple[str, ...])
+    store.purge("ref", forks="erase")
+    store.purge("ref", forks="both")  # type: ignore[arg-type]
+    store.restore("ref", True)  # type: ignore[call-arg]
+    stats = store.stats()
+    assert_type(stats.growth, tuple[Growth, ...])
+    assert_type(stats.days, tuple[DayUsage, ...])
+    assert_type((stats.trashed, stats.branches), tuple[int, int])
 
 
 def updating(session: Session) -> None:
@@ -189,7 +289,8 @@ def values(message: Message, info: SessionInfo, told: TurnInfo, found: Recovered
     assert_type(message.cost, Decimal | None)
     assert_type(message.metadata, dict[str, JSON])
     assert_type(message.provenance, Provenance | None)
-    assert_type(message.status, Literal["complete", "partial", "damaged"])
+    assert_type(message.status, Literal["complete", "partial", "damaged", "erased"])
+    assert_type(message.covers, str | None)
     for part in message.parts:
         match part:
             case Text(text):
@@ -261,6 +362,22 @@ async def twins() -> None:
         assert_type(await session.recover(), Recovered | None)
         assert_type(await session.update(pinned=True), SessionInfo)
         assert_type(await session.enqueue("x"), QueuedInput)
+        assert_type(await store.create(parent=session, relation="fork"), AsyncSession)
+        assert_type(await session.fork(3, key="k"), AsyncSession)
+        assert_type(await session.rewind("id"), Head)
+        assert_type(await session.undo(2), Head)
+        assert_type(await session.redo(), Head)
+        assert_type(await session.replace([Message.user("a")]), Head)
+        assert_type(await session.clear(), Head)
+        assert_type(await session.summarize("short", upto=3), Head)
+        assert_type(await session.branches(), list[BranchInfo])
+        assert_type(await session.lineage(), list[Link])
+        assert_type(await session.children(), list[Link])
+        assert_type(await store.trash("ref"), SessionInfo)
+        assert_type(await store.restore("ref", keyless=True), SessionInfo)
+        assert_type(await store.purge("ref", forks="erase"), PurgeReport)
+        await store.purge("ref", forks="both")  # type: ignore[arg-type]
+        await session.rewind(None)  # type: ignore[arg-type]
         async with session.turn(wait=1.0) as turn:
             assert_type(turn, AsyncTurn)
             assert_type(await turn.user("hi"), Message)
@@ -269,8 +386,8 @@ async def twins() -> None:
                 assert_type(reply, AsyncDraft)
                 await reply.write("x")
             await turn.tool_started("c")
-        async for message in session.follow():
-            assert_type(message, Message)
+        async for item in session.follow():
+            assert_type(item, Message | BranchChanged)
         async for activity in store.follow():
             assert_type(activity, Activity)
         session.append("text")  # type: ignore[arg-type, unused-coroutine]

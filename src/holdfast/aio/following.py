@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from holdfast.backends.base import Backend
 from holdfast.errors import StoreUnavailable
 from holdfast.following import Follower, Following, StoreFollower
-from holdfast.records import Activity, Head, Message
+from holdfast.records import Activity, BranchChanged, Head, Message
 
 T = TypeVar("T")
 _FIRST_PAUSE = 0.02
@@ -52,7 +52,7 @@ class AsyncFollowing(Generic[T]):
             raise
 
 
-class AsyncFollower(AsyncFollowing[Message]):
+class AsyncFollower(AsyncFollowing[Message | BranchChanged]):
     """The twin of `Follower`."""
 
     def __init__(self, backend: Backend, follower: Follower) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Unpack
 
-from holdfast import codec
+from holdfast import codec, ids
 from holdfast.aio.following import AsyncFollower
 from holdfast.aio.handover import run_write
 from holdfast.aio.turn import AsyncTurn
 from holdfast.records import (
+    JSON,
+    BranchInfo,
     Content,
     Head,
+    Link,
     Message,
+    Place,
     QueuedInput,
     Recovered,
     SessionInfo,
@@ -21,7 +26,7 @@ from holdfast.records import (
 )
 from holdfast.session import Session, number_of, runtime_of, to_input
 from holdfast.turn import TurnState
-from holdfast.verbs import appending, reading, sessions, turns
+from holdfast.verbs import appending, moving, reading, sessions, turns
 
 
 class AsyncSession:
@@ -73,6 +78,82 @@ class AsyncSession:
             self._session.messages, limit=limit, before=before, after=after, branch=branch
         )
 
+    async def fork(
+        self,
+        at: Place | None = None,
+        *,
+        key: str | None = None,
+        title: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
+        metadata: dict[str, JSON] | None = None,
+        expect: Head | None = None,
+    ) -> AsyncSession:
+        """Make a new session whose history is this one's up to `at`, inclusive."""
+        made = await asyncio.to_thread(
+            self._session.fork,
+            at,
+            key=key,
+            title=title,
+            cwd=cwd,
+            model=model,
+            metadata=metadata,
+            expect=expect,
+        )
+        return AsyncSession(made)
+
+    async def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
+        """Make message `to` the newest."""
+        verb = moving.rewind(self._n, to, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, verb)
+
+    async def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
+        """Take back the last `n` turns."""
+        verb = moving.undo(self._n, n, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, verb)
+
+    async def redo(self, *, expect: Head | None = None) -> Head:
+        """Take back the last undo, rewind or clear."""
+        verb = moving.redo(self._n, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, verb)
+
+    async def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
+        """Make these messages the history, at once."""
+        batch = codec.encode_history(messages, self._runtime.now())
+        verb = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, verb)
+
+    async def clear(self, *, expect: Head | None = None) -> Head:
+        """Go on with an empty history."""
+        verb = moving.clear(self._n, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, verb)
+
+    async def summarize(
+        self, text: str, *, upto: Place | None = None, expect: Head | None = None
+    ) -> Head:
+        """Append a summary that stands for the history up to `upto`."""
+        verb = moving.summarize(
+            self._n,
+            text,
+            upto,
+            message_id=ids.message_id(),
+            now=self._runtime.now(),
+            expect=expect,
+        )
+        return await run_write(self._backend, verb)
+
+    async def branches(self) -> list[BranchInfo]:
+        """List the branches by number."""
+        return await asyncio.to_thread(self._session.branches)
+
+    async def lineage(self) -> list[Link]:
+        """List the sessions this one comes from, and itself."""
+        return await asyncio.to_thread(self._session.lineage)
+
+    async def children(self) -> list[Link]:
+        """List the sessions that come directly from this one."""
+        return await asyncio.to_thread(self._session.children)
+
     async def recover(self) -> Recovered | None:
         """Close what a crash left open."""
         return await run_write(self._backend, turns.recover(self._n))
@@ -95,8 +176,7 @@ class AsyncSession:
     async def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
         """Change who the session is."""
         verb = sessions.update(self._n, sessions.check_changes(changes))
-        await run_write(self._backend, verb)
-        return await self.info()
+        return await run_write(self._backend, verb)
 
     async def usage(self) -> UsageReport:
         """Sum up tokens and cost, by model."""
@@ -105,3 +185,8 @@ class AsyncSession:
     def follow(self, after: Head | None = None) -> AsyncFollower:
         """Iterate over every message behind `after` as it is written."""
         return AsyncFollower(self._backend, self._session.follow(after))
+
+
+def sync_of(session: AsyncSession) -> Session:
+    """Give the sync sibling."""
+    return session._session  # noqa: SLF001 - this module's own

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
 from holdfast import settings, store
 from holdfast.aio.following import AsyncStoreFollower
-from holdfast.aio.session import AsyncSession
+from holdfast.aio.session import AsyncSession, sync_of
 from holdfast.backends.base import Backend
-from holdfast.records import JSON, BackupReport, Damage, Page, SalvageReport, SessionInfo, Stats
+from holdfast.records import (
+    JSON,
+    BackupReport,
+    Damage,
+    ExportReport,
+    Forks,
+    ImportReport,
+    Page,
+    PurgeReport,
+    Relation,
+    SalvageReport,
+    SessionInfo,
+    Stats,
+)
 from holdfast.store import Store
 
 
@@ -74,6 +87,8 @@ class AsyncStore:
         self,
         *,
         key: str | None = None,
+        parent: str | AsyncSession | None = None,
+        relation: Relation = "continue",
         scope: str | None = None,
         title: str | None = None,
         agent: str | None = None,
@@ -85,6 +100,8 @@ class AsyncStore:
         made = await asyncio.to_thread(
             self._store.create,
             key=key,
+            parent=sync_of(parent) if isinstance(parent, AsyncSession) else parent,
+            relation=relation,
             scope=scope,
             title=title,
             agent=agent,
@@ -114,6 +131,7 @@ class AsyncStore:
         text: str | None = None,
         pinned: bool | None = None,
         archived: bool | None = None,
+        trashed: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
@@ -126,6 +144,7 @@ class AsyncStore:
             text=text,
             pinned=pinned,
             archived=archived,
+            trashed=trashed,
             limit=limit,
             cursor=cursor,
         )
@@ -133,6 +152,18 @@ class AsyncStore:
     def follow(self, since: int = 0) -> AsyncStoreFollower:
         """Iterate over which sessions are written to, as it happens."""
         return AsyncStoreFollower(self._store.backend, self._store.follow(since))
+
+    async def trash(self, ref: str) -> SessionInfo:
+        """Put a session in the trash."""
+        return await asyncio.to_thread(self._store.trash, ref)
+
+    async def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
+        """Take a session out of the trash."""
+        return await asyncio.to_thread(self._store.restore, ref, keyless=keyless)
+
+    async def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
+        """Erase a session for ever."""
+        return await asyncio.to_thread(self._store.purge, ref, forks=forks)
 
     async def blob(self, sha256: str) -> bytes:
         """Read a file or large part by its hash."""
@@ -149,6 +180,27 @@ class AsyncStore:
     async def backup(self, to: str | os.PathLike[str]) -> BackupReport:
         """Copy the store while it is in use, and verify the copy."""
         return await asyncio.to_thread(self._store.backup, to)
+
+    async def export(
+        self,
+        to: str | os.PathLike[str],
+        *refs: str,
+        overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ExportReport:
+        """Write sessions to a new file of lines; `progress` is called in another thread."""
+        return await asyncio.to_thread(
+            self._store.export, to, *refs, overwrite=overwrite, progress=progress
+        )
+
+    async def import_(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ImportReport:
+        """Add the sessions of an exported file; `progress` is called in another thread."""
+        return await asyncio.to_thread(self._store.import_, path, progress=progress)
 
     async def stats(self) -> Stats:
         """Count what the store holds."""

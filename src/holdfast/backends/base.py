@@ -15,7 +15,7 @@ Sessions and branches are numbered by the backend; these numbers never leave the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ import msgspec
 from holdfast.core.branches import Path, Segment
 from holdfast.records import (
     BackupReport,
+    BranchReason,
     Damage,
     Holder,
     Relation,
@@ -39,7 +40,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """Who a session is. `goal` and `metadata` are JSON, times microseconds."""
+    """Who a session is. `goal` and `metadata` are JSON, times microseconds.
+
+    One with `purged_at` is what a purge left of a session because a fork shares its messages: it
+    is known by its id to whoever reads along those, and cannot be found by any other way.
+    """
 
     n: int
     id: str
@@ -58,6 +63,7 @@ class SessionRow(msgspec.Struct, frozen=True):
     metadata: bytes
     parent: str | None
     relation: Relation | None
+    purged_at: int | None = None
 
 
 class HeadRow(msgspec.Struct, frozen=True):
@@ -79,6 +85,49 @@ class HeadRow(msgspec.Struct, frozen=True):
     cost: int
     preview: str | None
     preview_rank: int
+    preview_seq: int
+    queued: int
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a new branch starts: behind message `fork_seq`, which lies on branch `parent`."""
+
+    parent: int | None = None
+    fork_seq: int = 0
+    asked_seq: int = 0
+    reason: BranchReason = "start"
+    token: str
+
+
+class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch; `last_seq` is where it ends now, `purged` whether its session is."""
+
+    n: int
+    session: int
+    session_id: str
+    purged: bool
+    number: int
+    parent: int | None
+    fork_seq: int
+    asked_seq: int
+    last_seq: int
+    created_at: int
+    reason: BranchReason
+    token: str
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """What was cut off a branch: how many messages, and the blobs these needed."""
+
+    messages: int
+    blobs: frozenset[str]
+
+
+class Belongings(msgspec.Struct, frozen=True):
+    """What went with a session."""
+
+    turns: int
+    drafts: int
     queued: int
 
 
@@ -142,6 +191,11 @@ class UsageRow(msgspec.Struct, frozen=True):
     cost: int
 
 
+def in_order(rows: Iterable[UsageRow]) -> list[UsageRow]:
+    """Sort usage by day and model, that of no model first."""
+    return sorted(rows, key=lambda row: (row.day, row.model is not None, row.model or ""))
+
+
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Which sessions to list: those equal in every field that is not `None`."""
 
@@ -200,8 +254,20 @@ class Snapshot(Protocol):
         """Find sessions whose id starts with `prefix`, or whose title is `title`; up to 20."""
         ...
 
+    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions in the trash by the key or title they had; up to 20."""
+        ...
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Read a session's identity by its id, also of what a purge left."""
+        ...
+
+    def children(self, id: str) -> list[SessionRow]:
+        """Read the sessions that name this one as their parent, oldest first, as `relative`."""
+        ...
+
     def find_run(self, run_id: str) -> list[SessionRow]:
-        """Find the sessions that have a turn of this run."""
+        """Find the sessions, but for those in the trash, that have a turn of this run."""
         ...
 
     def session(self, n: int) -> SessionRow | None:
@@ -220,24 +286,44 @@ class Snapshot(Protocol):
         """List what was written to: (activity, session id, branch number there, seq), in order."""
         ...
 
-    def path(self, branch: int) -> Path:
-        """Give the way a branch's history runs."""
+    def path(self, branch: int, low: int = 1) -> Path:
+        """Give the way a branch's history runs, as far back as message `low` at least."""
         ...
 
-    def branch(self, session: int, number: int) -> tuple[int, int] | None:
-        """Find a session's branch by its number there: (branch, its last seq)."""
+    def branch(self, session: int, number: int) -> BranchRow | None:
+        """Read a session's branch by its number there."""
+        ...
+
+    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
+        """Read the branch of a session that this write made."""
+        ...
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Read a branch."""
+        ...
+
+    def branches(self, session: int) -> list[BranchRow]:
+        """Read a session's branches, by number."""
+        ...
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Read the branches that start on this one, whosever they are, oldest first."""
         ...
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Read ranges, in order; each with the id of the session that wrote it."""
         ...
 
-    def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a history; each with the id of the session that wrote it."""
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a branch's history; each with the id of the session that wrote it."""
         ...
 
-    def count_of_turn(self, path: Path, turn: TurnRow) -> int:
-        """Count the messages of a turn."""
+    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        """Look ids up on all branches of a session; each with its branch, the oldest first."""
+        ...
+
+    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+        """Count the messages of a turn on the branch where it was opened."""
         ...
 
     def turn(self, session: int, number: int) -> TurnRow | None:
@@ -272,8 +358,11 @@ class Snapshot(Protocol):
 class Transaction(Snapshot, Protocol):
     """Reads and writes that happen together or not at all."""
 
-    def add_session(self, row: SessionRow) -> int:
-        """Store a new session with an empty first branch; give its number (`row.n` is ignored)."""
+    def add_session(self, row: SessionRow, start: Start) -> int:
+        """Store a new session with its first branch; give its number (`row.n` is ignored).
+
+        Its head stands where the branch starts. A session with `purged_at` has none.
+        """
         ...
 
     def put_session(self, row: SessionRow) -> None:
@@ -282,6 +371,38 @@ class Transaction(Snapshot, Protocol):
 
     def put_head(self, row: HeadRow) -> None:
         """Replace a session's head; its activity becomes the highest, whatever `row` says."""
+        ...
+
+    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+        """Store a new branch; give what the backend calls it."""
+        ...
+
+    def end_branch(self, n: int, last_seq: int) -> None:
+        """Note where a branch that is left ends."""
+        ...
+
+    def cut_branch(self, n: int, last_seq: int) -> Cut:
+        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        ...
+
+    def drop_branch(self, n: int) -> None:
+        """Erase a branch without messages."""
+        ...
+
+    def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
+        """Replace a stored message, the only way there is to; give the blobs it needed."""
+        ...
+
+    def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
+        """Erase those of these blobs that no message needs; say how many, and their bytes."""
+        ...
+
+    def drop_belongings(self, session: int) -> Belongings:
+        """Erase a session's head, turns, ledger, drafts, queue and usage."""
+        ...
+
+    def drop_session(self, n: int) -> None:
+        """Erase a session's identity."""
         ...
 
     def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
@@ -385,6 +506,10 @@ class Backend(ABC):
 
         Start with `seen=-1`, which returns at once. A backend that was closed returns at once.
         """
+
+    @abstractmethod
+    def scrub(self) -> tuple[str, ...]:
+        """Make the bytes of what was erased go; say what still holds some, and what to do."""
 
     @abstractmethod
     def verify(self) -> list[Damage]:

@@ -12,7 +12,7 @@ dict from which single rows are dropped: those are sorted by their numbers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, Generic, NoReturn, TypeVar
@@ -22,7 +22,10 @@ import msgspec
 from holdfast import codec
 from holdfast.backends.base import (
     Backend,
+    Belongings,
+    BranchRow,
     Check,
+    Cut,
     HeadRow,
     Listed,
     Listing,
@@ -31,16 +34,19 @@ from holdfast.backends.base import (
     Query,
     QueueRow,
     SessionRow,
+    Start,
     ToolRow,
     TurnRow,
     UsageRow,
     Verb,
+    in_order,
 )
 from holdfast.backends.interrupts import undisturbed
-from holdfast.clock import Clock
-from holdfast.core.branches import Path, Segment, extend, lies_on
+from holdfast.clock import Clock, to_day
+from holdfast.core.branches import Path, Segment, Step, joined, lies_on
+from holdfast.core.spending import sum_by_day
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
-from holdfast.records import BackupReport, Damage, SalvageReport, Stats, Usage
+from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Stats, Usage
 from holdfast.settings import Location
 
 T = TypeVar("T")
@@ -48,16 +54,6 @@ K = TypeVar("K")
 K2 = TypeVar("K2")
 V = TypeVar("V")
 _MOST_FOUND: Final = 20
-
-
-class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch starts behind `fork_seq` of its parent. The active one ends at the head."""
-
-    session: int
-    number: int
-    parent: int | None
-    fork_seq: int
-    last_seq: int | None
 
 
 class Tables(msgspec.Struct):
@@ -68,7 +64,7 @@ class Tables(msgspec.Struct):
     by_id: dict[str, int] = {}
     by_key: dict[str, int] = {}  # but for what is in the trash
     heads: dict[int, HeadRow] = {}
-    branches: dict[int, BranchRow] = {}
+    branches: dict[int, BranchRow] = {}  # last_seq counts once they are left
     messages: dict[int, dict[int, MessageRow]] = {}  # branch: seq
     places: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
     turns: dict[int, dict[int, TurnRow]] = {}  # session: number
@@ -98,29 +94,48 @@ class MemorySnapshot:
         """Find a session by its key or id. One in the trash has no key."""
         tables = self._tables
         n = tables.by_id.get(id or "") if key is None else tables.by_key.get(key)
-        return None if n is None else tables.sessions[n]
+        return None if n is None else self.session(n)
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Read a session's identity by its id, also of what a purge left."""
+        n = self._tables.by_id.get(id)
+        return None if n is None else self._tables.sessions[n]
+
+    def children(self, id: str) -> list[SessionRow]:
+        """Read the sessions that name this one as their parent, oldest first."""
+        found = [row for row in self._tables.sessions.values() if row.parent == id]
+        return sorted(found, key=lambda row: (row.created_at, row.n))
 
     def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions whose id starts with `prefix`, or whose title is `title`."""
-        rows = self._tables.sessions.values()
+        rows = [row for row in self._tables.sessions.values() if row.purged_at is None]
         if prefix is not None:
             found = sorted((r for r in rows if r.id.startswith(prefix)), key=lambda r: r.id)
         else:
             found = sorted((r for r in rows if _is_titled(r, title)), key=lambda r: r.n)
         return found[:_MOST_FOUND]
 
+    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions in the trash by the key or title they had."""
+        trash = [r for r in _by_number(self._tables.sessions) if r.trashed_at is not None]
+        if key is not None:
+            return [row for row in trash if row.key == key][:_MOST_FOUND]
+        return [row for row in trash if row.title == title][:_MOST_FOUND]
+
     def find_run(self, run_id: str) -> list[SessionRow]:
         """Find the sessions that have a turn of this run."""
         found = (
             n
             for n, turns in sorted(self._tables.turns.items())
-            if any(turn.run_id == run_id for turn in turns.values())
+            if self._tables.sessions[n].trashed_at is None
+            and any(turn.run_id == run_id for turn in turns.values())
         )
         return [self._tables.sessions[n] for n in islice(found, _MOST_FOUND)]
 
     def session(self, n: int) -> SessionRow | None:
         """Read a session's identity."""
-        return self._tables.sessions.get(n)
+        row = self._tables.sessions.get(n)
+        return None if row is None or row.purged_at is not None else row
 
     def head(self, n: int) -> HeadRow | None:
         """Read where a session stands."""
@@ -148,31 +163,47 @@ class MemorySnapshot:
 
     # ---------------------------------------------------------------------------- messages
 
-    def path(self, branch: int) -> Path:
+    def path(self, branch: int, low: int = 1) -> Path:  # noqa: ARG002 - all of it is at hand
         """Give the way a branch's history runs."""
-        chain: list[tuple[int, BranchRow]] = []
+        chain: list[BranchRow] = []
         current: int | None = branch
         while current is not None:
-            row = self._tables.branches.get(current)
+            row = self.find_branch(current)
             if row is None:
                 raise Damaged(f"branch {current} is missing; run store.verify().")
-            chain.append((current, row))
+            chain.append(row)
             current = row.parent
-        found: Path = ()
-        for n, row in reversed(chain):
-            found = extend(found, row.fork_seq, n, self._tables.sessions[row.session].id)
-        return found
+        return joined(Step(row.n, row.fork_seq, row.session_id) for row in chain)
 
-    def branch(self, session: int, number: int) -> tuple[int, int] | None:
-        """Find a session's branch by its number there."""
-        for n, row in self._tables.branches.items():
-            if (row.session, row.number) == (session, number):
-                return n, self.last_seq(row)
-        return None
+    def branch(self, session: int, number: int) -> BranchRow | None:
+        """Read a session's branch by its number there."""
+        return next((row for row in self.branches(session) if row.number == number), None)
 
-    def last_seq(self, row: BranchRow) -> int:
-        """Say where a branch ends."""
-        return self._tables.heads[row.session].seq if row.last_seq is None else row.last_seq
+    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
+        """Read the branch of a session that this write made."""
+        return next((row for row in self.branches(session) if row.token == token), None)
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Read a branch; the one that a session is on ends at its head."""
+        row = self._tables.branches.get(n)
+        if row is None:
+            return None
+        head = self._tables.heads.get(row.session)
+        last = head.seq if head is not None and head.branch == n else row.last_seq
+        purged = self._tables.sessions[row.session].purged_at is not None
+        return msgspec.structs.replace(row, last_seq=last, purged=purged)
+
+    def branches(self, session: int) -> list[BranchRow]:
+        """Read a session's branches, by number."""
+        return self._branches(lambda row: row.session == session)
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Read the branches that start on this one, oldest first."""
+        return self._branches(lambda row: row.parent == n)
+
+    def _branches(self, wanted: Callable[[BranchRow], bool]) -> list[BranchRow]:
+        found = (self.find_branch(n) for n in sorted(self._tables.branches))
+        return [row for row in found if row is not None and wanted(row)]
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Read ranges, in order."""
@@ -183,20 +214,26 @@ class MemorySnapshot:
         seqs = range(segment.first, (segment.last or 0) + 1)
         return [rows[seq] for seq in seqs if seq in rows]
 
-    def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a history."""
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a branch's history."""
+        path = self.path(branch)
         owners = {segment.branch: segment.session_id for segment in path}
         found: dict[str, tuple[str, MessageRow]] = {}
         for message_id in ids:
-            for branch, seq in self._tables.places.get(message_id, ()):
-                if lies_on(path, branch, seq):
-                    row = self._tables.messages[branch][seq]
-                    found[message_id] = (owners[branch], row)
+            for at, seq in self._tables.places.get(message_id, ()):
+                if lies_on(path, at, seq):
+                    found[message_id] = (owners[at], self._tables.messages[at][seq])
         return found
 
-    def count_of_turn(self, path: Path, turn: TurnRow) -> int:
-        """Count the messages of a turn, which lie on the newest branch behind its start."""
-        rows = self._tables.messages.get(path[-1].branch, {}).values()
+    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        """Look ids up on all branches of a session."""
+        branches = {n for n, row in self._tables.branches.items() if row.session == session}
+        places = sorted({at for id in ids for at in self._tables.places.get(id, ())})
+        return [(n, self._tables.messages[n][seq]) for n, seq in places if n in branches]
+
+    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+        """Count the messages of a turn, which lie behind its start."""
+        rows = self._tables.messages.get(branch, {}).values()
         return sum(row.turn == turn.number and row.seq > turn.first_seq for row in rows)
 
     # ------------------------------------------------------------- turns, drafts, queue, blobs
@@ -224,8 +261,11 @@ class MemorySnapshot:
 
     def usage(self, session: int) -> list[UsageRow]:
         """Read usage by day and model, that of no model first."""
-        rows = self._tables.usage.get(session, {}).values()
-        return sorted(rows, key=lambda row: (row.day, row.model is not None, row.model or ""))
+        return in_order(self._tables.usage.get(session, {}).values())
+
+    def all_usage(self) -> list[UsageRow]:
+        """Read the usage of every session, by day and model."""
+        return in_order(row for rows in self._tables.usage.values() for row in rows.values())
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
@@ -282,19 +322,117 @@ class MemoryTransaction(MemorySnapshot):
 
     # ---------------------------------------------------------------------------- sessions
 
-    def add_session(self, row: SessionRow) -> int:
-        """Store a new session with an empty first branch."""
+    def add_session(self, row: SessionRow, start: Start) -> int:
+        """Store a new session with its first branch."""
         tables = self._tables
         if row.id in tables.by_id:
             raise _taken(f"session id {row.id!r}")
-        n, branch = self._number("session"), self._number("branch")
+        n = self._number("session")
         self._set(tables.sessions, n, msgspec.structs.replace(row, n=n))
         self._set(tables.by_id, row.id, n)
         self._name(None, msgspec.structs.replace(row, n=n))
-        start = BranchRow(session=n, number=1, parent=None, fork_seq=0, last_seq=None)
-        self._set(tables.branches, branch, start)
-        self._set(tables.heads, n, _first_head(n, branch, self._number("activity"), row.created_at))
+        if row.purged_at is None:
+            branch = self.add_branch(n, 1, start, row.created_at)
+            activity = self._number("activity")
+            head = _first_head(n, branch, start.fork_seq, activity, row.created_at)
+            self._set(tables.heads, n, head)
         return n
+
+    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+        """Store a new branch."""
+        n = self._number("branch")
+        row = BranchRow(
+            n=n,
+            session=session,
+            session_id=self._tables.sessions[session].id,
+            purged=False,
+            number=number,
+            parent=start.parent,
+            fork_seq=start.fork_seq,
+            asked_seq=start.asked_seq,
+            last_seq=start.fork_seq,
+            created_at=created_at,
+            reason=start.reason,
+            token=start.token,
+        )
+        self._set(self._tables.branches, n, row)
+        return n
+
+    def end_branch(self, n: int, last_seq: int) -> None:
+        """Note where a branch that is left ends."""
+        row = self._tables.branches[n]
+        self._set(self._tables.branches, n, msgspec.structs.replace(row, last_seq=last_seq))
+
+    def cut_branch(self, n: int, last_seq: int) -> Cut:
+        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        messages = self._tables.messages.get(n, {})
+        gone = [row for seq, row in sorted(messages.items()) if seq > last_seq]
+        blobs = [self._unuse(n, row.seq) for row in gone]
+        for row in gone:
+            self._drop(messages, row.seq)
+            self._forget(row.id, n, row.seq)
+        self.end_branch(n, last_seq)
+        return Cut(len(gone), frozenset().union(*blobs))
+
+    def _forget(self, message_id: str, branch: int, seq: int) -> None:
+        places = self._tables.places
+        left = tuple(at for at in places.get(message_id, ()) if at != (branch, seq))
+        if left:
+            self._set(places, message_id, left)
+        else:
+            self._drop(places, message_id)
+
+    def _unuse(self, branch: int, seq: int) -> frozenset[str]:
+        uses = self._tables.blob_uses
+        gone = [use for use in uses if use[:2] == (branch, seq)]
+        for use in gone:
+            self._drop(uses, use)
+        return frozenset(sha256 for _, _, sha256 in gone)
+
+    def drop_branch(self, n: int) -> None:
+        """Erase a branch without messages."""
+        self._drop(self._tables.branches, n)
+        self._drop(self._tables.messages, n)
+
+    def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
+        """Replace a stored message; give the blobs it needed."""
+        self._set(self._tables.messages[branch], row.seq, row)
+        return self._unuse(branch, row.seq)
+
+    def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
+        """Erase those of these blobs that no message needs."""
+        used = {sha256 for _, _, sha256 in self._tables.blob_uses}
+        gone = [sha256 for sha256 in sorted(blobs) if sha256 not in used]
+        size = sum(len(self._tables.blobs[sha256]) for sha256 in gone)
+        for sha256 in gone:
+            self._drop(self._tables.blobs, sha256)
+        return len(gone), size
+
+    def drop_belongings(self, session: int) -> Belongings:
+        """Erase what a session has."""
+        tables = self._tables
+        turns = len(tables.turns.get(session, {}))
+        queued = len(tables.queue.get(session, {}))
+        drafts = [key for key in tables.drafts if key[0] == session]
+        records = sum(len(tables.drafts[key]) for key in drafts)
+        for key in drafts:
+            self._drop(tables.drafts, key)
+        for ledger in [key for key in tables.tools if key[0] == session]:
+            self._drop(tables.tools, ledger)
+        self._drop(tables.heads, session)
+        self._drop(tables.turns, session)
+        self._drop(tables.queue, session)
+        self._drop(tables.usage, session)
+        return Belongings(turns, records, queued)
+
+    def drop_session(self, n: int) -> None:
+        """Erase a session's identity."""
+        old = self._tables.sessions[n]
+        self._drop(self._tables.sessions, n)
+        self._drop(self._tables.by_id, old.id)
+        key = _live_key(old)
+        if key is not None:
+            self._drop(self._tables.by_key, key)
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity."""
@@ -502,6 +640,11 @@ class MemoryBackend(Backend):
 
     # ----------------------------------------------------------------------------- whole store
 
+    def scrub(self) -> tuple[str, ...]:
+        """Return: nothing is left of what was erased."""
+        self._refuse_write()
+        return ()
+
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged."""
         with self._lock:
@@ -520,15 +663,19 @@ class MemoryBackend(Backend):
         """Count what is there."""
         with self._lock:
             self._refuse_closed()
-            heads = self.tables.heads.values()
+            tables, snapshot = self.tables, MemorySnapshot(self.tables, self._clock)
             return Stats(
-                sessions=len(self.tables.sessions),
-                messages=sum(head.seq for head in heads),
-                turns=sum(head.turns for head in heads),
-                open_turns=sum(head.open_turn is not None for head in heads),
-                blobs=len(self.tables.blobs),
-                blob_bytes=sum(len(data) for data in self.tables.blobs.values()),
+                sessions=sum(row.purged_at is None for row in tables.sessions.values()),
+                trashed=sum(row.trashed_at is not None for row in tables.sessions.values()),
+                branches=len(tables.branches),
+                messages=sum(map(len, tables.messages.values())),
+                turns=sum(head.turns for head in tables.heads.values()),
+                open_turns=sum(head.open_turn is not None for head in tables.heads.values()),
+                blobs=len(tables.blobs),
+                blob_bytes=sum(len(data) for data in tables.blobs.values()),
                 file_bytes=0,
+                growth=_growth(tables, snapshot),
+                days=sum_by_day(_spent(snapshot)),
             )
 
     def health(self) -> list[Check]:
@@ -555,12 +702,12 @@ class MemoryBackend(Backend):
 # ------------------------------------------------------------------------------- rows and values
 
 
-def _first_head(n: int, branch: int, activity: int, created_at: int) -> HeadRow:
+def _first_head(n: int, branch: int, seq: int, activity: int, created_at: int) -> HeadRow:
     return HeadRow(
         session=n,
         branch=branch,
         branch_no=1,
-        seq=0,
+        seq=seq,
         turns=0,
         open_turn=None,
         updated_at=created_at,
@@ -569,8 +716,25 @@ def _first_head(n: int, branch: int, activity: int, created_at: int) -> HeadRow:
         cost=0,
         preview=None,
         preview_rank=0,
+        preview_seq=0,
         queued=0,
     )
+
+
+def _growth(tables: Tables, snapshot: MemorySnapshot) -> tuple[Growth, ...]:
+    """Count by day what the sessions hold that were begun then."""
+    days: dict[int, tuple[int, int]] = {}
+    for n in tables.heads:
+        held = sum(row.last_seq - row.fork_seq for row in snapshot.branches(n))
+        day = tables.sessions[n].created_at // 86_400_000_000
+        sessions, messages = days.get(day, (0, 0))
+        days[day] = (sessions + 1, messages + held)
+    return tuple(Growth(to_day(day), *counts) for day, counts in sorted(days.items()))
+
+
+def _spent(snapshot: MemorySnapshot) -> list[tuple[int, str | None, Usage, int]]:
+    rows = snapshot.all_usage()
+    return [(row.day, row.model, row.usage, row.cost) for row in rows]
 
 
 def _by_number(rows: dict[int, V]) -> list[V]:
@@ -600,8 +764,10 @@ def _no_file(what: str, to: str) -> Invalid:
 
 
 def _damage(tables: Tables, snapshot: MemorySnapshot) -> Iterator[Damage]:
-    for n, branch in sorted(tables.branches.items()):
-        yield from _damage_of_branch(tables, n, branch, snapshot.last_seq(branch))
+    for n in sorted(tables.branches):
+        branch = snapshot.find_branch(n)
+        if branch is not None:
+            yield from _damage_of_branch(tables, branch)
     for sha256, data in tables.blobs.items():
         if codec.digest(data) != sha256:
             yield Damage(what=f"blob {sha256} does not fit its hash")
@@ -611,9 +777,9 @@ def _damage(tables: Tables, snapshot: MemorySnapshot) -> Iterator[Damage]:
             yield Damage(what=f"blob {sha256} is missing", session_id=owner, seq=seq)
 
 
-def _damage_of_branch(tables: Tables, n: int, branch: BranchRow, last: int) -> Iterator[Damage]:
-    owner, rows = tables.sessions[branch.session].id, tables.messages.get(n, {})
-    for seq in range(branch.fork_seq + 1, last + 1):
+def _damage_of_branch(tables: Tables, branch: BranchRow) -> Iterator[Damage]:
+    owner, rows = branch.session_id, tables.messages.get(branch.n, {})
+    for seq in range(branch.fork_seq + 1, branch.last_seq + 1):
         row = rows.get(seq)
         if row is None:
             yield Damage(what=f"message {seq} is missing", session_id=owner, seq=seq)

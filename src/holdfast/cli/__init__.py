@@ -1,4 +1,4 @@
-"""The command `holdfast`: look at a store, and put things into it, from a shell.
+"""The command `holdfast`: the library's verbs, by the same names, from a shell.
 
 Each subcommand is a module of its own, imported when it is called; the packages that draw are
 imported when there is a terminal to draw on. What people read goes through `screen`, which makes
@@ -8,10 +8,10 @@ through `machine`. Reading commands open the store for reading only and create n
 Exit codes, the same for all of them:
 
 * 0: done
-* 1: the command found a problem (`doctor`, `prove`)
+* 1: the command found a problem (`doctor`, `prove`, `export`, `import`), or was told no (`purge`)
 * 2: it was called in a way that makes no sense
-* 3: there is no such session or store, or several go by that name
-* 4: somebody else was there: the session is busy, the id is taken
+* 3: there is no such session, message or store, or several go by that name
+* 4: somebody else was there: the session is busy, the id or key is taken
 * 5: the store, or the place it lies in, gives trouble
 * 130: interrupted by Ctrl-C; 141: nobody reads the output any more
 """

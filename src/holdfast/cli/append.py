@@ -8,14 +8,15 @@ be taken back: then the command asks which.
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 import click
 
 import holdfast
-from holdfast.cli.command import command
+from holdfast.cli import given
+from holdfast.cli.command import REF, command
 from holdfast.cli.machine import print_document
+from holdfast.cli.naming import known
 from holdfast.cli.opening import open_to_write, require
 from holdfast.cli.screen import screen
 from holdfast.errors import AmbiguousRef, SessionNotFound
@@ -31,7 +32,7 @@ _ROLES: Final = ("user", "assistant", "system")
     'holdfast append support-42 "Paid." --id invoice-7   # stored once, however often it is run',
     "holdfast append --no-create support-42 - < notes.txt",
 )
-@click.argument("name", metavar="KEY-OR-REF")
+@click.argument("name", metavar="KEY-OR-REF", type=REF)
 @click.argument("text", required=False)
 @click.option("--role", type=click.Choice(_ROLES), default="user", show_default=True)
 @click.option(
@@ -57,7 +58,7 @@ def append(
     TEXT is read from standard input when it is left out or "-"; one newline at its end is dropped.
     The message is on disk when the command returns. It prints where: the branch and the number.
     """
-    message = _message(role, _read_text(text), message_id)
+    message = _message(role, given.text(text), message_id)
     if create is False:
         require(store)
     with open_to_write(store) as opened:
@@ -78,37 +79,11 @@ def append(
 
 
 def _say(session: holdfast.Session, head: Head, *, created: bool) -> None:
-    known = session.id if session.key is None else f"{session.key} ({session.id})"
     screen().line(
         f"{'new session' if created else 'session'} ",
-        (known, "cyan"),
+        (known(session), "cyan"),
         f": branch {head.branch}, seq {head.seq}",
     )
-
-
-def _read_text(argument: str | None) -> str:
-    if argument is None or argument == "-":
-        data = _read_input().removesuffix(b"\n")
-    else:
-        data = argument.encode("utf-8", "surrogateescape")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(
-            f"The text is not UTF-8 (byte {error.start + 1}); nothing was stored. "
-            "Convert it first: iconv -f LATIN1 -t UTF-8"
-        ) from error
-    if not text:
-        raise click.UsageError("There is no text; nothing was stored.")
-    return text
-
-
-def _read_input() -> bytes:
-    if sys.stdin is None:  # It was closed before the program began.
-        return b""
-    if sys.stdin.isatty():
-        sys.stderr.write("Type the message, then Ctrl-D on a line of its own.\n")
-    return sys.stdin.buffer.read()
 
 
 def _message(role: str, text: str, message_id: str | None) -> Message:

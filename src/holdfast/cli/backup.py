@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.command import command
+from holdfast.cli.command import FILE, command
 from holdfast.cli.machine import print_document
 from holdfast.cli.opening import open_to_read
 from holdfast.cli.screen import screen
@@ -15,7 +15,7 @@ from holdfast.cli.wording import count, size
     "holdfast backup backup.db",
     "holdfast backup --json backup-$(date +%F).db",
 )
-@click.argument("to")
+@click.argument("to", type=FILE)
 def backup(*, to: str, store: str | None, as_json: bool) -> None:
     """Copy a store while it is in use, and verify the copy.
 

@@ -1,14 +1,62 @@
-"""What all subcommands have in common: `--store`, `--json`, and examples in their help."""
+"""What all subcommands have in common: `--store`, `--json`, and examples in their help.
+
+A parameter called `ref` or `refs` names a session: the shell completes it.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_REF: Final = "REF is a session's id, the first characters of it, its key or its title."
 _WHERE: Final = "Path or URL of the store (default: $HOLDFAST_URL, else your own store)."
+
+
+class Ref(click.types.StringParamType):
+    """What a session goes by: its id, the first characters of it, its key or its title."""
+
+    def __init__(self, *, living: bool = True, trashed: bool = False) -> None:
+        """Say whether it names what is there, what is in the trash, or both."""
+        self._trashed = [side for side, wanted in ((True, trashed), (False, living)) if wanted]
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002 - click's own
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """Offer sessions."""
+        from holdfast.cli import completing
+
+        return completing.sessions(ctx, incomplete, self._trashed)
+
+
+class FileName(click.types.StringParamType):
+    """The name of a file, there or not."""
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's own
+        param: click.Parameter,  # noqa: ARG002 - as above
+        incomplete: str,
+    ) -> list[CompletionItem[str]]:
+        """Let the shell offer files."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+REF: Final = Ref()
+ANY_REF: Final = Ref(trashed=True)
+TRASHED_REF: Final = Ref(living=False, trashed=True)
+FILE: Final = FileName()
 
 
 class Command(click.Command):
@@ -19,7 +67,12 @@ class Command(click.Command):
         fields.setdefault("context_settings", CONTEXT)
         super().__init__(*args, **fields)
         self.examples = tuple(examples)
-        self.params.append(click.Option(["--store"], metavar="URL", help=_WHERE))
+        for param in self.params:
+            if param.name in {"ref", "refs"} and param.type is click.STRING:
+                param.type = REF
+        if any(isinstance(param.type, Ref) for param in self.params):
+            self.help = _explained(self.help or "")
+        self.params.append(click.Option(["--store"], type=FILE, metavar="URL", help=_WHERE))
         self.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for programs.")
         )
@@ -30,6 +83,11 @@ class Command(click.Command):
             for example in self.examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
         super().format_epilog(ctx, formatter)
+
+
+def _explained(text: str) -> str:
+    """Say in a help what a REF is, unless it does."""
+    return text if "REF is" in text else f"{inspect.cleandoc(text)}\n\n{_REF}"
 
 
 def command(*examples: str) -> Callable[[Callable[..., object]], Command]:

@@ -1,7 +1,8 @@
 """How a conversation looks: turns, messages, and the tools with what became of them.
 
 A tool call is shown where it was asked for, with its outcome from the ledger of its turn: what the
-store knows, not what the texts suggest.
+store knows, not what the texts suggest. Calls, results and thinking are folded to a line each, so
+that what was said stands out; a `Look` unfolds them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.cli.machine import to_ascii
 from holdfast.cli.screen import Screen, Span
-from holdfast.cli.wording import count, duration, moment, size
+from holdfast.cli.wording import count, duration, moment, short, size, words
 from holdfast.records import (
     JSON,
     File,
@@ -46,7 +47,19 @@ _STATES: Final[Mapping[str, str]] = {
     "failed": "red",
     "interrupted": "bold yellow",
 }
-_ROLES: Final[Mapping[str, str]] = {"user": "bold blue", "assistant": "bold green"}
+_ROLES: Final[Mapping[str, str]] = {
+    "user": "bold blue",
+    "assistant": "bold green",
+    "summary": "bold magenta",
+}
+
+
+class Look(NamedTuple):
+    """What is unfolded, and which message to point at."""
+
+    tools: bool = False
+    thinking: bool = False
+    at: int | None = None
 
 
 def ledger(turns: Iterable[TurnInfo]) -> Ledger:
@@ -55,26 +68,51 @@ def ledger(turns: Iterable[TurnInfo]) -> Ledger:
 
 
 class Conversation:
-    """Prints messages under the turns they belong to; a turn without any has its heading too."""
+    """Prints messages under the turns they belong to; a turn without any has its heading too.
 
-    def __init__(self, out: Screen, turns: Sequence[TurnInfo], *, abandoned: bool) -> None:
+    `marks` are lines to print behind a message, by its seq: where the history came from elsewhere.
+    """
+
+    def __init__(
+        self,
+        out: Screen,
+        turns: Sequence[TurnInfo],
+        *,
+        session: str,
+        abandoned: bool,
+        look: Look = Look(),  # noqa: B008 - it cannot be changed
+        marks: Mapping[int, Sequence[str]] | None = None,
+    ) -> None:
         """Print to `out`; `abandoned` says that nobody holds the open turn any more."""
         self._out = out
         self._turns = list(turns)
+        self._session = session
         self._abandoned = abandoned
-        self._outcomes = ledger(turns)
+        self._marks = dict(marks or {})
+        self._messages = Messages(out, ledger(turns), look)
 
-    def draw(self, messages: Sequence[Message]) -> None:
-        """Print these messages, the newest of the session."""
-        waiting = deque(self._from_the_first_of(messages))
+    def draw(
+        self, messages: Sequence[Message], *, empty_turns: bool = True, ended: bool = True
+    ) -> None:
+        """Print these messages, under the headings of turns.
+
+        With `empty_turns` those that have no message get one too. `ended` says that these are the
+        newest: then the open turn is shown in any case.
+        """
+        waiting = deque(self._from_the_first_of(messages) if empty_turns else self._turns)
         current: str | None = None
+        self._draw_marks(0 if messages and messages[0].seq == 1 else None)
         for message in messages:
             if message.turn_id != current:
                 current = message.turn_id
-                self._draw_change(current, waiting)
-            draw_message(self._out, message, self._outcomes)
-        for turn in waiting:
-            self._draw_turn(turn)
+                self._messages.end_fold()
+                self._draw_change(current, waiting, empty_turns=empty_turns)
+            self._messages.draw(message)
+            self._draw_marks(message.seq)
+        self._messages.end_fold()
+        for turn in waiting if ended else ():
+            if empty_turns or turn.state == "open":
+                self._draw_turn(turn)
 
     def _from_the_first_of(self, messages: Sequence[Message]) -> list[TurnInfo]:
         """Leave out the turns that ended before the first message that is shown."""
@@ -84,16 +122,32 @@ class Conversation:
         places = (n for n, turn in enumerate(self._turns) if turn.id in shown)
         return self._turns[next(places, len(self._turns)) :]
 
-    def _draw_change(self, turn_id: str | None, waiting: deque[TurnInfo]) -> None:
+    def _draw_marks(self, seq: int | None) -> None:
+        for mark in () if seq is None else self._marks.get(seq, ()):
+            self._messages.end_fold()
+            self._out.line((f"══ {mark} ══", "magenta"))
+            self._out.line()
+
+    def _draw_change(
+        self, turn_id: str | None, waiting: deque[TurnInfo], *, empty_turns: bool
+    ) -> None:
         """Print the heading of the turn that begins here, and of empty ones before it."""
         if any(turn.id == turn_id for turn in waiting):
             while (turn := waiting.popleft()).id != turn_id:
-                self._draw_turn(turn)
+                if empty_turns:
+                    self._draw_turn(turn)
             self._draw_turn(turn)
             return
-        name = "outside of a turn" if turn_id is None else f"turn {_number(turn_id)}, continued"
-        self._out.line((f"── {name} ──", "dim"))
+        self._out.line((f"── {self._turn_elsewhere(turn_id)} ──", "dim"))
         self._out.line()
+
+    def _turn_elsewhere(self, turn_id: str | None) -> str:
+        if turn_id is None:
+            return "outside of a turn"
+        owner, _, number = turn_id.rpartition(".")
+        if owner == self._session:
+            return f"turn {number}, continued"
+        return f"turn {number} of {short(owner)}"
 
     def _draw_turn(self, turn: TurnInfo) -> None:
         facts = [moment(turn.started_at)]
@@ -102,7 +156,7 @@ class Conversation:
         facts += [fact for fact in (turn.model, turn.run_id and f"run {turn.run_id}") if fact]
         facts += spent(turn.usage, turn.cost)
         self._out.line(
-            (f"── turn {_number(turn.id)} ", "dim"),
+            (f"── turn {turn.id.rpartition('.')[2]} ", "dim"),
             self._state(turn),
             (f" · {' · '.join(facts)} ──", "dim"),
         )
@@ -116,10 +170,6 @@ class Conversation:
         return turn.state, _STATES[turn.state]
 
 
-def _number(turn_id: str) -> str:
-    return turn_id.rpartition(".")[2]
-
-
 def spent(usage: Usage, cost: Decimal) -> list[str]:
     """Say what was used and what it cost, if anything."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
@@ -129,57 +179,138 @@ def spent(usage: Usage, cost: Decimal) -> list[str]:
 # ------------------------------------------------------------------------------------- messages
 
 
-def draw_message(out: Screen, message: Message, outcomes: Ledger) -> None:
-    """Print one message."""
-    out.line(*_heading(message))
-    if message.status == "damaged":
-        out.line(("  This message cannot be read. Its bytes are kept:", "red"))
-    for part in message.parts:
-        _draw_part(out, part, message, outcomes)
-    if message.metadata:
-        out.line((f"  metadata {_json(message.metadata)}", "dim"))
-    out.line()
+class Messages:
+    """Prints messages one after the other. Folded tool results stand close together."""
+
+    def __init__(self, out: Screen, outcomes: Ledger, look: Look = Look()) -> None:  # noqa: B008 - as above
+        """Print to `out`."""
+        self._out = out
+        self._outcomes = outcomes
+        self._look = look
+        self._names: dict[str, str] = {}
+        self._seqs: dict[str, int | None] = {}
+        self._folded = False
+
+    def draw(self, message: Message) -> None:
+        """Print one message."""
+        self._seqs[message.id] = message.seq
+        self._names |= {call.id: call.name for call in message.tool_calls}
+        if self._can_fold(message):
+            self._draw_folded(message)
+            return
+        self.end_fold()
+        self._out.line(*self._heading(message))
+        if message.status == "damaged":
+            self._out.line(("  This message cannot be read. Its bytes are kept:", "red"))
+        elif message.status == "erased":
+            self._out.line(("  This message was erased for good.", "dim"))
+        for part in message.parts:
+            self._draw_part(part, message)
+        if message.metadata:
+            self._out.line((f"  metadata {_json(message.metadata)}", "dim"))
+        self._out.line()
+
+    def end_fold(self) -> None:
+        """Leave a line free behind folded results, if there were any."""
+        if self._folded:
+            self._folded = False
+            self._out.line()
+
+    def _heading(self, message: Message) -> list[Span]:
+        spans: list[Span] = [self._pointer(message), (f"#{message.seq} ", "dim")]
+        if message.status == "damaged":
+            return [*spans, ("DAMAGED", "bold red")]
+        spans.append((message.role, _ROLES.get(message.role, "bold")))
+        facts = [message.name, message.model, message.created_at and moment(message.created_at)]
+        if message.role == "summary":
+            facts.insert(0, self._stands_for(message))
+        if message.provenance is not None:
+            facts.append(f"from {message.provenance.source}")
+        spans += [(f" · {fact}", "dim") for fact in facts if fact]
+        if message.status == "partial":
+            spans.append((" · PARTIAL: it broke off", "bold yellow"))
+        if message.status == "erased":
+            spans.append((" · ERASED", "bold red"))
+        return spans
+
+    def _pointer(self, message: Message) -> Span:
+        return ("▶ " if self._look.at == message.seq else ""), "bold yellow"
+
+    def _stands_for(self, summary: Message) -> str:
+        if summary.covers is None:
+            return "stands for what is before it"
+        seq = self._seqs.get(summary.covers)
+        return f"stands for {f'1 to {seq}' if seq else f'all up to {summary.covers}'}"
+
+    def _draw_part(self, part: Part, message: Message) -> None:
+        out = self._out
+        if isinstance(part, Text):
+            out.markdown(part.text)
+        elif isinstance(part, Thinking):
+            self._draw_thinking(part)
+        elif isinstance(part, ToolCall):
+            self._draw_call(part, self._outcomes.get((message.turn_id, part.id)))
+        elif isinstance(part, ToolResult):
+            _draw_result(out, part)
+        elif isinstance(part, File):
+            out.line("  ", *_file(part))
+        elif message.status == "damaged" and isinstance(part.data, str):
+            out.body(part.data, style="red")
+        else:
+            out.line("  ", *_raw(part))
+
+    def _draw_thinking(self, part: Thinking) -> None:
+        if not self._look.thinking:
+            self._out.brief(("  thinking  ", "dim italic"), (words(part.text), "dim"))
+            return
+        self._out.line(("  thinking:", "dim italic"))
+        self._out.body(part.text, indent=4, style="dim")
+
+    def _draw_call(self, call: ToolCall, record: ToolRecord | None) -> None:
+        arguments = call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
+        given = "" if call.arguments is None else arguments
+        spans: list[Span] = [("  → ", "dim"), (call.name, "bold")]
+        outcome: list[Span] = [] if record is None else ["  ", _OUTCOMES[record.outcome]]
+        if self._look.tools:
+            self._out.line(*spans, f"({given})", *outcome, (f"  {call.id}", "dim"))
+        else:
+            self._out.brief(*spans, *outcome, (f"  {words(given)}", "dim"))
+
+    # ------------------------------------------------------------------------------ folding
+
+    def _can_fold(self, message: Message) -> bool:
+        return (
+            not self._look.tools
+            and message.role == "tool"
+            and message.status == "complete"
+            and not message.metadata
+            and bool(message.parts)
+            and all(isinstance(part, ToolResult) for part in message.parts)
+        )
+
+    def _draw_folded(self, message: Message) -> None:
+        self._folded = True
+        for result in message.tool_results:
+            name = result.name or self._names.get(result.call_id) or result.call_id
+            failed: list[Span] = [("failed  ", "red")] if result.error else []
+            self._out.brief(
+                self._pointer(message),
+                (f"#{message.seq} ← ", "dim"),
+                f"{name}  ",
+                *failed,
+                (_extent(result), "dim"),
+                (words(result.text), "dim"),
+            )
 
 
-def _heading(message: Message) -> list[Span]:
-    spans: list[Span] = [(f"#{message.seq} ", "dim")]
-    if message.status == "damaged":
-        return [*spans, ("DAMAGED", "bold red")]
-    spans.append((message.role, _ROLES.get(message.role, "bold")))
-    facts = [message.name, message.model, message.created_at and moment(message.created_at)]
-    if message.provenance is not None:
-        facts.append(f"from {message.provenance.source}")
-    spans += [(f" · {fact}", "dim") for fact in facts if fact]
-    if message.status == "partial":
-        spans.append((" · PARTIAL: it broke off", "bold yellow"))
-    return spans
-
-
-def _draw_part(out: Screen, part: Part, message: Message, outcomes: Ledger) -> None:
-    if isinstance(part, Text):
-        out.body(part.text)
-    elif isinstance(part, Thinking):
-        out.line(("  thinking:", "dim italic"))
-        out.body(part.text, indent=4, style="dim")
-    elif isinstance(part, ToolCall):
-        out.line(*_call(part, outcomes.get((message.turn_id, part.id))))
-    elif isinstance(part, ToolResult):
-        _draw_result(out, part)
-    elif isinstance(part, File):
-        out.line("  ", *_file(part))
-    elif message.status == "damaged" and isinstance(part.data, str):
-        out.body(part.data, style="red")
-    else:
-        out.line("  ", *_raw(part))
-
-
-def _call(call: ToolCall, record: ToolRecord | None) -> list[Span]:
-    arguments = call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
-    given = "" if call.arguments is None else arguments
-    spans: list[Span] = [("  → ", "dim"), (call.name, "bold"), f"({given})"]
-    if record is not None:
-        spans += [("  ", ""), _OUTCOMES[record.outcome]]
-    return [*spans, (f"  {call.id}", "dim")]
+def _extent(result: ToolResult) -> str:
+    """Say how much there is of an answer that is more than a line."""
+    parts = () if isinstance(result.content, str) else result.content
+    files = sum(not isinstance(part, Text) for part in parts)
+    lines = result.text.count("\n") + 1
+    facts = [count(lines, "line")] if lines > 1 else []
+    facts += [count(files, "attachment")] if files else []
+    return f"({', '.join(facts)})  " if facts else ""
 
 
 def _draw_result(out: Screen, result: ToolResult) -> None:
@@ -210,9 +341,11 @@ def _json(value: JSON) -> str:
 
 def one_line(message: Message) -> str:
     """Say what a message is about in a few words."""
-    words = " ".join(message.text.split())
-    if words:
-        return words
+    if message.status == "erased":
+        return "erased"
+    said = words(message.text)
+    if said:
+        return said
     if message.tool_calls:
         return f"calls {', '.join(call.name for call in message.tool_calls)}"
     return count(len(message.parts), "part")

@@ -1,7 +1,8 @@
 """`holdfast doctor`: what is wrong with a store, if anything.
 
-It only looks. Each finding is a `Check`: a name, what was found, whether that is well, and if not,
-what helps. One section that fails is itself a finding, and the others are still looked at.
+Each finding is a `Check`: a name, what was found, whether that is well, and if not, what helps. One
+section that fails is itself a finding, and the others are still looked at. Looking changes nothing;
+with `--fix`, `mending` does what is safe, and then everything is looked at again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+import click
 import msgspec
 
 import holdfast
 from holdfast.backends.base import Check, Listing, SessionRow, Snapshot, TurnRow, Unreadable
 from holdfast.cli.command import command
 from holdfast.cli.machine import print_document
+from holdfast.cli.mending import Fix, mend
 from holdfast.cli.opening import NoStoreYet, open_to_read
 from holdfast.cli.problems import FOUND_A_PROBLEM, hint_for, what_happened
 from holdfast.cli.screen import Screen, screen
@@ -29,34 +32,44 @@ from holdfast.verbs.turns import is_abandoned
 _PAGE: Final = 500
 _MOST_SHOWN: Final = 20
 _SALVAGE: Final = (
-    "restore a backup, or copy all that can be read into a new store: "
-    "python -c \"import holdfast; holdfast.open('THIS.db', readonly=True).salvage('NEW.db')\""
+    "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
 )
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found."""
+    """All that was found, and what was done about it."""
 
     ok: bool
     store: str | None = None
+    fixed: list[Fix] = []
     checks: list[Check]
     stats: Stats | None = None
+    damaged: bool = False
     damage: list[Damage] = []
 
 
 @command(
     "holdfast doctor",
     "holdfast doctor --json",
+    "holdfast doctor --fix",
     "holdfast doctor --store backup.db",
 )
-def doctor(*, store: str | None, as_json: bool) -> int:
+@click.option("--fix", is_flag=True, help="Do what is safe about what is wrong.")
+def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
     """Look for anything wrong with a store.
 
     Tells how the store and its engine are set up, which turns are open and whether their holders
     are alive, and reads every row to find damage. It changes nothing. Exit code 1 if something is
     wrong; each such line has a hint.
+
+    With --fix it closes turns that a crash left open, keeping all of them, and takes from others
+    the permission to read the files. What it can read of a damaged store it copies into a new one
+    beside it: the damaged file is never changed, and switching to the new one is left to you.
     """
     finding = examine(store)
+    if fix and not finding.ok:
+        fixed = mend(store, damaged=finding.damaged)
+        finding = msgspec.structs.replace(examine(store), fixed=fixed)
     if as_json:
         print_document(finding)
     else:
@@ -71,7 +84,8 @@ def examine(store: str | None) -> Finding:
     except NoStoreYet as none:
         return Finding(ok=True, checks=[Check("store", str(none))])
     except HoldfastError as error:
-        return Finding(ok=False, checks=[_failed("store", error)])
+        damaged = isinstance(error, Damaged)
+        return Finding(ok=False, damaged=damaged, checks=[_failed("store", error)])
     with opened:
         return _examine(opened)
 
@@ -80,6 +94,7 @@ def _examine(opened: holdfast.Store) -> Finding:
     checks: list[Check] = []
     stats: list[Stats] = []
     damage: list[Damage] = []
+    damaged = False
     sections: tuple[tuple[str, Callable[[], Iterator[Check]]], ...] = (
         ("setup", lambda: iter(opened.backend.health())),
         ("contents", partial(_contents, opened, stats)),
@@ -91,11 +106,13 @@ def _examine(opened: holdfast.Store) -> Finding:
             checks.extend(look())
         except HoldfastError as error:
             checks.append(_failed(name, error))
+            damaged = damaged or isinstance(error, Damaged)
     return Finding(
         ok=all(check.ok for check in checks),
         store=opened.url,
         checks=checks,
         stats=stats[0] if stats else None,
+        damaged=damaged or bool(damage),
         damage=damage,
     )
 
@@ -125,13 +142,14 @@ def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
     if stats and not stats[0].open_turns:
         yield Check("open turns", "none")
         return
-    before: int | None = None
-    while True:
-        found, before = opened.backend.read(partial(_open_turns, before=before))
-        for one in found:
-            yield _turn_check(one)
-        if before is None:
-            return
+    for listing in (Listing(), Listing(trashed=True)):
+        before: int | None = None
+        while True:
+            query = partial(_open_turns, listing=listing, before=before)
+            found, before = opened.backend.read(query)
+            yield from map(_turn_check, found)
+            if before is None:
+                break
 
 
 class _Open(msgspec.Struct, frozen=True):
@@ -143,9 +161,11 @@ class _Open(msgspec.Struct, frozen=True):
     abandoned: bool
 
 
-def _open_turns(snapshot: Snapshot, *, before: int | None) -> tuple[list[_Open], int | None]:
+def _open_turns(
+    snapshot: Snapshot, *, listing: Listing, before: int | None
+) -> tuple[list[_Open], int | None]:
     """Find the open turns among a page of sessions, and where the next page begins."""
-    page = snapshot.list_sessions(Listing(), before=before, limit=_PAGE)
+    page = snapshot.list_sessions(listing, before=before, limit=_PAGE)
     readable = [item for item in page if not isinstance(item, Unreadable)]
     found = [
         _look_up(snapshot, row, head.open_turn)
@@ -202,6 +222,7 @@ def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
 
 
 def _draw(out: Screen, finding: Finding) -> None:
+    _draw_fixed(out, finding.fixed)
     said: str | None = None
     for check in finding.checks:
         mark = (" ok  ", "green") if check.ok else ("WRONG", "bold red")
@@ -218,6 +239,16 @@ def _draw(out: Screen, finding: Finding) -> None:
     out.line(
         (f"{count(wrong, 'problem')} found", "bold red") if wrong else ("All is well", "green")
     )
+
+
+def _draw_fixed(out: Screen, fixed: list[Fix]) -> None:
+    for one in fixed:
+        mark = ("FIXED", "bold green") if one.ok else ("NOT FIXED", "bold red")
+        out.line(mark, "  ", one.what)
+        for hint in one.next:
+            out.line("         ", hint)
+    if fixed:
+        out.line()
 
 
 def _where(damage: Damage) -> str:

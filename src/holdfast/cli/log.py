@@ -13,13 +13,13 @@ import msgspec
 import holdfast
 from holdfast.backends.base import Listing, Snapshot, Unreadable
 from holdfast.cli.command import command
-from holdfast.cli.conversation import draw_message, one_line
+from holdfast.cli.conversation import Look, Messages, one_line
 from holdfast.cli.machine import print_line
 from holdfast.cli.opening import open_to_read
 from holdfast.cli.screen import Screen, screen
-from holdfast.cli.wording import moment
+from holdfast.cli.wording import moment, moved
 from holdfast.errors import NotFound
-from holdfast.records import Activity, Head, Message
+from holdfast.records import Activity, BranchChanged, Head, Message
 
 T = TypeVar("T")
 
@@ -44,18 +44,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("ref", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on, until Ctrl-C.")
 @click.option("--limit", "-n", default=10, type=click.IntRange(min=0), show_default=True)
-def log(*, ref: str | None, follow: bool, limit: int, store: str | None, as_json: bool) -> None:
+@click.option("--tools", is_flag=True, help="Unfold tool calls and their results.")
+def log(
+    *,
+    ref: str | None,
+    follow: bool,
+    limit: int,
+    tools: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
     """Print the newest messages, and with -f those to come.
 
     With REF the messages of that session; without, one line for each session that was written to.
-    --json prints one JSON document per line.
+    When a session went to another branch (by undo, rewind and the like) that is said, and what it
+    has there follows. --json prints one JSON document per line.
     """
     with open_to_read(store) as opened:
         if ref is None:
             _print_all(_activity(opened, limit, follow=follow), _activity_printer(as_json=as_json))
         else:
             messages = _messages(opened.get(ref), limit, follow=follow)
-            _print_all(messages, _message_printer(as_json=as_json))
+            _print_all(messages, _message_printer(tools=tools, as_json=as_json))
 
 
 def _print_all(items: Iterator[T], show: Callable[[T], None]) -> None:
@@ -68,10 +78,14 @@ def _print_all(items: Iterator[T], show: Callable[[T], None]) -> None:
 # ---------------------------------------------------------------------------------- what to print
 
 
-def _messages(session: holdfast.Session, limit: int, *, follow: bool) -> Iterator[Message]:
+def _messages(
+    session: holdfast.Session, limit: int, *, follow: bool
+) -> Iterator[Message | BranchChanged]:
     """Give the newest messages and then, without a gap, those that follow."""
     head = session.head()
-    newest = session.messages(after=max(0, head.seq - limit), before=head.seq + 1)
+    newest = session.messages(
+        after=max(0, head.seq - limit), before=head.seq + 1, branch=head.branch
+    )
     yield from newest
     if follow:
         yield from session.follow(after=head)
@@ -123,11 +137,29 @@ def _event(opened: holdfast.Store, activity: Activity) -> Iterator[Event]:
 # ----------------------------------------------------------------------------------- how to print
 
 
-def _message_printer(*, as_json: bool) -> Callable[[Message], None]:
+def _message_printer(*, tools: bool, as_json: bool) -> Callable[[Message | BranchChanged], None]:
     if as_json:
         return print_line
     out = screen()
-    return lambda message: draw_message(out, message, {})
+    messages = Messages(out, {}, Look(tools=tools))
+
+    def show(item: Message | BranchChanged) -> None:
+        if isinstance(item, BranchChanged):
+            messages.end_fold()
+            _draw_change(out, item)
+        else:
+            messages.draw(item)
+
+    return show
+
+
+def _draw_change(out: Screen, change: BranchChanged) -> None:
+    """Say what became of what was printed; what is on the new branch comes behind this."""
+    said = moved(change.reason, change.kept)
+    if change.reason == "redo":
+        said = f"what came behind {change.kept} is back (redo)"
+    out.line((f"══ {said} ══", "magenta"))
+    out.line()
 
 
 def _activity_printer(*, as_json: bool) -> Callable[[Event], None]:

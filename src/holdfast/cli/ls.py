@@ -1,27 +1,49 @@
-"""`holdfast ls`: which sessions there are."""
+"""`holdfast ls`: which sessions there are.
+
+The pinned ones come first, then the others, each newest first. Both lists are read a page at a
+time, so a store of ten thousand sessions is listed as fast as one of fifty. Archived sessions are
+left out unless they are asked for, and trashed ones are a list of their own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import click
 
 import holdfast
 from holdfast.cli.command import command
+from holdfast.cli.given import DIRECTORY
 from holdfast.cli.machine import print_document
 from holdfast.cli.opening import NoStoreYet, open_to_read
 from holdfast.cli.problems import complain
 from holdfast.cli.screen import Column, Screen, Span, screen
-from holdfast.cli.wording import ago, count
-from holdfast.records import Page, SessionInfo
+from holdfast.cli.wording import ago, amount, count, money, short
+from holdfast.records import SessionInfo
 
-_SHORT_ID = 8
-_COLUMNS = (
-    Column("ID", whole=True),
-    Column("KEY"),
-    Column("STATE", whole=True),
-    Column("ACTIVE", extra=True, whole=True),
-    Column("MESSAGES", extra=True, right=True, whole=True),
-    Column("TITLE"),
-)
+_PAGE: Final = 500
+_MANY: Final = 100
+
+
+class Wanted(NamedTuple):
+    """Which sessions to list."""
+
+    text: str | None = None
+    scope: str | None = None
+    agent: str | None = None
+    cwd: str | None = None
+    pinned: bool | None = None
+    archived: bool | None = None
+    trashed: bool = False
+
+
+class _Shown(NamedTuple):
+    """A column, and what it shows of a session."""
+
+    column: Column
+    cell: Callable[[SessionInfo, Screen], Span]
+    always: bool = False  # else it is left out when it would be empty
 
 
 @command(
@@ -29,15 +51,25 @@ _COLUMNS = (
     "holdfast ls --limit 5",
     "holdfast ls --text parcel",
     "holdfast ls --scope telegram --json",
+    "holdfast ls --all",
+    "holdfast ls --trashed",
 )
 @click.option("--limit", "-n", default=50, type=click.IntRange(min=1), show_default=True)
+@click.option("--all", "everything", is_flag=True, help="No limit, and the archived ones too.")
+@click.option("--pinned", is_flag=True, help="Only pinned ones.")
+@click.option("--archived", is_flag=True, help="Only archived ones.")
+@click.option("--trashed", is_flag=True, help="Only those in the trash.")
 @click.option("--text", help="Only those with this in their title, key or first words.")
 @click.option("--scope", help="Only those of this scope.")
 @click.option("--agent", help="Only those of this agent.")
-@click.option("--cwd", help="Only those of this working directory.")
+@click.option("--cwd", type=DIRECTORY, help="Only those of this working directory.")
 def ls(
     *,
     limit: int,
+    everything: bool,
+    pinned: bool,
+    archived: bool,
+    trashed: bool,
     text: str | None,
     scope: str | None,
     agent: str | None,
@@ -47,20 +79,154 @@ def ls(
 ) -> None:
     """List sessions, newest first.
 
-    An interrupted session has a turn that a crash left open; `holdfast recover` closes it.
+    Pinned sessions come first of all. An interrupted session has a turn that a crash left open;
+    `holdfast recover` closes it. FROM is the session that this one came from, and how; on a
+    terminal, where there may be no room for it, ↳ marks such sessions. `holdfast tree` draws them.
     """
+    wanted = Wanted(
+        text=text,
+        scope=scope,
+        agent=agent,
+        cwd=cwd,
+        pinned=True if pinned else None,
+        # The trash is shown whole: what is in it may be gone tomorrow.
+        archived=True if archived else None if everything or trashed else False,
+        trashed=trashed,
+    )
     try:
         opened = open_to_read(store)
     except NoStoreYet as none:
         _say_none(str(none), as_json=as_json)
         return
     with opened:
-        page = opened.sessions(text=text, scope=scope, agent=agent, cwd=cwd, limit=limit)
+        found, more = find(opened, wanted, None if everything else limit)
         if as_json:
-            print_document(page.items)
+            print_document(found)
         else:
-            _draw(screen(), page)
+            _draw(screen(), found)
+            _say_rest(screen(), opened, wanted, len(found), more=more)
         _say_damage(opened)
+
+
+# ------------------------------------------------------------------------------------- to find
+
+
+def find(
+    opened: holdfast.Store, wanted: Wanted, limit: int | None
+) -> tuple[list[SessionInfo], bool]:
+    """List the pinned ones and then the others; true if there are more."""
+    if wanted.pinned is not None:
+        return _list(opened, wanted, limit)
+    found, more = _list(opened, wanted._replace(pinned=True), limit)
+    if more:
+        return found, True
+    left = None if limit is None else limit - len(found)
+    if left == 0:  # Whether there are others is found out by looking for one.
+        return found, bool(_list(opened, wanted._replace(pinned=False), 1)[0])
+    others, more = _list(opened, wanted._replace(pinned=False), left)
+    return found + others, more
+
+
+def _list(
+    opened: holdfast.Store, wanted: Wanted, limit: int | None
+) -> tuple[list[SessionInfo], bool]:
+    found: list[SessionInfo] = []
+    cursor: str | None = None
+    while True:
+        page = opened.sessions(**wanted._asdict(), limit=limit or _PAGE, cursor=cursor)
+        found += page
+        cursor = page.cursor
+        if cursor is None or limit is not None:
+            return found, cursor is not None
+
+
+# ------------------------------------------------------------------------------------- to show
+
+
+def _short(id: str, out: Screen) -> str:
+    """A terminal has little room, and eight characters of an id are enough to name a session."""
+    return short(id) if out.terminal else id
+
+
+def _state(info: SessionInfo) -> Span:
+    words: list[str] = [] if info.state == "done" else [info.state]
+    words += [name for name in ("pinned", "archived", "trashed") if getattr(info, name)]
+    style = {"interrupted": "yellow", "open": "green", "done": "dim"}[info.state]
+    return ", ".join(words), style
+
+
+def _title(info: SessionInfo, out: Screen) -> str:
+    """A terminal may have no room for FROM, but for a mark on what comes from another session."""
+    mark = "↳ " if out.terminal and info.parent is not None else ""
+    return f"{mark}{info.title or info.preview or ''}"
+
+
+_COLUMNS: Final = (
+    _Shown(Column("ID", whole=True), lambda i, out: (_short(i.id, out), "cyan"), always=True),
+    _Shown(Column("KEY"), lambda i, _: i.key or "", always=True),
+    _Shown(Column("STATE", whole=True), lambda i, _: _state(i), always=True),
+    _Shown(
+        Column("ACTIVE", extra=2, whole=True),
+        lambda i, _: (ago(i.updated_at), "dim"),
+        always=True,
+    ),
+    _Shown(
+        Column("MESSAGES", extra=3, right=True, whole=True),
+        lambda i, _: f"{i.messages:,}",
+        always=True,
+    ),
+    _Shown(
+        Column("TURNS", extra=8, right=True, whole=True),
+        lambda i, _: f"{i.turns:,}" if i.turns else "",
+    ),
+    _Shown(
+        Column("TOKENS", extra=6, right=True, whole=True),
+        lambda i, _: amount(i.usage.total) if i.usage.total else "",
+    ),
+    _Shown(
+        Column("COST", extra=5, right=True, whole=True),
+        lambda i, _: money(i.cost) if i.cost else "",
+    ),
+    _Shown(Column("MODEL", extra=7, whole=True), lambda i, _: (i.model or "", "dim")),
+    _Shown(Column("SCOPE", extra=9, whole=True), lambda i, _: (i.scope or "", "dim")),
+    _Shown(Column("AGENT", extra=10, whole=True), lambda i, _: (i.agent or "", "dim")),
+    _Shown(
+        Column("FROM", extra=4, whole=True),
+        lambda i, out: (f"{i.relation} {_short(i.parent, out)}" if i.parent else "", "cyan"),
+    ),
+    _Shown(Column("TITLE"), _title, always=True),
+)
+
+
+def _draw(out: Screen, found: list[SessionInfo]) -> None:
+    if not found:
+        out.line("No sessions.")
+        return
+    cells = [[shown.cell(info, out) for info in found] for shown in _COLUMNS]
+    filled = [
+        (shown.column, column)
+        for shown, column in zip(_COLUMNS, cells, strict=True)
+        if shown.always or any(_text(cell) for cell in column)
+    ]
+    columns, contents = zip(*filled, strict=True)
+    out.table(columns, zip(*contents, strict=True))
+
+
+def _text(span: Span) -> str:
+    return span if isinstance(span, str) else span[0]
+
+
+def _say_rest(
+    out: Screen, opened: holdfast.Store, wanted: Wanted, shown: int, *, more: bool
+) -> None:
+    """Say what was left out, as far as that is known without reading the whole store."""
+    if more:
+        out.line((f"There are more: --limit {shown * 2}, or --all", "dim"))
+    elif wanted.archived is False:
+        hidden, many = _list(opened, wanted._replace(archived=True), _MANY)
+        if hidden:
+            number = f"more than {_MANY:,}" if many else f"{len(hidden):,}"
+            out.line((f"Not listed: {number} archived (--archived or --all)", "dim"))
 
 
 def _say_none(what: str, *, as_json: bool) -> None:
@@ -70,35 +236,6 @@ def _say_none(what: str, *, as_json: bool) -> None:
     out = screen()
     out.line(f"T{what[1:]}.")
     out.line("Begin with:  ", ('holdfast append my-first-session "Hello"', "bold"))
-
-
-def _draw(out: Screen, page: Page[SessionInfo]) -> None:
-    if not page.items:
-        out.line("No sessions.")
-        return
-    out.table(_COLUMNS, [_row(info, out) for info in page])
-    if page.cursor is not None:
-        out.line((f"There are more: --limit {len(page) * 2}", "dim"))
-
-
-def _row(info: SessionInfo, out: Screen) -> tuple[Span, ...]:
-    shown = info.id[:_SHORT_ID] if out.terminal else info.id
-    return (
-        (shown, "cyan"),
-        info.key or "",
-        _state(info),
-        (ago(info.updated_at), "dim"),
-        f"{info.messages:,}",
-        info.title or info.preview or "",
-    )
-
-
-def _state(info: SessionInfo) -> Span:
-    if info.interrupted:
-        return "interrupted", "yellow"
-    if info.state == "open":
-        return "open", "green"
-    return ("pinned" if info.pinned else "archived" if info.archived else ""), "dim"
 
 
 def _say_damage(opened: holdfast.Store) -> None:

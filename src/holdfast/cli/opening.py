@@ -1,6 +1,7 @@
 """Opening the store a command was pointed at.
 
-Looking never makes a store: where there is none yet, a command that only looks says so.
+Looking never makes a store, and neither does changing: where there is none yet, a command that
+needs what is in one says so.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ def open_to_read(url: str | None) -> holdfast.Store:
 
 def open_to_write(url: str | None) -> holdfast.Store:
     """Open for writing, beginning a store if there is none."""
+    return holdfast.open(url)
+
+
+def open_to_change(url: str | None) -> holdfast.Store:
+    """Open for writing what is there; `NoStoreYet` if there is nothing to change."""
+    require(url)
     return holdfast.open(url)
 
 

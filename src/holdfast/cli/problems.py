@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from holdfast import errors
@@ -16,6 +18,7 @@ from holdfast.cli.visible import visible
 from holdfast.errors import HoldfastError
 
 FOUND_A_PROBLEM: Final = 1
+SAID_NO: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
 CONFLICT: Final = 4
@@ -34,15 +37,20 @@ _CODES: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
 # The first that fits is said.
 _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (NoStoreYet, "`holdfast append KEY TEXT` begins one; --store or $HOLDFAST_URL names another"),
-    (errors.SessionNotFound, "`holdfast ls` lists the sessions of this store"),
+    (errors.MessageNotFound, "`holdfast show` tells the numbers, `holdfast tree` the branches"),
+    (errors.SessionNotFound, "`holdfast ls` lists the sessions, with --trashed those in the trash"),
     (errors.AmbiguousRef, "use the whole id; `holdfast ls --json` tells it"),
     (errors.IdConflict, "leave --id out, or give the new text an id of its own"),
+    (errors.KeyTaken, "choose another key, or use that session"),
     (errors.SessionBusy, "wait for it to end its turn; `holdfast append` works meanwhile"),
     (errors.HeadMoved, "read what is new with `holdfast show`, then try again"),
     (errors.Damaged, "`holdfast doctor` tells what can still be read"),
     (errors.StoreFull, "free some space, then try again"),
     (errors.StoreMoved, "put the file back, or name the store with --store"),
-    (errors.OutcomeUnknown, "run it again with the same --id: it will be stored once"),
+    (
+        errors.OutcomeUnknown,
+        "`holdfast show` tells whether it was done; `append` with the same --id stores once",
+    ),
     (errors.SchemaTooNew, "update holdfast; the store was left as it is"),
     (errors.ReadOnly, "check who may write there: `holdfast doctor`"),
     (errors.StoreUnavailable, "check the path; `holdfast doctor` looks at the store"),
@@ -53,7 +61,9 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
 )
 _DEFAULT_HINT: Final = "`holdfast doctor` looks at the store"
 _CLAUSE: Final = re.compile(r"(?<=[.;:]) +")
-_API: Final = re.compile(r"\b(store|session|turn|Store|Session)(\.\w+)?\(|\bexpect=")
+_API: Final = re.compile(
+    r"\b(store|session|turn|Store|Session)(\.\w+)?\(|\b(expect|keyless|parent)="
+)
 
 
 def exit_code(error: HoldfastError) -> int:
@@ -69,7 +79,19 @@ def what_happened(error: BaseException) -> str:
 
 def hint_for(error: HoldfastError) -> str:
     """Say what to do next at a shell."""
+    for note in getattr(error, "__notes__", ()):
+        return str(note)
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _DEFAULT_HINT)
+
+
+@contextmanager
+def hint(kind: type[HoldfastError], what: str) -> Iterator[None]:
+    """Within this block, an error of this kind has a hint of its own."""
+    try:
+        yield
+    except kind as error:
+        error.add_note(what)
+        raise
 
 
 def tell(error: HoldfastError, *, as_json: bool) -> int:

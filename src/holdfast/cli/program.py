@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import importlib
+import keyword
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
@@ -23,15 +24,68 @@ from holdfast.cli import problems
 from holdfast.cli.command import CONTEXT
 from holdfast.errors import HoldfastError
 
-COMMANDS: Final = {
-    "ls": "List sessions, newest first.",
-    "show": "Show a conversation.",
-    "append": "Put a message at the end of a session.",
-    "log": "Print the newest messages, and with -f those to come.",
-    "recover": "Close what a crash left open, keeping all of it.",
-    "doctor": "Look for anything wrong with a store.",
-    "backup": "Copy a store while it is in use, and verify the copy.",
-    "prove": "Show that nothing is lost on this disk.",
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# What there is to do, in the order a newcomer meets it.
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "Look": {
+        "ls": "List sessions, newest first.",
+        "show": "Show a conversation.",
+        "log": "Print the newest messages, and with -f those to come.",
+        "tree": "Draw a session's branches and forks.",
+        "stats": "Tell how much a store holds, and what it cost.",
+    },
+    "Write": {
+        "new": "Begin a session.",
+        "append": "Put a message at the end of a session.",
+        "summarize": "Let a summary stand for what was said so far.",
+    },
+    "Change history (nothing is lost)": {
+        "undo": "Take the last turns out of view.",
+        "redo": "Go back to what the last undo, rewind or clear left.",
+        "rewind": "Go back to an earlier message.",
+        "clear": "Begin again with an empty history.",
+        "fork": "Split off a new session at any message.",
+    },
+    "Keep tidy": {
+        "rename": "Give a session a title.",
+        "set": "Change a session's title, model, scope, directory or metadata.",
+        "pin": "Keep sessions at the top of the list.",
+        "archive": "Put sessions away without losing them.",
+        "trash": "Throw sessions away; `restore` brings them back.",
+        "restore": "Bring a session back from the trash.",
+        "purge": "Erase sessions for good.",
+    },
+    "Move": {
+        "export": "Write sessions to a file that any program can read.",
+        "import": "Read sessions that were exported.",
+        "backup": "Copy a store while it is in use, and verify the copy.",
+    },
+    "Check": {
+        "recover": "Close what a crash left open, keeping all of it.",
+        "doctor": "Look for anything wrong with a store.",
+        "prove": "Show that nothing is lost on this disk.",
+    },
+    "Set up": {
+        "completion": "Let your shell complete commands and sessions.",
+    },
+}
+COMMANDS: Final = {name: line for group in GROUPS.values() for name, line in group.items()}
+
+# A command is a function in the module of its name, unless it shares one with its siblings.
+_MODULES: Final = {
+    "redo": "moving",
+    "undo": "moving",
+    "rewind": "moving",
+    "clear": "moving",
+    "set": "setting",
+    "rename": "setting",
+    "pin": "setting",
+    "archive": "setting",
+    "trash": "deleting",
+    "restore": "deleting",
+    "import": "import_",
 }
 
 _EPILOG: Final = """\b
@@ -39,14 +93,18 @@ Examples:
   holdfast append support-42 "Where is my parcel?"
   holdfast ls
   holdfast show support-42
+  holdfast undo support-42     # nothing is lost: `holdfast redo` brings it back
+
+\b
+REF, in every command, is a session's id, the first characters of it, its key or its title.
 
 \b
 Exit codes:
   0  done
-  1  the command found a problem (doctor, prove)
+  1  the command found a problem (doctor, prove, export, import), or you said no (purge)
   2  called in a way that makes no sense
-  3  no such session or store, or several go by that name
-  4  somebody else was there: session busy, id taken
+  3  no such session, message or store, or several go by that name
+  4  somebody else was there: session busy, id or key taken
   5  trouble with the store or the disk
   130  interrupted by Ctrl-C; 141  nobody reads the output any more
 
@@ -66,14 +124,29 @@ class Program(click.Group):
         """Load one command."""
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
+        module = importlib.import_module(f"holdfast.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        found = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
         assert isinstance(found, click.Command)  # noqa: S101 - the module defines it
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without loading them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        widest = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{n:<{widest}}", line) for n, line in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete a command's name, without loading the commands."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=line)
+            for name, line in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
 
 @click.group(cls=Program, context_settings=CONTEXT, epilog=_EPILOG)
@@ -109,6 +182,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     """Call the command. A command returns its exit code, or nothing when all is well."""
+    if arguments[:1] == ["__complete"]:  # A shell asks, after a Tab.
+        from holdfast.cli import completing
+
+        completing.answer(arguments[1:])
+        return 0
     # Not `program.main`: that answers a reader who went away with an exit code of its own.
     try:
         with program.make_context("holdfast", arguments) as context:

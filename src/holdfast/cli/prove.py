@@ -175,6 +175,10 @@ def _figures(report: Report) -> Iterator[str]:
         f"recovered, {report.partial_replies:,} of them with half a reply"
     )
     yield (
+        f"{report.moves:,} times somebody went back or forked; all {report.branches:,} branches "
+        "are there"
+    )
+    yield (
         f"{report.commits_per_second:,.0f} commits per second, median wait "
         f"{report.median_wait_ms:.3g} ms, worst {report.worst_wait_ms:.3g} ms, on "
         f"{report.file_system}"

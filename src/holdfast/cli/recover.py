@@ -55,11 +55,15 @@ def _recover_all(store: str | None) -> list[tuple[str, Recovered | None]]:
     except NoStoreYet:
         return []
     with open_to_write(store) as opened:
-        return [
-            (session.id, what)
-            for session in interrupted(opened)
-            if (what := _recover_unless_taken(session)) is not None
-        ]
+        return [(session.id, what) for session, what in recover_all(opened)]
+
+
+def recover_all(opened: holdfast.Store) -> Iterator[tuple[holdfast.Session, Recovered]]:
+    """Recover every interrupted session, but for those that somebody goes on with meanwhile."""
+    for session in interrupted(opened):
+        what = _recover_unless_taken(session)
+        if what is not None:
+            yield session, what
 
 
 def _recover_unless_taken(session: holdfast.Session) -> Recovered | None:
@@ -70,16 +74,18 @@ def _recover_unless_taken(session: holdfast.Session) -> Recovered | None:
 
 
 def interrupted(opened: holdfast.Store) -> Iterator[holdfast.Session]:
-    """Find the sessions that a crash left open; quick when no turn is open at all."""
+    """Find the sessions that a crash left open, also in the trash; quick when no turn is open."""
     if not opened.stats().open_turns:
         return
-    cursor: str | None = None
-    while True:
-        page = opened.sessions(limit=500, cursor=cursor)
-        yield from (opened.get(info.id) for info in page if info.interrupted)
-        if page.cursor is None:
-            return
-        cursor = page.cursor
+    for trashed in (False, True):
+        cursor: str | None = None
+        while True:
+            page = opened.sessions(trashed=trashed, limit=500, cursor=cursor)
+            # What is recovered moves to the front: the cursor goes by what was there before.
+            cursor = page.cursor
+            yield from (opened.get(info.id) for info in page if info.interrupted)
+            if cursor is None:
+                break
 
 
 def _say(out: Screen, session_id: str, what: Recovered | None) -> None:

@@ -8,7 +8,7 @@ it touches, found without looking at a message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -25,10 +25,26 @@ class Segment(msgspec.Struct, frozen=True):
 Path = tuple[Segment, ...]
 
 
-def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
-    """Give the path of a branch that leaves this path after `fork_seq`."""
-    kept = [cut(segment, fork_seq) for segment in path if segment.first <= fork_seq]
-    return (*kept, Segment(branch, fork_seq + 1, None, session_id))
+class Step(msgspec.Struct, frozen=True):
+    """A branch on the way back along a history: where it starts, and whose it is."""
+
+    branch: int
+    fork_seq: int
+    session_id: str
+
+
+def joined(steps: Iterable[Step], older: Path = ()) -> Path:
+    """Put a path together from its branches, the newest first, behind an `older` one."""
+    segments: list[Segment] = []
+    last: int | None = None
+    for step in steps:
+        if last is None or step.fork_seq < last:
+            segments.append(Segment(step.branch, step.fork_seq + 1, last, step.session_id))
+            last = step.fork_seq
+    if last is None:
+        return older
+    kept = (cut(segment, last) for segment in older if segment.first <= last)
+    return (*kept, *reversed(segments))
 
 
 def cut(segment: Segment, last: int) -> Segment:
@@ -47,6 +63,27 @@ def ranges(path: Path, low: int, high: int) -> list[Segment]:
         if first <= last:
             found.append(Segment(segment.branch, first, last, segment.session_id))
     return found
+
+
+def holder(path: Path, seq: int) -> int | None:
+    """Name the branch on which this message of a path lies; `None` for what is before the first."""
+    for segment in path:
+        if segment.first <= seq and (segment.last is None or seq <= segment.last):
+            return segment.branch
+    return None
+
+
+def shared(one: Path, two: Path, limit: int) -> int:
+    """Say how many messages two histories share from their beginning, `limit` at most."""
+    reached = 0
+    for left, right in zip(one, two, strict=False):
+        if left.branch != right.branch:
+            break
+        ends = [segment.last for segment in (left, right) if segment.last is not None]
+        reached = min([*ends, limit])
+        if left.last != right.last:
+            break
+    return min(reached, limit)
 
 
 def interval(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from holdfast.records import Message, TitleBy
 
 PREVIEW_LENGTH: Final = 120
@@ -20,15 +22,23 @@ ASSISTANT: Final = 1
 USER: Final = 2
 
 
-def preview(messages: Iterable[Message], text: str | None, rank: int) -> tuple[str | None, int]:
-    """Give the preview after these messages, and how good it is."""
-    if rank == USER:
-        return text, rank
-    for message in messages:
-        found = _rank(message)
-        if found > rank and (folded := fold(message.text)):
-            text, rank = folded, found
-    return text, rank
+class Preview(msgspec.Struct, frozen=True):
+    """A preview, how good it is, and which message it is of."""
+
+    text: str | None = None
+    rank: int = NONE
+    seq: int = 0
+
+
+def preview(messages: Iterable[Message], first: int, so_far: Preview) -> Preview:
+    """Give the preview after these messages, the first of which has the seq `first`."""
+    for seq, message in enumerate(messages, first):
+        if so_far.rank == USER:
+            break
+        rank = _rank(message)
+        if rank > so_far.rank and (text := fold(message.text)):
+            so_far = Preview(text, rank, seq)
+    return so_far
 
 
 def _rank(message: Message) -> int:

@@ -1,10 +1,11 @@
 """The proof: real processes write to a store and are killed; then every word is accounted for.
 
-Writers (`proof_worker`) append to one shared session and to many, and run turns with streamed
-replies and tools. Somebody is killed with SIGKILL every fraction of a second and starts anew,
-sending its last writes again. In the end all are killed at once, as a crash would. Then the store
-is opened, what was left open is recovered, and all that is there is compared with all that was
-acknowledged: by the history checker, by `verify`, and by three rules of its own:
+Writers (`proof_worker`) append to one shared session and to many, run turns with streamed replies
+and tools, and rewind, undo, redo, clear and fork. Somebody is killed with SIGKILL every fraction of
+a second and starts anew, sending its last writes again. In the end all are killed at once, as a
+crash would. Then the store is opened, what was left open is recovered, and all that is there,
+abandoned branches among it, is compared with all that was acknowledged: by the history checker, by
+`verify`, and by three rules of its own:
 
 * of a streamed reply everything that was flushed is kept, and what is kept is how it began;
 * a tool that was started has an outcome, if only "unknown";
@@ -42,6 +43,7 @@ from holdfast.errors import HoldfastError, SessionBusy, StoreUnavailable
 from holdfast.records import Message, TurnInfo
 from holdfast.testing import checker
 from holdfast.testing.proof_script import (
+    MOVING,
     AnyNote,
     Flushed,
     Part,
@@ -67,9 +69,9 @@ __all__ = [
 ]
 
 _ROLES: Final[tuple[Role, ...]] = (
-    "shared", "shared", "turns", "spread", "turns", "shared", "turns", "spread",
+    "shared", "shared", "turns", "moves", "turns", "shared", "moves", "spread",
 )  # fmt: skip
-_SESSIONS: Final[Mapping[Role, int]] = {"shared": 1, "spread": 20, "turns": 3}
+_SESSIONS: Final[Mapping[Role, int]] = {"shared": 1, "spread": 20, "turns": 3, "moves": 3}
 _LEASE: Final = 5.0  # Only where nobody can tell that a process is dead does it matter.
 _PAUSES: Final = (0.05, 0.45)
 _BLIND: Final = 0.1  # So often somebody is killed who may not have written anything yet.
@@ -117,6 +119,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     stored_before: int
     overlaps: int
     reads: int
+    moves: int
+    branches: int
     turns: int
     interrupted: int
     partial_replies: int
@@ -338,6 +342,8 @@ class Found(msgspec.Struct):
     messages: dict[str, list[Message]]
     turns: dict[str, list[TurnInfo]]
     damage: list[str]
+    branches: dict[str, list[checker.Branch]] = msgspec.field(default_factory=dict)
+    """Of the sessions whose heads moved, everything; these are not among `messages`."""
 
 
 def _judge(crowd: _Crowd, plan: Plan, seconds: float) -> Report:
@@ -349,7 +355,7 @@ def _judge(crowd: _Crowd, plan: Plan, seconds: float) -> Report:
     notes = [n for p in sorted(crowd.ground.glob("*.notes.jsonl")) for n in read_notes(p)]
     final = {key: [stored(m) for m in messages] for key, messages in found.messages.items()}
     replies = {note.reply for note in notes if isinstance(note, Replying)}
-    verdict = checker.check(events, final, own=replies)
+    verdict = checker.check(events, final, branches=found.branches, own=replies)
     problems = [*crowd.fallen, *found.damage, *broken_notes(found, notes)]
     return _report(verdict, problems, _Account(events, notes, found), (crowd, plan, seconds))
 
@@ -360,10 +366,27 @@ def _read_all(url: str) -> Found:
         for session in _all_sessions(store):
             _recover(session)
             key = session.key or session.id
+            if key.startswith(MOVING):
+                found.branches[key] = _branches(session)
+                continue
             found.messages[key] = session.messages()
             found.turns[key] = session.turns()
         found.damage = [f"damage: {damage.what}" for damage in store.verify()]
     return found
+
+
+def _branches(session: holdfast.Session) -> list[checker.Branch]:
+    """Read every branch as the checker wants it."""
+    return [
+        checker.Branch(
+            branch.number,
+            branch.reason,
+            branch.fork_seq,
+            branch.asked_seq,
+            tuple(stored(message) for message in session.messages(branch=branch.number)),
+        )
+        for branch in session.branches()
+    ]
 
 
 def _all_sessions(store: holdfast.Store) -> Iterator[holdfast.Session]:
@@ -500,6 +523,8 @@ def _report(
         stored_before=did.duplicates,
         overlaps=did.overlaps,
         reads=did.reads,
+        moves=did.moves,
+        branches=did.branches,
         turns=account.turns,
         interrupted=account.interrupted,
         partial_replies=account.partial,

@@ -79,7 +79,8 @@ def reply_fingerprint(message_id: str) -> str:
 
 def stored(message: Message) -> checker.Stored:
     """Say what the checker wants to know of a message that was read."""
-    return checker.Stored(message.id, message.seq or 0, fingerprint(message))
+    seq, seen = message.seq or 0, fingerprint(message)
+    return checker.Stored(message.id, seq, seen, message.role, message.turn_id)
 
 
 # --- what is noted ------------------------------------------------------------------------------
@@ -153,7 +154,8 @@ def read_notes(path: Path) -> Iterator[AnyNote]:
 
 # --- who writes, and where ----------------------------------------------------------------------
 
-Role: TypeAlias = Literal["shared", "spread", "turns"]
+Role: TypeAlias = Literal["shared", "spread", "turns", "moves"]
+MOVING: Final = ("moves-", "fork-")  # how the keys of sessions begin whose heads move
 
 
 class Part(msgspec.Struct, frozen=True):

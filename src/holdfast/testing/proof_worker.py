@@ -4,6 +4,10 @@ It writes as fast as it can and records each step before and after. Its first ac
 to send its last two writes again with the same ids, though one of them was acknowledged: a program
 that was killed cannot know. It reads now and then, and ends by itself only when whoever started it
 is gone (its standard input is at its end).
+
+Those who move go back and forth in sessions of their own, a few at a time and new ones every few
+seconds, so that no history grows beyond what can be compared. What they were about to do when they
+were killed they ask for again if they had said which head they expected: then it is done once.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 import holdfast
-from holdfast.errors import Conflict, OutcomeUnknown, StorageError
+from holdfast.errors import Conflict, HoldfastError, OutcomeUnknown, StorageError
 from holdfast.testing import checker
 from holdfast.testing.proof_script import (
     TOOL,
@@ -44,6 +48,10 @@ _SENT_AGAIN = 2  # the one under way when it was killed, and the one before
 _READ = 60
 _READ_EVERY = 12
 _LONGEST_PAUSE = 0.004  # between two pieces of a streamed reply
+_SAME_SESSIONS = 3.0  # seconds
+_VERBS: dict[checker.Verb, int] = {
+    "append": 16, "rewind": 2, "undo": 2, "redo": 2, "clear": 1, "fork": 1,
+}  # fmt: skip
 
 
 class Writer:
@@ -67,6 +75,8 @@ class Writer:
             session = self._choose()
             if self._part.role == "turns":
                 self._turn(session)
+            elif self._part.role == "moves":
+                self._wander(session)
             else:
                 self._append(session, [self._new_id(role) for role in self._roles()])
             if number % _READ_EVERY == 0:
@@ -75,9 +85,10 @@ class Writer:
     # --- appending ------------------------------------------------------------------------------
 
     def _choose(self) -> holdfast.Session:
-        key = "shared"
-        if self._part.role != "shared":
-            key = f"{self._part.role}-{self._chance.randrange(self._part.sessions)}"
+        role, number = self._part.role, self._chance.randrange(self._part.sessions)
+        key = role if role == "shared" else f"{role}-{number}"
+        if role == "moves":
+            key = f"{key}-{time.monotonic() // _SAME_SESSIONS:.0f}"
         return self._store.session(key)
 
     def _roles(self) -> Iterator[str]:
@@ -102,13 +113,15 @@ class Writer:
         except OutcomeUnknown:
             self._recorder.unknown(write)
             raise
-        except (Conflict, StorageError) as error:
+        except HoldfastError as error:
             self._recorder.refused(write, type(error).__name__)
             raise
 
     def _send_again(self) -> None:
         for write in self._last_writes():
-            if not any(map(is_reply, write.ids)):
+            if self._part.role == "moves":
+                self._move_again(write)
+            elif not any(map(is_reply, write.ids)):
                 self._append(self._store.session(write.session), list(write.ids), again=True)
 
     def _last_writes(self) -> list[checker.Invoked]:
@@ -119,6 +132,55 @@ class Writer:
                 if begun:
                     return begun[-_SENT_AGAIN:]
         return []
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def _wander(self, session: holdfast.Session) -> None:
+        """Say something, or go somewhere else; with or without comparing where the session is."""
+        (verb,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
+        head = session.head()
+        to = self._chance.randint(0, head.seq) if verb in {"rewind", "fork"} else None
+        ids = [self._new_id(role) for role in self._roles()] if verb == "append" else []
+        self._move(session, verb, ids, to=to, expect=self._chance.choice([head, None]))
+
+    def _move(
+        self,
+        session: holdfast.Session,
+        verb: checker.Verb,
+        ids: list[str],
+        *,
+        to: int | None,
+        expect: holdfast.Head | None,
+    ) -> None:
+        messages = [message_of(id_) for id_ in ids]
+        digests = [fingerprint(message) for message in messages]
+        write = self._recorder.moving(_key(session), verb, ids, digests, to=to, expect=expect)
+        with suppress(HoldfastError), self._recording(write):
+            match verb:
+                case "append":
+                    self._recorder.moved(write, session.append(*messages, expect=expect))
+                case "rewind" if to is not None:
+                    self._recorder.moved(write, session.rewind(to, expect=expect))
+                case "undo":
+                    self._recorder.moved(write, session.undo(expect=expect))
+                case "redo":
+                    self._recorder.moved(write, session.redo(expect=expect))
+                case "clear":
+                    self._recorder.moved(write, session.clear(expect=expect))
+                case "fork":
+                    key = f"fork-{self._new_id('f')}"
+                    session.fork(to, key=key, expect=expect)
+                    self._recorder.forked(write, key)
+
+    def _move_again(self, write: checker.Invoked) -> None:
+        """Ask again for what can be asked for twice: by its ids, or by the head it expected."""
+        expect = None
+        if write.expect is not None and write.expect_branch is not None:
+            expect = holdfast.Head(write.expect_branch, write.expect)
+        to = write.to if isinstance(write.to, int) else None
+        if write.verb == "append" or (expect is not None and write.verb != "fork"):
+            session = self._store.session(write.session)
+            self._move(session, write.verb, list(write.ids), to=to, expect=expect)
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -184,6 +246,11 @@ class Writer:
 
     def _read(self, session: holdfast.Session) -> None:
         began = checker.now()
+        if self._part.role == "moves":
+            branch = session.head().branch
+            whole = [stored(message) for message in session.messages(branch=branch)]
+            self._recorder.read(_key(session), began, whole, complete=True, branch=branch)
+            return
         seen = [stored(message) for message in session.messages(limit=_READ)]
         self._recorder.read(_key(session), began, seen, complete=False)
 

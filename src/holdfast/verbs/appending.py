@@ -11,7 +11,15 @@ from holdfast.codec import Encoded, decode, files_named
 from holdfast.core.appending import compare, new_messages
 from holdfast.ids import turn_id
 from holdfast.records import Head, Message
-from holdfast.verbs.placing import check_files, find_head, head_of, held_head, place
+from holdfast.verbs.placing import (
+    check_files,
+    find_head,
+    head_of,
+    held_head,
+    known_ids,
+    place,
+    refuse_waiting,
+)
 
 
 def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None) -> Verb[Head]:
@@ -23,7 +31,7 @@ def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None
 
     def run(tx: Transaction) -> Head:
         head = find_head(tx, session)
-        stored = tx.stored(tx.path(head.branch), [item.id for item in batch])
+        stored = tx.stored(head.branch, [item.id for item in batch])
         fresh = _new(tx, head, batch, stored)
         if not batch:
             compare(expect, head_of(head))
@@ -41,10 +49,10 @@ def add(session: int, item: Encoded, turn: int) -> Verb[Message]:
 
     def run(tx: Transaction) -> Message:
         head = held_head(tx, session, turn)
-        stored = tx.stored(tx.path(head.branch), [item.id])
+        stored = tx.stored(head.branch, [item.id])
         if _new(tx, head, [item], stored):
             place(tx, head, [item], tx.turn(session, turn))
-            stored = tx.stored(tx.path(head.branch), [item.id])
+            stored = tx.stored(head.branch, [item.id])
         owner, row = stored[item.id]
         name = None if row.turn is None else turn_id(owner, row.turn)
         return decode(row.body, id=item.id, seq=row.seq, turn_id=name, blob=tx.blob)
@@ -59,11 +67,8 @@ def _new(
     stored: Mapping[str, tuple[str, MessageRow]],
 ) -> list[Encoded]:
     """Pick what is not stored. Input that waits has its id already: no other body may take it."""
-    known = {name: (row.seq, row.body) for name, (_, row) in stored.items()}
-    if head.queued:
-        waiting = {row.id: (0, row.body) for row in tx.queue(head.session)}
-        new_messages(batch, waiting)
-    return new_messages(batch, known)
+    refuse_waiting(tx, head, batch)
+    return new_messages(batch, {name: (row.seq, row.body) for name, (_, row) in stored.items()})
 
 
 def enqueue(session: int, item: Encoded, now: int) -> Verb[tuple[Message, QueueRow]]:
@@ -71,17 +76,30 @@ def enqueue(session: int, item: Encoded, now: int) -> Verb[tuple[Message, QueueR
 
     def run(tx: Transaction) -> tuple[Message, QueueRow]:
         head = find_head(tx, session)
-        stored = tx.stored(tx.path(head.branch), [item.id])
+        stored = tx.stored(head.branch, [item.id])
         waiting = {row.id for row in tx.queue(session)}
         if _new(tx, head, [item], stored) and item.id not in waiting:
+            _refuse_left_behind(tx, head, item)
             check_files(tx, [item])
-            tx.add_queued(session, QueueRow(0, item.id, now, item.body, item.blobs))
+            tx.add_queued(session, QueueRow(0, item.id, now, item.body, _blobs(tx, item)))
             tx.put_head(msgspec.structs.replace(head, queued=head.queued + 1, updated_at=now))
         gone = QueueRow(0, item.id, now, item.body, item.blobs)
         row = next((row for row in tx.queue(session) if row.id == item.id), gone)
         return queued_message(tx, row), row
 
     return run
+
+
+def _refuse_left_behind(tx: Transaction, head: HeadRow, item: Encoded) -> None:
+    """Refuse an id that a branch has with another body: going back there would lose the input."""
+    known = known_ids(tx, head, [item.id])
+    new_messages([item], {name: (row.seq, row.body) for name, row in known.items()})
+
+
+def _blobs(tx: Transaction, item: Encoded) -> tuple[tuple[str, bytes], ...]:
+    """Give all blobs of waiting input: those it only names could be erased before its turn."""
+    named = ((sha256, tx.blob(sha256)) for sha256 in item.refers)
+    return (*item.blobs, *((sha256, data) for sha256, data in named if data is not None))
 
 
 def take_queued(session: int, turn: int) -> Verb[list[Message]]:
@@ -91,7 +109,7 @@ def take_queued(session: int, turn: int) -> Verb[list[Message]]:
         head = held_head(tx, session, turn)
         waiting = tx.queue(session)
         batch = [queued_item(tx, row) for row in waiting]
-        stored = tx.stored(tx.path(head.branch), [item.id for item in batch])
+        stored = tx.stored(head.branch, [item.id for item in batch])
         fresh = [item for item in batch if item.id not in stored]
         if waiting:
             place(tx, msgspec.structs.replace(head, queued=0), fresh, tx.turn(session, turn))

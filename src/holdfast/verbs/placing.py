@@ -6,16 +6,16 @@ the same transaction, so lists and resuming never have to count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from holdfast.backends.base import HeadRow, MessageRow, ToolRow, Transaction, TurnRow, UsageRow
-from holdfast.checks import MONEY, to_cost
 from holdfast.codec import Encoded, checksum
 from holdfast.core import titles
+from holdfast.core.appending import new_messages
+from holdfast.core.spending import to_pico
 from holdfast.errors import BadMessage, SessionNotFound, TooLarge, TurnLost
 from holdfast.ids import turn_id
 from holdfast.records import Head, Message, ToolResult, Usage
@@ -55,20 +55,27 @@ def head_of(row: HeadRow) -> Head:
 
 
 def place(
-    tx: Transaction, head: HeadRow, batch: Sequence[Encoded], turn: TurnRow | None = None
+    tx: Transaction,
+    head: HeadRow,
+    batch: Sequence[Encoded],
+    turn: TurnRow | None = None,
+    *,
+    again: Mapping[str, int | None] | None = None,
 ) -> HeadRow:
-    """Store a batch behind the head and give the new head. Its ids are known to be new."""
+    """Store a batch behind the head and give the new head. Its ids are known to be new here.
+
+    `again` names those that another branch has, with their turns: these are not charged twice.
+    """
     messages = [item.message for item in batch]
-    moved = _advanced(head, messages, tx.now())
+    turns = again or {}
+    charged = _uncharged(tx, head, messages, turns)
+    moved = _advanced(head, messages, charged, tx.now())
     check_files(tx, batch)
-    number = turn.number if turn else None
-    tx.add_messages(
-        head.branch,
-        [
-            MessageRow(seq, item.id, number, checksum(item.id, number, item.body), item.body)
-            for seq, item in enumerate(batch, head.seq + 1)
-        ],
-    )
+    rows = [
+        _row(seq, item, turns.get(item.id) if turn is None else turn.number)
+        for seq, item in enumerate(batch, head.seq + 1)
+    ]
+    tx.add_messages(head.branch, rows)
     for seq, item in enumerate(batch, head.seq + 1):
         for sha256, data in item.blobs:
             tx.add_blob(head.branch, seq, sha256, data)
@@ -76,40 +83,72 @@ def place(
             tx.refer_blob(head.branch, seq, sha256)
     if turn:
         _note_tools(tx, turn, messages)
-    if moved.usage is not head.usage:
-        _spend(tx, moved, messages, turn)
+    if charged:
+        _spend(tx, moved, charged, turn)
     tx.put_head(moved)
     return moved
 
 
-def _advanced(head: HeadRow, messages: Sequence[Message], now: int) -> HeadRow:
+def _row(seq: int, item: Encoded, turn: int | None) -> MessageRow:
+    return MessageRow(seq, item.id, turn, checksum(item.id, turn, item.body), item.body)
+
+
+def _uncharged(
+    tx: Transaction, head: HeadRow, messages: Sequence[Message], again: Mapping[str, int | None]
+) -> list[Message]:
+    """Pick the messages that cost something and were not charged to this session before."""
+    costly = [m for m in messages if m.usage is not None or m.cost is not None]
+    costly = [message for message in costly if message.id not in again]
+    if not costly or head.branch_no == 1:
+        return costly
+    known = known_ids(tx, head, [message.id for message in costly])
+    return [message for message in costly if message.id not in known]
+
+
+def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str, MessageRow]:
+    """Look ids up on all branches of a session, and in what it inherited."""
+    found: dict[str, MessageRow] = {}
+    first = tx.branch(head.session, 1)
+    if first is not None and first.parent is not None:
+        found.update((name, row) for name, (_, row) in tx.stored(first.n, names).items())
+    found.update((row.id, row) for _, row in tx.placed(head.session, names))
+    return found
+
+
+def _advanced(
+    head: HeadRow, messages: Sequence[Message], charged: Sequence[Message], now: int
+) -> HeadRow:
     """Give the head behind these messages; refuse sums that no database can count in."""
     usage, cost = head.usage, head.cost
-    for message in messages:
-        if message.usage is not None or message.cost is not None:
-            usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
-    if usage is not head.usage and max(cost, *msgspec.structs.astuple(usage)) > _MOST:
+    for message in charged:
+        usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
+    if charged and max(cost, *msgspec.structs.astuple(usage)) > _MOST:
         raise TooLarge("usage: the sums of this session would overflow; nothing was stored.")
-    preview, rank = titles.preview(messages, head.preview, head.preview_rank)
+    shown = titles.preview(messages, head.seq + 1, preview_of(head))
+    moved = msgspec.structs.replace(
+        head, seq=head.seq + len(messages), updated_at=now, usage=usage, cost=cost
+    )
+    return moved if shown.seq == head.preview_seq else show_preview(moved, shown)
+
+
+def preview_of(head: HeadRow) -> titles.Preview:
+    """Give what stands for a session in lists."""
+    return titles.Preview(head.preview, head.preview_rank, head.preview_seq)
+
+
+def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
+    """Give the head with another preview."""
     return msgspec.structs.replace(
-        head,
-        seq=head.seq + len(messages),
-        updated_at=now,
-        usage=usage,
-        cost=cost,
-        preview=preview,
-        preview_rank=rank,
+        head, preview=shown.text, preview_rank=shown.rank, preview_seq=shown.seq
     )
 
 
 def _spend(
-    tx: Transaction, head: HeadRow, messages: Sequence[Message], turn: TurnRow | None
+    tx: Transaction, head: HeadRow, charged: Sequence[Message], turn: TurnRow | None
 ) -> None:
     """Add what messages used to the sums by day and model, and to those of their turn."""
     total, price = Usage(), 0
-    for message in messages:
-        if message.usage is None and message.cost is None:
-            continue
+    for message in charged:
         spent, cost = message.usage or Usage(), to_pico(message.cost)
         total, price = total + spent, price + cost
         tx.add_usage(head.session, UsageRow(head.updated_at // _DAY, message.model, spent, cost))
@@ -158,6 +197,12 @@ def new_tool(turn: TurnRow, call_id: str, name: str | None) -> ToolRow:
     )
 
 
+def refuse_waiting(tx: Transaction, head: HeadRow, batch: Sequence[Encoded]) -> None:
+    """Refuse another body for an id that waits in the queue."""
+    if head.queued:
+        new_messages(batch, {row.id: (0, row.body) for row in tx.queue(head.session)})
+
+
 def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
     """Refuse files given by hash alone whose data is not stored."""
     for item in batch:
@@ -167,13 +212,3 @@ def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
                     f"a file names data {sha256} that is not in this store; nothing was stored. "
                     "Give it with data=…"
                 )
-
-
-def to_pico(cost: Decimal | None) -> int:
-    """Count money in units of 10⁻¹², so that sums are exact."""
-    return 0 if cost is None else int(to_cost(cost).scaleb(12, MONEY))
-
-
-def from_pico(cost: int) -> Decimal:
-    """Give money as a decimal number."""
-    return MONEY.normalize(Decimal(cost).scaleb(-12, MONEY)) if cost else Decimal(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from holdfast import checks, codec
@@ -11,7 +9,6 @@ from holdfast.backends.base import (
     HeadRow,
     Listed,
     Listing,
-    MessageRow,
     Query,
     QueueRow,
     SessionRow,
@@ -20,8 +17,9 @@ from holdfast.backends.base import (
     TurnRow,
     Unreadable,
 )
-from holdfast.clock import EPOCH, to_datetime
-from holdfast.core.branches import interval, ranges
+from holdfast.clock import to_datetime
+from holdfast.core.branches import interval
+from holdfast.core.spending import from_pico
 from holdfast.errors import (
     AmbiguousRef,
     BadQuery,
@@ -39,7 +37,6 @@ from holdfast.records import (
     Message,
     ModelUsage,
     QueuedInput,
-    Raw,
     SessionInfo,
     SessionState,
     ToolRecord,
@@ -48,34 +45,78 @@ from holdfast.records import (
     UsageReport,
 )
 from holdfast.verbs.appending import queued_message
-from holdfast.verbs.placing import from_pico
+from holdfast.verbs.histories import Report, read_span
 from holdfast.verbs.turns import is_abandoned
 
 _SHORTEST_PREFIX = 4
-Report = Callable[[Damage], None]
 
 # ------------------------------------------------------------------------------------- sessions
 
 
 def find(ref: str) -> Query[SessionRow]:
     """Find a session by id, key, unique id prefix, run id or title, in this order."""
+    _check_ref(ref)
+    return lambda snapshot: _only(ref, _found(snapshot, ref))
+
+
+def find_in_trash(ref: str) -> Query[SessionRow]:
+    """Find a session that is in the trash, also by the key or title it had; else any."""
+    _check_ref(ref)
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        found = [row for row in _found(snapshot, ref) if row.trashed_at is not None]
+        return _only(ref, found or _thrown_away(snapshot, ref) or _found(snapshot, ref))
+
+    return run
+
+
+def find_anywhere(ref: str) -> Query[SessionRow]:
+    """Find a session, in the trash or not; if there is one in both, the name is ambiguous."""
+    _check_ref(ref)
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        found = {row.id: row for row in (*_found(snapshot, ref), *_thrown_away(snapshot, ref))}
+        exact = snapshot.find_session(id=ref)
+        return exact or _only(ref, list(found.values()))
+
+    return run
+
+
+def find_by_id(session_id: str) -> Query[SessionRow]:
+    """Find a session by its whole id."""
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        found = snapshot.find_session(id=session_id)
+        return _only(session_id, [] if found is None else [found])
+
+    return run
+
+
+def _check_ref(ref: object) -> None:
     if not isinstance(ref, str) or not ref.strip() or ref == "-":
         raise BadRef("an empty name cannot name a session; use an id, a key or a title.")
 
-    def run(snapshot: Snapshot) -> SessionRow:
-        exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
-        if exact is not None:
-            return exact
-        prefixed = len(ref) >= _SHORTEST_PREFIX and snapshot.find_sessions(prefix=ref, title=None)
-        found = prefixed or snapshot.find_run(ref) or snapshot.find_sessions(prefix=None, title=ref)
-        if not found:
-            raise SessionNotFound(f"no session goes by {ref!r}; store.sessions() lists them.")
-        if len(found) > 1:
-            names = ", ".join(row.id for row in found)
-            raise AmbiguousRef(f"{ref!r} may be any of {names}; use more characters of the id.")
-        return found[0]
 
-    return run
+def _only(ref: str, found: list[SessionRow]) -> SessionRow:
+    if not found:
+        raise SessionNotFound(f"no session goes by {ref!r}; store.sessions() lists them.")
+    if len(found) > 1:
+        names = ", ".join(row.id for row in found)
+        raise AmbiguousRef(f"{ref!r} may be any of {names}; use more characters of the id.")
+    return found[0]
+
+
+def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+    by_key = snapshot.find_trashed(key=ref, title=None)
+    return by_key or snapshot.find_trashed(key=None, title=ref)
+
+
+def _found(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+    exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
+    if exact is not None:
+        return [exact]
+    prefixed = len(ref) >= _SHORTEST_PREFIX and snapshot.find_sessions(prefix=ref, title=None)
+    return prefixed or snapshot.find_run(ref) or snapshot.find_sessions(prefix=None, title=ref)
 
 
 def find_by_key(key: str) -> Query[SessionRow | None]:
@@ -127,6 +168,7 @@ def _describe(row: SessionRow, head: HeadRow, state: SessionState) -> SessionInf
         goal=None if row.goal is None else codec.from_json(row.goal, Goal),
         metadata={} if row.metadata == b"{}" else codec.from_json(row.metadata, dict),
         parent=row.parent,
+        relation=row.relation,
         interrupted=state == "interrupted",
     )
 
@@ -257,7 +299,7 @@ def _on_branch(snapshot: Snapshot, row: HeadRow, number: int | None) -> HeadRow:
     found = snapshot.branch(row.session, number)
     if found is None:
         raise BadQuery(f"branch: this session has no branch {number}")
-    return msgspec.structs.replace(row, branch=found[0], branch_no=number, seq=found[1])
+    return msgspec.structs.replace(row, branch=found.n, branch_no=number, seq=found.last_seq)
 
 
 def read_messages(
@@ -268,66 +310,10 @@ def read_messages(
     report: Report | None = None,
     strict: bool = False,
 ) -> list[Message]:
-    """Read the seqs of `span`. A gap is damage; so is a row that does not fit its checksum.
-
-    A damaged row is put in its place as a message with status `damaged`, so that it costs only
-    itself; with `strict` it is an error.
-    """
-    low, high = span
-    found: list[Message] = []
-    expected = low
+    """Read the seqs of `span` of the history that ends at `row`; see `histories.read_span`."""
     # A row behind the head would mean that the head is wrong, so look one further there.
-    last = high + 1 if high == row.seq else high
-    for owner, rows in snapshot.messages(ranges(snapshot.path(row.branch), low, last)):
-        for stored in rows:
-            if stored.seq > high:
-                raise Damaged(
-                    f"session {owner} has more messages than its head says; nothing was changed. "
-                    "Run store.verify(), and store.salvage(to) to keep what can be read."
-                )
-            if stored.seq != expected:
-                raise Damaged(
-                    f"session {owner}: message {expected} is missing; nothing was changed. Run "
-                    "store.verify(), and store.salvage(to) to keep what can be read."
-                )
-            expected += 1
-            found.append(_read(snapshot, owner, stored, report, strict=strict))
-    if expected <= high:
-        raise Damaged(
-            f"messages {expected} to {high} of this session are missing; nothing was changed. Run "
-            "store.verify(), and store.salvage(to) to keep what can be read."
-        )
-    return found
-
-
-def _read(
-    snapshot: Snapshot, owner: str, row: MessageRow, report: Report | None, *, strict: bool
-) -> Message:
-    turn = None if row.turn is None else turn_id(owner, row.turn)
-    try:
-        if codec.checksum(row.id, row.turn, row.body) != row.crc:
-            raise Damaged(f"message {row.seq} does not fit its checksum")  # noqa: TRY301
-        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=turn, blob=snapshot.blob)
-    except Damaged as error:
-        if strict:
-            raise
-        damage = Damage(what=str(error), session_id=owner, seq=row.seq)
-        if report is not None:
-            report(damage)
-        return _damaged(row, turn)
-
-
-def _damaged(row: MessageRow, turn: str | None) -> Message:
-    """Stand in for a message that cannot be read, with its bytes as they are."""
-    return Message(
-        id=row.id,
-        role="system",
-        parts=(Raw("damaged", row.body.decode("utf-8", "backslashreplace")),),
-        seq=row.seq,
-        turn_id=turn,
-        created_at=EPOCH,
-        status="damaged",
-    )
+    path, last = snapshot.path(row.branch, span[0]), span[1] == row.seq
+    return read_span(snapshot, path, span, last=last, report=report, strict=strict)
 
 
 def message(session: int, message_id: str, report: Report) -> Query[Message]:
@@ -335,7 +321,7 @@ def message(session: int, message_id: str, report: Report) -> Query[Message]:
 
     def run(snapshot: Snapshot) -> Message:
         row = _head(snapshot, session)
-        found = snapshot.stored(snapshot.path(row.branch), [message_id])
+        found = snapshot.stored(row.branch, [message_id])
         if message_id not in found:
             raise MessageNotFound(f"this history has no message {message_id!r}.")
         seq = found[message_id][1].seq

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, get_args
 
 import msgspec
 
 from holdfast import checks, codec
-from holdfast.backends.base import SessionRow, Transaction, Verb
+from holdfast.backends.base import SessionRow, Start, Transaction, Verb
+from holdfast.core.appending import compare
 from holdfast.core.titles import may_retitle
-from holdfast.errors import BadMessage, KeyTaken, SessionNotFound
-from holdfast.records import JSON, Goal
+from holdfast.errors import BadMessage, Invalid, KeyTaken, SessionNotFound
+from holdfast.records import JSON, Goal, Head, Place, Relation, SessionInfo
+from holdfast.verbs.places import locate, preview_at, start_at
+from holdfast.verbs.placing import find_head, head_of, show_preview
+from holdfast.verbs.reading import describe
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +67,28 @@ def check_optional_text(value: object, field: str) -> None:
         checks.check_name(value, field)
 
 
-def create(who: Identity, *, reuse: bool) -> Verb[SessionRow]:
-    """Make a session. A taken key gives the session that has it if `reuse`, else `KeyTaken`."""
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Which session a new one comes from, how, and from where in its history."""
+
+    parent: int
+    relation: Relation
+    at: Place | None = None
+    expect: Head | None = None
+
+
+def check_relation(relation: object, *, parent: bool) -> None:
+    """Refuse a relation that is none, and one to nobody."""
+    if relation not in get_args(Relation):
+        raise Invalid(f"relation: must be one of {', '.join(get_args(Relation))}")
+    if not parent and relation != "continue":
+        raise Invalid("relation: needs a parent=…, the session that the new one comes from")
+
+
+def create(who: Identity, *, reuse: bool = False, origin: Origin | None = None) -> Verb[SessionRow]:
+    """Make a session. A taken key gives the session that has it if `reuse`, else `KeyTaken`.
+
+    One that forks or continues another begins with its history, sharing it; see `Relation`.
+    """
 
     def run(tx: Transaction) -> SessionRow:
         mine = tx.find_session(id=who.id)
@@ -80,9 +104,41 @@ def create(who: Identity, *, reuse: bool) -> Verb[SessionRow]:
                     "store.session(key) opens it."
                 )
         row = _new_row(who, tx.now())
-        return msgspec.structs.replace(row, n=tx.add_session(row))
+        if origin is not None:
+            return _descend(tx, row, origin)
+        return msgspec.structs.replace(row, n=tx.add_session(row, Start(token=row.id)))
 
     return run
+
+
+def _descend(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRow:
+    """Make a session that comes from another."""
+    head, parent = find_head(tx, origin.parent), tx.session(origin.parent)
+    if parent is None:
+        raise SessionNotFound("the parent is no longer in the store; nothing was stored.")
+    compare(origin.expect, head_of(head))
+    row = msgspec.structs.replace(row, parent=parent.id, relation=origin.relation)
+    if origin.relation in {"fork", "continue", "reset"}:
+        row = _inherited(row, parent)
+    if origin.relation not in {"fork", "continue"}:
+        return msgspec.structs.replace(row, n=tx.add_session(row, Start(token=row.id)))
+    start = start_at(tx, head, locate(tx, head, origin.at), origin.relation, row.id)
+    shown = preview_at(tx, head, start)
+    row = msgspec.structs.replace(row, n=tx.add_session(row, start))
+    if shown.text is not None:
+        tx.put_head(show_preview(find_head(tx, row.n), shown))
+    return row
+
+
+def _inherited(row: SessionRow, parent: SessionRow) -> SessionRow:
+    """Take over from the parent what was not said: where and as what it runs."""
+    return msgspec.structs.replace(
+        row,
+        scope=parent.scope if row.scope is None else row.scope,
+        agent=parent.agent if row.agent is None else row.agent,
+        model=parent.model if row.model is None else row.model,
+        cwd=parent.cwd if row.cwd is None else row.cwd,
+    )
 
 
 def _new_row(who: Identity, now: int) -> SessionRow:
@@ -148,17 +204,18 @@ def _check_goal(goal: object) -> None:
         raise BadMessage("goal: times need a zone, and text is text")
 
 
-def update(session: int, changes: Changes) -> Verb[SessionRow]:
+def update(session: int, changes: Changes) -> Verb[SessionInfo]:
     """Change who a session is. `metadata` merges, and `None` removes a key."""
 
-    def run(tx: Transaction) -> SessionRow:
+    def run(tx: Transaction) -> SessionInfo:
         row = tx.session(session)
         if row is None:
             raise SessionNotFound("this session is no longer in the store; nothing was stored.")
         changed = _changed(row, changes)
         if changed != row:
             tx.put_session(changed)
-        return changed
+        # Told here, and not by another read, which could fail when the change is stored.
+        return describe(tx, changed, find_head(tx, session))
 
     return run
 

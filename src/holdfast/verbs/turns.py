@@ -157,6 +157,14 @@ def recover(session: int) -> Verb[Recovered | None]:
     return run
 
 
+def free_head(tx: Transaction, head: HeadRow) -> HeadRow:
+    """Give the head of a session without an open turn; `SessionBusy` while one is held."""
+    if head.open_turn is None:
+        return head
+    _take_over(tx, head, tx.turn(head.session, head.open_turn))
+    return find_head(tx, head.session)
+
+
 def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovered:
     if turn is None:
         turn = _placeholder(tx, head)
@@ -205,7 +213,7 @@ def _settle(
     name = turn_id(owner.id if owner else "?", turn.number)
     return Recovered(
         turn_id=name,
-        messages=tx.count_of_turn(tx.path(head.branch), turn) if state == "interrupted" else 0,
+        messages=tx.count_of_turn(head.branch, turn) if state == "interrupted" else 0,
         partial=partial and msgspec.structs.replace(partial, seq=head.seq, turn_id=name),
         unknown_tools=tuple(row.call_id for row in closed if row.outcome == "unknown"),
         not_run_tools=tuple(row.call_id for row in closed if row.outcome == "not_run"),
@@ -253,7 +261,7 @@ def flush_draft(
 
     def run(tx: Transaction) -> bool:
         head = held_head(tx, session, turn)
-        if tx.stored(tx.path(head.branch), [opening.id]):
+        if tx.stored(head.branch, [opening.id]):
             return False
         records = tx.draft(session, turn)
         there = _opening(records) if records else None
@@ -284,7 +292,7 @@ def close_draft(session: int, turn: int, item: codec.Encoded) -> Verb[int]:
 
     def run(tx: Transaction) -> int:
         head = held_head(tx, session, turn)
-        stored = tx.stored(tx.path(head.branch), [item.id])
+        stored = tx.stored(head.branch, [item.id])
         if not new_messages([item], {n: (r.seq, r.body) for n, (_, r) in stored.items()}):
             return stored[item.id][1].seq
         placed = place(tx, head, [item], tx.turn(session, turn))

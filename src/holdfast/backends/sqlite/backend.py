@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -25,12 +25,14 @@ from holdfast.backends.sqlite.engine import SQLiteEngine
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.repair.salvage import salvage
 from holdfast.backends.sqlite.repair.verify import verify_file
+from holdfast.backends.sqlite.scrub import scrub
 from holdfast.backends.sqlite.statements import SQL
-from holdfast.backends.sqlite.transaction import SQLiteSnapshot, bind
+from holdfast.backends.sqlite.transaction import SQLiteSnapshot, bind, unbind
 from holdfast.backends.sqlite.turnstile import Turnstile
 from holdfast.backends.sqlite.watcher import Watcher
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock, SystemClock, to_day
 from holdfast.core.branches import Path as BranchPath
+from holdfast.core.spending import sum_by_day
 from holdfast.errors import (
     Damaged,
     HoldfastError,
@@ -38,11 +40,12 @@ from holdfast.errors import (
     ReadOnly,
     StoreUnavailable,
 )
-from holdfast.records import BackupReport, Damage, SalvageReport, Stats
+from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Stats, Usage
 from holdfast.settings import Durability, Location
 
 T = TypeVar("T")
 _MOST_PATHS: Final = 100_000
+_PATIENCE: Final = 2000  # milliseconds
 _live: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
 _forking: list[SQLiteBackend] = []  # Those that were made ready for the fork under way.
 
@@ -76,7 +79,7 @@ class SQLiteBackend(Backend):
         self._paths: dict[int, BranchPath] = {}
         self._damage: HoldfastError | None = None
         self._closed = False
-        self._quiet = self._led = False
+        self._quiet = self._led = self._owes_scrub = False
         self._tenant_number: int | None = None
         self._lock: Turnstile | None = None
         self._readers = Readers(self._connect_to_read)
@@ -104,6 +107,8 @@ class SQLiteBackend(Backend):
             self._let_go()
             raise
         self._make_writer()
+        if self._owes_scrub:
+            self._scrub(patience=0)
 
     def _let_go(self) -> None:
         if self._lock is not None:
@@ -141,6 +146,7 @@ class SQLiteBackend(Backend):
             if not self.readonly:
                 connection.execute("PRAGMA journal_mode=WAL").fetchall()
                 _settle_to_read(connection)
+                self._owes_scrub = connection.execute(SQL["owes_scrub"]).fetchone() is not None
         except apsw.Error as error:
             connection.close(force=True)
             raise translate(error, "nothing was changed.") from error
@@ -276,6 +282,17 @@ class SQLiteBackend(Backend):
 
     # ----------------------------------------------------------------------------- whole store
 
+    def scrub(self) -> tuple[str, ...]:
+        """Overwrite what erased rows left behind in the file and its log."""
+        self._refuse_write()
+        return self._scrub(patience=_PATIENCE)
+
+    def _scrub(self, *, patience: int) -> tuple[str, ...]:
+        try:
+            return scrub(self._connect_to_write, self._path, self._vfs, patience=patience)
+        except (apsw.Error, HoldfastError) as error:
+            return (f"bytes of what was erased may still be in the file: {error}",)
+
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""
         self._refuse_closed()
@@ -307,17 +324,24 @@ class SQLiteBackend(Backend):
         """Count what is there."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
-            row = connection.execute(SQL["stats"], (number,)).fetchone()
-        assert row is not None  # noqa: S101 - a select of counts gives one row
-        size = sum(p.stat().st_size for p in self._files() if p.exists())
+            ((sessions, trashed, turns, held, blobs, size),) = _all(connection, "stats", number)
+            ((branches, messages),) = _all(connection, "stored_messages", number)
+            growth = _all(connection, "growth", number)
+            spent = _all(connection, "usage_by_day", number)
         return Stats(
-            sessions=row[0],
-            messages=row[1],
-            turns=row[2],
-            open_turns=row[3],
-            blobs=row[4],
-            blob_bytes=row[5],
-            file_bytes=size,
+            sessions=sessions,
+            trashed=trashed,
+            branches=branches,
+            messages=messages,
+            turns=turns,
+            open_turns=held,
+            blobs=blobs,
+            blob_bytes=size,
+            file_bytes=sum(p.stat().st_size for p in self._files() if p.exists()),
+            growth=tuple(Growth(to_day(day), begun, held) for day, begun, held in growth),
+            days=sum_by_day(
+                (day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in spent
+            ),
         )
 
     def _files(self) -> list[Path]:
@@ -400,6 +424,11 @@ class SQLiteBackend(Backend):
             self._closed = True  # Its place is gone; whoever uses it in the child is told.
             return
         self._make_writer()
+
+
+def _all(connection: apsw.Connection, name: str, *values: int | None) -> list[Any]:
+    found: list[Any] = connection.execute(SQL[name], values).fetchall()
+    return found
 
 
 def _settle_to_read(connection: apsw.Connection) -> None:

@@ -27,7 +27,7 @@ from holdfast.records import BackupReport
 _SAFE: Final = "no backup was made, and the store is unchanged."
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_COUNTS: Final = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM messages)"
+_COUNTS: Final = "SELECT (SELECT count(*) FROM heads), (SELECT count(*) FROM messages)"
 
 
 def backup(connection: apsw.Connection, target: Path) -> BackupReport:

@@ -66,6 +66,7 @@ class SQLiteEngine:
             number = self._tenant_number(connection)
             transaction = SQLiteTransaction(connection, number, self._clock, self._paths)
             self._transaction = transaction
+        transaction.begin_anew()
         connection.execute(SQL["begin"])
         return transaction
 

@@ -16,88 +16,160 @@ UPDATE meta SET value = value + 1 WHERE name = 'fence'
 
 -- name: session
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation
-FROM sessions WHERE n = ? AND tenant = ?
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
+FROM sessions WHERE n = ? AND tenant = ? AND purged_at IS NULL
 
 -- name: session_by_id
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
 FROM sessions WHERE tenant = ? AND id = ?
 
 -- name: session_by_key
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
 FROM sessions WHERE tenant = ? AND key = ? AND trashed_at IS NULL
 
 -- name: sessions_by_prefix
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation
-FROM sessions WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 20
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
+FROM sessions WHERE tenant = ? AND id >= ? AND id < ? AND purged_at IS NULL ORDER BY id LIMIT 20
 
 -- name: sessions_by_title
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
 FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NULL ORDER BY n LIMIT 20
+
+-- name: trashed_by_key
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
+FROM sessions WHERE tenant = ? AND key = ? AND trashed_at IS NOT NULL ORDER BY n LIMIT 20
+
+-- name: trashed_by_title
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
+FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NOT NULL ORDER BY n LIMIT 20
+
+-- name: sessions_by_parent
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
+FROM sessions WHERE tenant = ? AND parent = ? ORDER BY created_at, n
+
+-- name: drop_session
+DELETE FROM sessions WHERE n = ? AND tenant = ?
 
 -- name: sessions_by_run
 SELECT DISTINCT s.crc, n, tenant, id, key, scope, agent, title, title_by, s.model, cwd, created_at,
-  pinned, archived, trashed_at, goal, metadata, parent, relation
+  pinned, archived, trashed_at, goal, metadata, parent, relation, purged_at
 FROM turns t JOIN sessions s ON s.n = t.session
-WHERE t.run_id = ? AND s.tenant = ? ORDER BY n LIMIT 20
+WHERE t.run_id = ? AND s.tenant = ? AND s.trashed_at IS NULL ORDER BY n LIMIT 20
 
 -- name: add_session
 INSERT INTO sessions (tenant, id, key, scope, agent, title, title_by, model, cwd, created_at,
-  pinned, archived, trashed_at, goal, metadata, parent, relation, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+  pinned, archived, trashed_at, goal, metadata, parent, relation, purged_at, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
 
 -- name: put_session
 UPDATE sessions SET id = ?3, key = ?4, scope = ?5, agent = ?6, title = ?7, title_by = ?8,
   model = ?9, cwd = ?10, created_at = ?11, pinned = ?12, archived = ?13, trashed_at = ?14,
-  goal = ?15, metadata = ?16, parent = ?17, relation = ?18, crc = ?19
+  goal = ?15, metadata = ?16, parent = ?17, relation = ?18, purged_at = ?19, crc = ?20
 WHERE n = ?1 AND tenant = ?2
 
 -- name: add_branch
-INSERT INTO branches (session, number, parent, fork_seq, last_seq, created_at, reason, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+INSERT INTO branches (session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
+  token, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n
+
+-- name: put_branch
+UPDATE branches SET last_seq = ?2, crc = ?3 WHERE n = ?1
 
 -- name: branch
-SELECT s.id, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq, b.last_seq, b.created_at,
-  b.reason
-FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ?
+SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
+  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
+FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
+WHERE b.n = ? AND s.tenant = ?
+
+-- name: branch_step
+SELECT s.id, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq, b.asked_seq, b.last_seq,
+  b.created_at, b.reason, b.token
+FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ? AND s.tenant = ?
 
 -- name: branch_by_number
-SELECT h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq, b.last_seq, b.created_at,
-  b.reason
-FROM branches b JOIN heads h ON h.session = b.session
-WHERE b.session = ? AND b.number = ? AND h.tenant = ?
+SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
+  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
+FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
+WHERE b.session = ? AND b.number = ? AND s.tenant = ?
+
+-- name: branch_by_token
+SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
+  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
+FROM branches b INDEXED BY branches_by_token CROSS JOIN sessions s ON s.n = b.session
+LEFT JOIN heads h ON h.session = b.session
+WHERE b.token = ? AND b.session = ? AND s.tenant = ?
+
+-- name: branches
+SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
+  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
+FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
+WHERE b.session = ? AND s.tenant = ? ORDER BY b.number
+
+-- name: branches_from
+SELECT s.id, s.purged_at, h.branch, h.seq, b.crc, b.n, b.session, b.number, b.parent, b.fork_seq,
+  b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
+FROM branches b JOIN sessions s ON s.n = b.session LEFT JOIN heads h ON h.session = b.session
+WHERE b.parent = ? AND s.tenant = ? ORDER BY b.n
+
+-- name: drop_branch
+DELETE FROM branches WHERE n = ?
 
 -- name: id_of_session
 SELECT CAST(id AS BLOB) FROM sessions WHERE n = ?
 
 -- name: head
 SELECT crc, activity, session, tenant, branch, branch_no, seq, turns, open_turn, updated_at,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank,
+  preview_seq, queued
 FROM heads WHERE session = ? AND tenant = ?
 
 -- name: add_head
 INSERT INTO heads (session, tenant, branch, branch_no, seq, turns, open_turn, updated_at, activity,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued, crc)
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
+  queued, crc)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,
-  (SELECT coalesce(max(activity), 0) + 1 FROM heads WHERE tenant = ?2),
-  ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+  1 + max((SELECT coalesce(max(activity), 0) FROM heads WHERE tenant = ?2),
+    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0)),
+  ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
 
 -- name: put_head
 UPDATE heads SET branch = ?3, branch_no = ?4, seq = ?5, turns = ?6, open_turn = ?7,
-  updated_at = ?8, activity = (SELECT max(activity) + 1 FROM heads WHERE tenant = ?2),
+  updated_at = ?8, activity = 1 + max((SELECT max(activity) FROM heads WHERE tenant = ?2),
+    coalesce((SELECT value FROM meta WHERE name = 'activity of ' || ?2), 0)),
   input = ?9, output = ?10, cache_read = ?11, cache_write = ?12, reasoning = ?13, cost = ?14,
-  preview = ?15, preview_rank = ?16, queued = ?17, crc = ?18
+  preview = ?15, preview_rank = ?16, preview_seq = ?17, queued = ?18, crc = ?19
 WHERE session = ?1
+
+-- name: raise_activity
+INSERT INTO meta (name, value)
+SELECT 'activity of ' || ?2, activity FROM heads WHERE session = ?1 AND tenant = ?2
+ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
+
+-- name: owe_scrub
+INSERT INTO meta (name, value) VALUES ('scrub', 1) ON CONFLICT DO NOTHING
+
+-- name: owes_scrub
+SELECT 1 FROM meta WHERE name = 'scrub'
+
+-- name: scrubbed
+DELETE FROM meta WHERE name = 'scrub'
+
+-- name: drop_head
+DELETE FROM heads WHERE session = ?
 
 -- name: list_columns
 SELECT s.crc, n, s.tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
-  archived, trashed_at, goal, metadata, parent, relation,
+  archived, trashed_at, goal, metadata, parent, relation, purged_at,
   h.crc, activity, session, h.tenant, branch, branch_no, seq, turns, open_turn, updated_at,
-  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank,
+  preview_seq, queued
 
 -- name: list_recent
 FROM (SELECT * FROM heads WHERE tenant = :tenant AND activity < :before
@@ -106,6 +178,10 @@ WHERE s.tenant = :tenant
 
 -- name: list_any
 FROM sessions s JOIN heads h ON h.session = s.n
+WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
+
+-- name: list_few
+FROM sessions s CROSS JOIN heads h ON h.session = s.n
 WHERE s.tenant = :tenant AND h.tenant = :tenant AND h.activity < :before
 
 -- name: list_numbers
@@ -117,12 +193,19 @@ ORDER BY activity DESC LIMIT :limit
 
 -- name: activity_after
 SELECT s.id, h.crc, activity, session, h.tenant, branch, branch_no, seq, turns, open_turn,
-  updated_at, input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, queued
+  updated_at, input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank,
+  preview_seq, queued
 FROM heads h CROSS JOIN sessions s ON s.n = session
 WHERE h.tenant = ? AND activity > ? ORDER BY activity LIMIT ?
 
 -- name: add_message
 INSERT INTO messages (place, id, turn, crc, body) VALUES (?, ?, ?, ?, ?)
+
+-- name: put_message
+UPDATE messages SET crc = ?2, body = ?3 WHERE place = ?1
+
+-- name: drop_messages
+DELETE FROM messages WHERE place BETWEEN ? AND ?
 
 -- name: messages
 SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages
@@ -134,6 +217,11 @@ WHERE place BETWEEN ? AND ? AND id IN (…)
 
 -- name: places_of_ids
 SELECT place FROM messages INDEXED BY messages_by_id WHERE id IN (…) LIMIT 1001
+
+-- name: placed
+SELECT b.n, m.place & 4294967295, m.id, m.turn, m.crc, CAST(m.body AS BLOB)
+FROM messages m INDEXED BY messages_by_id CROSS JOIN branches b ON b.n = m.place >> 32
+WHERE m.id IN (…) AND b.session = ?
 
 -- name: count_of_turn
 SELECT count(*) FROM messages WHERE place BETWEEN ? AND ? AND turn = ?
@@ -159,6 +247,12 @@ ON CONFLICT (session, number) DO UPDATE SET token = excluded.token, state = excl
   input = excluded.input, output = excluded.output, cache_read = excluded.cache_read,
   cache_write = excluded.cache_write, reasoning = excluded.reasoning, cost = excluded.cost,
   error = excluded.error, crc = excluded.crc
+
+-- name: drop_turns
+DELETE FROM turns WHERE session = ?
+
+-- name: drop_tools
+DELETE FROM tools WHERE session = ?
 
 -- name: tools
 SELECT session, turn, call_id, name, outcome, started_at, ended_at FROM tools
@@ -188,6 +282,18 @@ ON CONFLICT (session, turn, number) DO UPDATE SET record = excluded.record, crc 
 -- name: drop_draft
 DELETE FROM drafts WHERE session = ? AND turn = ?
 
+-- name: drop_drafts
+DELETE FROM drafts WHERE session = ?
+
+-- name: drop_queue
+DELETE FROM queue WHERE session = ?
+
+-- name: drop_all_queue_blobs
+DELETE FROM queue_blobs WHERE session = ?
+
+-- name: drop_usage
+DELETE FROM usage WHERE session = ?
+
 -- name: queue
 SELECT number, id, created_at, CAST(body AS BLOB) FROM queue WHERE session = ? ORDER BY number
 
@@ -211,7 +317,7 @@ DELETE FROM queue_blobs WHERE session = ? AND number = ?
 
 -- name: usage
 SELECT day, model, input, output, cache_read, cache_write, reasoning, cost FROM usage
-WHERE session = ? ORDER BY day, model
+WHERE session = ?
 
 -- name: find_usage
 SELECT crc, rowid, session, day, model, input, output, cache_read, cache_write, reasoning, cost
@@ -238,10 +344,39 @@ INSERT INTO blobs (tenant, sha256, data) VALUES (?, ?, ?) RETURNING n
 -- name: use_blob
 INSERT INTO blob_uses (place, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
 
+-- name: blobs_of_places
+SELECT DISTINCT b.sha256 FROM blob_uses u JOIN blobs b ON b.n = u.blob
+WHERE u.place BETWEEN ? AND ?
+
+-- name: drop_blob_uses
+DELETE FROM blob_uses WHERE place BETWEEN ? AND ?
+
+-- name: unused_blob
+SELECT n, length(data) FROM blobs b WHERE tenant = ? AND sha256 = ?
+  AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.blob = b.n)
+
+-- name: drop_blob
+DELETE FROM blobs WHERE n = ?
+
 -- name: stats
-SELECT (SELECT count(*) FROM sessions WHERE tenant = ?1),
-  (SELECT coalesce(sum(seq), 0) FROM heads WHERE tenant = ?1),
+SELECT (SELECT count(*) FROM sessions WHERE tenant = ?1 AND purged_at IS NULL),
+  (SELECT count(*) FROM sessions WHERE tenant = ?1 AND trashed_at IS NOT NULL),
   (SELECT coalesce(sum(turns), 0) FROM heads WHERE tenant = ?1),
   (SELECT count(*) FROM heads WHERE tenant = ?1 AND open_turn IS NOT NULL),
   (SELECT count(*) FROM blobs WHERE tenant = ?1),
   (SELECT coalesce(sum(length(data)), 0) FROM blobs WHERE tenant = ?1)
+
+-- name: stored_messages
+SELECT count(*), coalesce(sum(iif(b.n = h.branch, h.seq, b.last_seq) - b.fork_seq), 0)
+FROM sessions s JOIN branches b ON b.session = s.n LEFT JOIN heads h ON h.session = s.n
+WHERE s.tenant = ?
+
+-- name: growth
+SELECT s.created_at / 86400000000 AS day, count(DISTINCT s.n),
+  coalesce(sum(iif(b.n = h.branch, h.seq, b.last_seq) - b.fork_seq), 0)
+FROM sessions s JOIN branches b ON b.session = s.n JOIN heads h ON h.session = s.n
+WHERE s.tenant = ? GROUP BY day ORDER BY day
+
+-- name: usage_by_day
+SELECT day, u.model, input, output, cache_read, cache_write, reasoning, cost
+FROM usage u JOIN sessions s ON s.n = u.session WHERE s.tenant = ?

@@ -10,7 +10,7 @@ is `Damaged`, never a shorter history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from operator import add
@@ -21,40 +21,43 @@ import msgspec
 
 from holdfast import codec
 from holdfast.backends.base import (
+    Belongings,
+    BranchRow,
+    Cut,
     HeadRow,
     Listed,
     Listing,
     MessageRow,
     QueueRow,
     SessionRow,
+    Start,
     ToolRow,
     TurnRow,
     Unreadable,
     UsageRow,
+    in_order,
 )
 from holdfast.backends.sqlite.seals import UNFIT, seal
 from holdfast.backends.sqlite.statements import SQL
 from holdfast.clock import Clock
-from holdfast.core.branches import Path, Segment, extend
+from holdfast.core.branches import Path, Segment, Step, joined
 from holdfast.errors import Damaged
 from holdfast.records import Holder, Usage
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
 _LAST_ACTIVITY: Final = (1 << 63) - 1
-_FEW_BRANCHES: Final = 8
+_LONGEST_KEPT: Final = 64
 _MANY_PLACES: Final = 1000
 _IDS_AT_ONCE: Final = 64
 _NO_LIMIT: Final = -1
 _NOBODY: Final = -1
-_SESSION_COLUMNS: Final = 19
+_SESSION_COLUMNS: Final = 20
 
 _FILTERS: Final = {
     "scope": "AND s.scope = :scope",
     "agent": "AND s.agent = :agent",
     "cwd": "AND s.cwd = :cwd",
-    "pinned": "AND s.pinned = :pinned",
-    "archived": "AND s.archived = :archived",
     "text": (
         "AND (instr(folded(s.title), :text) OR instr(folded(h.preview), :text)"
         " OR instr(folded(s.key), :text))"
@@ -158,7 +161,18 @@ class SQLiteSnapshot:
             row = self._first("session_by_key", self._tenant, bind(key))
         else:
             row = self._first("session_by_id", self._tenant, bind(id))
+        found = None if row is None else self._session_row(row)
+        return None if found is None or found.purged_at is not None else found
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Read a session's identity by its id, also of what a purge left."""
+        row = self._first("session_by_id", self._tenant, bind(id))
         return None if row is None else self._session_row(row)
+
+    def children(self, id: str) -> list[SessionRow]:
+        """Read the sessions that name this one as their parent, oldest first."""
+        found = self._execute(SQL["sessions_by_parent"], (self._tenant, bind(id)))
+        return [self._session_row(row) for row in found]
 
     def _session_row(self, row: Sequence[Any]) -> SessionRow:
         return _session_row(self._opened(row, row[1]))
@@ -171,6 +185,12 @@ class SQLiteSnapshot:
             found = self._execute(SQL["sessions_by_prefix"], values)
         else:
             found = self._execute(SQL["sessions_by_title"], (self._tenant, bind(title)))
+        return [self._session_row(row) for row in found]
+
+    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions in the trash by the key or title they had."""
+        name, value = ("trashed_by_key", key) if key is not None else ("trashed_by_title", title)
+        found = self._execute(SQL[name], (self._tenant, bind(value)))
         return [self._session_row(row) for row in found]
 
     def find_run(self, run_id: str) -> list[SessionRow]:
@@ -205,12 +225,16 @@ class SQLiteSnapshot:
             if value is not None:
                 wanted.append(condition)
                 values[name] = _filter_value(name, value)
+        # As text, not bound: an index of few sessions is used only where the text says these.
+        for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
+            if flag is not None:
+                wanted.append(f"AND s.{name} = {flag:d}")
         wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
         if not listing.delegates:
             wanted.append("AND s.relation IS NOT 'delegate'")
         if listing.text is not None:
             self._connection.create_scalar_function("folded", _folded, 1, deterministic=True)
-        for source in ("list_recent", "list_any"):
+        for source in _sources(listing):
             text = "\n".join((SQL["list_columns"], SQL[source], *wanted, SQL["list_end"]))
             rows: list[Any] = self._execute(text, values).fetchall()
             if len(rows) == limit:
@@ -244,37 +268,81 @@ class SQLiteSnapshot:
 
     # ---------------------------------------------------------------------------- messages
 
-    def path(self, branch: int) -> Path:
-        """Give the way a branch's history runs; branches never move, so it is kept."""
+    def path(self, branch: int, low: int = 1) -> Path:
+        """Give the way a branch's history runs; branches never move, so it is kept if short."""
         known = self._paths.get(branch)
         if known is not None:
             return known
-        chain: list[tuple[int, int, str]] = []
+        steps: list[Step] = []
         current: int | None = branch
         while current is not None and current not in self._paths:
-            row = self._first("branch", current)
-            if row is None:
-                raise Damaged(f"branch {current} is missing; run store.verify().")
-            session_id, *sealed = row
-            _, _, _, parent, fork_seq, *_ = self._opened(sealed, sealed[2])
-            chain.append((current, fork_seq, session_id))
-            if parent is not None and parent >= current:
-                raise Damaged(f"branch {current} names a parent that is not older.")
+            step, parent = self._step(current)
+            steps.append(step)
+            if step.fork_seq < low and parent is not None and low > 1:
+                return joined(steps)
             current = parent
-        found: Path = () if current is None else self._paths[current]
-        for number, fork_seq, session_id in reversed(chain):
-            found = extend(found, fork_seq, number, session_id)
-            self._paths[number] = found
+        found = joined(steps, () if current is None else self._paths[current])
+        self._keep_path(branch, found)
         return found
 
-    def branch(self, session: int, number: int) -> tuple[int, int] | None:
-        """Find a session's branch by its number there."""
-        row = self._first("branch_by_number", session, number, self._tenant)
+    def _step(self, branch: int) -> tuple[Step, int | None]:
+        """Read a branch on the way back, and the one it starts on."""
+        row = self._first("branch_step", branch, self._tenant)
         if row is None:
-            return None
-        head_seq, *sealed = row
-        n, _, _, _, _, last_seq, *_ = self._opened(sealed, session)
-        return n, head_seq if last_seq is None else last_seq
+            raise Damaged(f"branch {branch} is missing; run store.verify().")
+        session_id, *sealed = row
+        _, _, _, parent, fork_seq, *_ = self._opened(sealed, sealed[2])
+        if parent is not None and parent >= branch:
+            raise Damaged(f"branch {branch} names a parent that is not older.")
+        return Step(branch, fork_seq, unbind(session_id)), parent
+
+    def _keep_path(self, branch: int, path: Path) -> None:
+        if len(path) <= _LONGEST_KEPT:
+            self._paths[branch] = path
+
+    def branch(self, session: int, number: int) -> BranchRow | None:
+        """Read a session's branch by its number there."""
+        return self._branch(self._first("branch_by_number", session, number, self._tenant))
+
+    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
+        """Read the branch of a session that this write made."""
+        return self._branch(self._first("branch_by_token", token, session, self._tenant))
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Read a branch."""
+        return self._branch(self._first("branch", n, self._tenant))
+
+    def branches(self, session: int) -> list[BranchRow]:
+        """Read a session's branches, by number."""
+        rows = self._execute(SQL["branches"], (session, self._tenant))
+        return [self._branch_row(row) for row in rows]
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Read the branches that start on this one, oldest first."""
+        rows = self._execute(SQL["branches_from"], (n, self._tenant))
+        return [self._branch_row(row) for row in rows]
+
+    def _branch(self, row: Sequence[Any] | None) -> BranchRow | None:
+        return None if row is None else self._branch_row(row)
+
+    def _branch_row(self, row: Sequence[Any]) -> BranchRow:
+        session_id, purged_at, active, head_seq, *sealed = row
+        (n, session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
+         token) = self._opened(sealed, sealed[2])  # fmt: skip
+        return BranchRow(
+            n=n,
+            session=session,
+            session_id=unbind(session_id),
+            purged=purged_at is not None,
+            number=number,
+            parent=parent,
+            fork_seq=fork_seq,
+            asked_seq=asked_seq,
+            last_seq=head_seq if n == active else last_seq,
+            created_at=created_at,
+            reason=reason,
+            token=token,
+        )
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Read ranges, in order."""
@@ -289,12 +357,12 @@ class SQLiteSnapshot:
             found.append((segment.session_id, kept))
         return found
 
-    def stored(self, path: Path, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a history."""
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a branch's history."""
         found: dict[str, tuple[str, MessageRow]] = {}
         for start in range(0, len(ids), _IDS_AT_ONCE):
             names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
-            for segment in self._near(path, names):
+            for segment in self._near(branch, names):
                 last = _SEQ_MASK if segment.last is None else segment.last
                 ends = (place(segment.branch, segment.first), place(segment.branch, last))
                 rows = self._execute(_in("messages_by_id", len(names)), (*ends, *names))
@@ -302,19 +370,34 @@ class SQLiteSnapshot:
                     found[row.id] = (segment.session_id, row)
         return found
 
-    def _near(self, path: Path, names: Sequence[object]) -> Sequence[Segment]:
-        """Narrow a long path to the branches where these ids are at all, if these are few."""
-        if len(path) <= _FEW_BRANCHES:
-            return path
+    def _near(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
+        """Give where on a path these ids may be.
+
+        New ids are nowhere, so most often the path is not even walked.
+        """
+        known = self._paths.get(branch)
+        if known is not None and len(known) == 1:
+            return known
         places = [row[0] for row in self._execute(_in("places_of_ids", len(names)), tuple(names))]
+        if not places:
+            return ()
+        path = self.path(branch)
         if len(places) > _MANY_PLACES:
             return path
         branches = {at >> _BRANCH_BITS for at in places}
         return [segment for segment in path if segment.branch in branches]
 
-    def count_of_turn(self, path: Path, turn: TurnRow) -> int:
-        """Count the messages of a turn, which lie on the newest branch behind its start."""
-        branch = path[-1].branch
+    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        """Look ids up on all branches of a session."""
+        found: list[tuple[int, MessageRow]] = []
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+            rows = self._execute(_in("placed", len(names)), (*names, session))
+            found.extend((branch, _message_row(row)) for branch, *row in rows)
+        return sorted(found, key=lambda item: (item[0], item[1].seq))
+
+    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+        """Count the messages of a turn, which lie behind its start."""
         ends = (place(branch, turn.first_seq + 1), place(branch, _SEQ_MASK))
         row = self._first("count_of_turn", *ends, turn.number)
         return row[0] if row else 0
@@ -355,9 +438,9 @@ class SQLiteSnapshot:
     def usage(self, session: int) -> list[UsageRow]:
         """Read usage by day and model."""
         rows = self._execute(SQL["usage"], (session,))
-        return [
+        return in_order(
             UsageRow(day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in rows
-        ]
+        )
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
@@ -374,6 +457,16 @@ class SQLiteTransaction(SQLiteSnapshot):
         """Write on this connection."""
         super().__init__(connection, tenant, clock, paths)
         self.writes = 0
+        self._first_new: int | None = None
+
+    def begin_anew(self) -> None:
+        """Forget what the last transaction made: it is stored now, or was undone."""
+        self._first_new = None
+
+    def _keep_path(self, branch: int, path: Path) -> None:
+        """Keep a path, but not that of a branch whose number is given anew after a rollback."""
+        if self._first_new is None or branch < self._first_new:
+            super()._keep_path(branch, path)
 
     def _write(self, name: str, *values: object) -> None:
         self.writes += 1
@@ -386,15 +479,36 @@ class SQLiteTransaction(SQLiteSnapshot):
         number: int = row[0]
         return number
 
-    def add_session(self, row: SessionRow) -> int:
-        """Store a new session with an empty first branch."""
+    def add_session(self, row: SessionRow, start: Start) -> int:
+        """Store a new session with its first branch."""
         values = (self._tenant, *_session_values(row))
         n = self._returning("add_session", *values, seal(values))
-        start = (n, 1, None, 0, None, row.created_at, "start")
-        branch = self._returning("add_branch", *start, seal(start))
-        head = HeadRow(n, branch, 1, 0, 0, None, row.created_at, 0, Usage(), 0, None, 0, 0)
-        self._put_head("add_head", head)
+        if row.purged_at is None:
+            branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
+            head = HeadRow(n, branch, 1, start.fork_seq, 0, None, at, 0, Usage(), 0, None, 0, 0, 0)
+            self._put_head("add_head", head)
         return n
+
+    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+        """Store a new branch."""
+        values = (
+            session, number, start.parent, start.fork_seq, start.asked_seq, None, created_at,
+            start.reason, start.token,
+        )  # fmt: skip
+        n = self._returning("add_branch", *values, seal(values))
+        self._first_new = self._first_new or n
+        return n
+
+    def end_branch(self, n: int, last_seq: int) -> None:
+        """Note where a branch that is left ends."""
+        row = self.find_branch(n)
+        if row is None:
+            return
+        values = (
+            row.session, row.number, row.parent, row.fork_seq, row.asked_seq, last_seq,
+            row.created_at, row.reason, row.token,
+        )  # fmt: skip
+        self._write("put_branch", n, last_seq, seal(values))
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity."""
@@ -411,9 +525,57 @@ class SQLiteTransaction(SQLiteSnapshot):
             row.session, self._tenant, row.branch, row.branch_no, row.seq, row.turns,
             row.open_turn, row.updated_at, usage.input, usage.output, usage.cache_read,
             usage.cache_write, usage.reasoning, row.cost, bind(row.preview), row.preview_rank,
-            row.queued,
+            row.preview_seq, row.queued,
         )  # fmt: skip
         self._write(name, *values, seal(values))
+
+    def cut_branch(self, n: int, last_seq: int) -> Cut:
+        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        ends = (place(n, last_seq + 1), place(n, _SEQ_MASK))
+        blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_places"], ends))
+        self._write("drop_blob_uses", *ends)
+        self._write("drop_messages", *ends)
+        erased = self._connection.changes()
+        self.end_branch(n, last_seq)
+        return Cut(erased, blobs)
+
+    def drop_branch(self, n: int) -> None:
+        """Erase a branch without messages."""
+        self._write("drop_branch", n)
+
+    def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
+        """Replace a stored message; give the blobs it needed."""
+        at = place(branch, row.seq)
+        blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_places"], (at, at)))
+        self._write("drop_blob_uses", at, at)
+        self._write("put_message", at, row.crc, bind_json(row.body))
+        return blobs
+
+    def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
+        """Erase those of these blobs that no message needs."""
+        sizes = []
+        for sha256 in sorted(blobs):
+            row = self._first("unused_blob", self._tenant, sha256)
+            if row is not None:
+                self._write("drop_blob", row[0])
+                sizes.append(row[1])
+        return len(sizes), sum(sizes)
+
+    def drop_belongings(self, session: int) -> Belongings:
+        """Erase what a session has; nobody is ever given its activity number again."""
+        self._write("raise_activity", session, self._tenant)
+        self._write("owe_scrub")
+        for name in ("drop_head", "drop_tools", "drop_usage", "drop_all_queue_blobs"):
+            self._write(name, session)
+        counts = []
+        for name in ("drop_turns", "drop_drafts", "drop_queue"):
+            self._write(name, session)
+            counts.append(self._connection.changes())
+        return Belongings(*counts)
+
+    def drop_session(self, n: int) -> None:
+        """Erase a session's identity."""
+        self._write("drop_session", n, self._tenant)
 
     def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
         """Store messages at their places."""
@@ -505,14 +667,21 @@ class SQLiteTransaction(SQLiteSnapshot):
 # ------------------------------------------------------------------------------- rows and values
 
 
+def _sources(listing: Listing) -> tuple[str, ...]:
+    """Say where to look: few are pinned; what is not among the recent ones has an index."""
+    if listing.pinned:
+        return ("list_few",)
+    named = (listing.scope, listing.agent, listing.cwd, listing.archived or None)
+    rare = listing.trashed or any(value is not None for value in named)
+    return ("list_recent", "list_few" if rare else "list_any")
+
+
 def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
     """Fold case as Python does: the engine's own `lower` knows only ASCII."""
     return "" if values[0] is None else bind(unbind(values[0]).lower())
 
 
-def _filter_value(name: str, value: str | bool) -> object:  # noqa: FBT001
-    if isinstance(value, bool):
-        return int(value)
+def _filter_value(name: str, value: str) -> object:
     return bind(value.lower() if name == "text" else value)
 
 
@@ -520,11 +689,11 @@ def _session_row(row: Sequence[Any]) -> SessionRow:
     if bytes in map(type, row):
         row = [unbind(value) for value in row]
     (n, _, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned, archived,
-     trashed_at, goal, metadata, parent, relation) = row  # fmt: skip
+     trashed_at, goal, metadata, parent, relation, purged_at) = row  # fmt: skip
     return SessionRow(
         n, id, key, scope, agent, title, title_by, model, cwd, created_at, bool(pinned),
         bool(archived), trashed_at, unbind_json(goal), unbind_json(metadata) or b"", parent,
-        relation,
+        relation, purged_at,
     )  # fmt: skip
 
 
@@ -533,7 +702,7 @@ def _session_values(row: SessionRow) -> tuple[object, ...]:
         bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
         row.title_by, bind(row.model), bind(row.cwd), row.created_at, int(row.pinned),
         int(row.archived), row.trashed_at, bind_json(row.goal), bind_json(row.metadata),
-        bind(row.parent), row.relation,
+        bind(row.parent), row.relation, row.purged_at,
     )  # fmt: skip
 
 
@@ -542,7 +711,7 @@ def _head_row(row: Sequence[Any]) -> HeadRow:
     usage = Usage(row[9], row[10], row[11], row[12], row[13])
     return HeadRow(
         session, branch, branch_no, seq, turns, open_turn, updated_at, activity, usage,
-        row[14], unbind(row[15]), row[16], row[17],
+        row[14], unbind(row[15]), row[16], row[17], row[18],
     )  # fmt: skip
 
 

@@ -17,20 +17,32 @@ What takes seconds is marked `long`; register that mark, or leave it out with `-
 
 from holdfast.testing.conformance.appending import Appending
 from holdfast.testing.conformance.blobs import Blobs
+from holdfast.testing.conformance.comparing import Comparing
 from holdfast.testing.conformance.damage import DamagedData
 from holdfast.testing.conformance.drafts import Drafts
+from holdfast.testing.conformance.erasing import Erasing
 from holdfast.testing.conformance.finding import Finding
 from holdfast.testing.conformance.following import FollowingOthers
+from holdfast.testing.conformance.forking import Forking
 from holdfast.testing.conformance.leases import Leases
+from holdfast.testing.conformance.lineage import Lineage
+from holdfast.testing.conformance.moving import Moving
 from holdfast.testing.conformance.naming import Naming
+from holdfast.testing.conformance.places import Places
+from holdfast.testing.conformance.purging import Purging
 from holdfast.testing.conformance.queueing import Queueing
 from holdfast.testing.conformance.reading import Reading
 from holdfast.testing.conformance.recovery import Recovery
+from holdfast.testing.conformance.replacing import Replacing
+from holdfast.testing.conformance.retries import Retries
 from holdfast.testing.conformance.seam import Seam
 from holdfast.testing.conformance.setting import SetClock
+from holdfast.testing.conformance.summaries import Summaries
 from holdfast.testing.conformance.tenants import Tenants
+from holdfast.testing.conformance.trash import Trash
 from holdfast.testing.conformance.turns import Turns
 from holdfast.testing.conformance.twins import Twins
+from holdfast.testing.conformance.undoing import Undoing
 from holdfast.testing.conformance.updating import Updating
 from holdfast.testing.conformance.usage import UsageSums
 from holdfast.testing.conformance.values import Values
@@ -53,6 +65,18 @@ class BackendConformance(
     Updating,
     Naming,
     Finding,
+    Places,
+    Moving,
+    Undoing,
+    Comparing,
+    Replacing,
+    Summaries,
+    Forking,
+    Lineage,
+    Trash,
+    Purging,
+    Erasing,
+    Retries,
     Tenants,
     FollowingOthers,
     DamagedData,

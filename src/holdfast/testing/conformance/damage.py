@@ -20,6 +20,7 @@ class DamagedData(Setting):
 
     def spoil(self, store: Store, session: Session, *, body: bytes | None = None) -> None:
         """Store a message that does not fit its checksum, or whose body means nothing."""
+        self.sound = False
 
         def verb(tx: Transaction) -> None:
             head = tx.head(number_of(session))
@@ -60,6 +61,7 @@ class DamagedData(Setting):
 
     def test_a_missing_message_is_an_error(self, store: Store, session: Session) -> None:
         """A history that lacks what its head promises is never shown as if it were whole."""
+        self.sound = False
         session.append(Message.user("a"))
 
         def verb(tx: Transaction) -> None:
@@ -94,6 +96,7 @@ class DamagedData(Setting):
 
     def test_a_list_shows_what_can_be_read(self, store: Store, session: Session) -> None:
         """One session that cannot be described does not hide the others."""
+        self.sound = False
         other = store.session("other")
 
         def verb(tx: Transaction) -> None:

@@ -1,17 +1,21 @@
 """Following: everything written later, once, in order."""
 
+# ruff: noqa: PLR2004 - expected values are literals
+
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from holdfast.errors import BadQuery
-from holdfast.records import Activity, Head, Message
+from holdfast.records import Activity, BranchChanged, Head, Message
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.setting import Setting, drain
+from holdfast.testing.conformance.talking import talk
 
 _LONG = 30.0
 
@@ -24,13 +28,13 @@ class FollowingOthers(Setting):
         session.append(Message.user("a"), Message.user("b"))
         head = session.head()
         session.append(Message.user("c"))
-        assert [m.text for m in iter(session.follow().poll, None)] == ["a", "b", "c"]
+        assert [m.text for m in drain(session.follow())] == ["a", "b", "c"]
         follower = session.follow(after=head)
         assert follower.poll() == session.messages()[-1]
         assert follower.poll() is None
         assert follower.head == session.head() == Head(1, 3)
         session.append(Message.user("d"))
-        assert [m.text for m in iter(follower.poll, None)] == ["d"]
+        assert [m.text for m in drain(follower)] == ["d"]
 
     def test_what_another_thread_writes_arrives(self, session: Session) -> None:
         """In order, each once, while the follower waits."""
@@ -64,12 +68,12 @@ class FollowingOthers(Setting):
         follower = session.follow()
         assert [next(follower).text for _ in range(2)] == ["0", "1"]
         again = self.later(store).session("the session")
-        assert [m.text for m in iter(again.follow(follower.head).poll, None)] == ["2", "3"]
+        assert [m.text for m in drain(again.follow(follower.head))] == ["2", "3"]
 
     def test_a_long_history(self, session: Session) -> None:
         """More than a follower reads at once."""
         session.append(*(Message.user(str(n)) for n in range(1200)))
-        seen = [m.text for m in iter(session.follow().poll, None)]
+        seen = [m.text for m in drain(session.follow())]
         assert seen == [str(n) for n in range(1200)]
 
     def test_closing_the_store_ends_the_follower(self, store: Store, session: Session) -> None:
@@ -95,7 +99,7 @@ class FollowingOthers(Setting):
         """Tells which sessions were written to, in order; its number resumes it."""
         one, two = store.session("one"), store.session("two")
         one.append(Message.user("a"))
-        seen = list(iter(store.follow().poll, None))
+        seen = drain(store.follow())
         assert [(a.session_id, a.head) for a in seen] == [
             (two.id, Head(1, 0)),
             (one.id, Head(1, 1)),
@@ -110,7 +114,7 @@ class FollowingOthers(Setting):
         assert follower.number == newest.number
 
     @pytest.mark.parametrize("since", [-1, "x", None, 1.5])
-    def test_a_number_that_is_none_is_refused(self, store: Store, since: Any) -> None:  # noqa: ANN401
+    def test_an_activity_number_that_is_none_is_refused(self, store: Store, since: Any) -> None:  # noqa: ANN401
         """`BadQuery` names it."""
         with pytest.raises(BadQuery, match="since"):
             store.follow(since=since)
@@ -126,3 +130,161 @@ class FollowingOthers(Setting):
         with pytest.raises(BadQuery):
             session.follow(after=Head(7, 0)).poll()
         assert session.follow(after=Head(1, 99)).poll() is None
+
+    # --------------------------------------------------------------------------------- branches
+
+    def test_a_follower_is_told_that_the_branch_changed(self, session: Session) -> None:
+        """What it was given is in view up to `kept`; what comes behind that follows."""
+        session.append(*talk("u a u a"))
+        follower = session.follow()
+        assert len(drain(follower)) == 4
+        session.rewind(2)
+        assert drain(follower) == [BranchChanged(Head(2, 2), 2, "rewind")]
+        assert follower.head == Head(2, 2)
+        session.append(Message.user("other"))
+        assert drain(follower) == session.messages()[2:]
+        session.clear()
+        session.append(Message.user("new"))
+        told = drain(follower)
+        assert told == [BranchChanged(Head(3, 0), 0, "clear"), *session.messages()]
+        assert follower.head == session.head()
+
+    def test_a_redo_brings_messages_back(self, session: Session) -> None:
+        """They are delivered again: the follower was told that they went."""
+        session.append(*talk("u a u a"))
+        follower = session.follow()
+        drain(follower)
+        session.undo()
+        session.redo()
+        assert drain(follower) == [
+            BranchChanged(Head(2, 2), 2, "undo"),
+            BranchChanged(Head(3, 2), 2, "redo"),
+            *session.messages()[2:],
+        ]
+
+    def test_what_a_replace_keeps_is_not_delivered_again(self, session: Session) -> None:
+        """Only what is new behind it."""
+        session.append(*talk("u a u a"))
+        old = session.messages()
+        follower = session.follow(after=session.head())
+        session.replace([*old[:3], Message.user("x"), Message.user("y")])
+        assert drain(follower) == [
+            BranchChanged(Head(2, 3), 3, "replace"),
+            *session.messages()[3:],
+        ]
+
+    def test_a_follower_that_comes_late_misses_nothing(
+        self, store: Store, session: Session
+    ) -> None:
+        """The rest of its branch first, then every change, one after the other."""
+        session.append(*talk("u a"))
+        seen = session.head()
+        session.append(*talk("u a"))
+        lost = session.messages()[2:]
+        session.rewind(3)
+        session.append(Message.user("gone"))
+        gone = session.messages()[3]
+        session.rewind(1)
+        session.append(Message.user("here"))
+        again = self.later(store).session("the session")
+        follower = again.follow(after=seen)
+        assert drain(follower) == [
+            *lost,
+            BranchChanged(Head(2, 3), 3, "rewind"),
+            gone,
+            BranchChanged(Head(3, 1), 1, "rewind"),
+            *again.messages()[1:],
+        ]
+
+    def test_a_new_follower_begins_with_the_history_of_now(self, session: Session) -> None:
+        """What was abandoned before is not told."""
+        session.append(*talk("u a u a"))
+        session.rewind(2)
+        session.append(Message.user("other"))
+        follower = session.follow()
+        assert drain(follower) == session.messages()
+        assert follower.head == session.head()
+
+    def test_going_over_to_another_branch(self, session: Session) -> None:
+        """`kept` counts what both histories begin with."""
+        session.append(*talk("u a u a"))
+        session.rewind(1)
+        session.append(*talk("s s s"))
+        follower = session.follow()
+        drain(follower)
+        session.rewind(Head(1, 4))
+        assert drain(follower) == [
+            BranchChanged(Head(3, 1), 1, "rewind"),
+            *session.messages()[1:],
+        ]
+
+    def test_a_follower_in_the_middle_of_many_changes(self, session: Session) -> None:
+        """Whatever happens, applying what it is told gives the history."""
+        follower = session.follow()
+        view: list[Message] = []
+        for n in range(12):
+            session.append(*talk("u a u a"))
+            for step in (session.undo, session.redo, session.clear, session.redo)[: n % 5]:
+                step()
+                if n % 2:
+                    view = _applied(view, drain(follower))
+                    assert view == session.messages()
+            session.rewind(session.head().seq // 2)
+            session.replace([*session.messages()[: n // 2], Message.user(str(n))])
+        view = _applied(view, drain(follower))
+        assert view == session.messages()
+        assert follower.head == session.head()
+
+    def test_a_follower_resumes_anywhere(self, session: Session) -> None:
+        """After each item its head is all that is needed to get the rest."""
+        session.append(*talk("u a u a"))
+        whole = session.follow()
+        session.undo()
+        session.append(*talk("s"))
+        session.clear()
+        session.append(*talk("u"))
+        told = []
+        resumed = session.follow(after=Head(1, 0))
+        while (item := resumed.poll()) is not None:
+            told.append(item)
+            resumed = session.follow(after=resumed.head)
+        assert told == drain(whole)
+        assert [type(item) for item in told].count(BranchChanged) == 2
+
+    def test_a_follower_of_a_fork(self, session: Session) -> None:
+        """From its first message, which is the parent's; what the parent does is not told."""
+        session.append(*talk("u a"))
+        fork = session.fork()
+        follower = fork.follow()
+        assert drain(follower) == session.messages()
+        session.clear()
+        fork.append(Message.user("own"))
+        fork.undo()
+        assert [item.text for item in drain(follower)][:1] == ["own"]
+        assert follower.head == fork.head()
+
+    def test_the_store_tells_of_movements(self, store: Store, session: Session) -> None:
+        """With the head on its new branch."""
+        session.append(*talk("u a"))
+        follower = store.follow()
+        drain(follower)
+        session.undo()
+        fork = session.fork()
+        assert [(a.session_id, a.head) for a in drain(follower)] == [
+            (session.id, Head(2, 0)),
+            (fork.id, Head(1, 0)),
+        ]
+
+    def test_what_is_no_head_cannot_be_followed(self, session: Session) -> None:
+        """`BadQuery` names it."""
+        no_heads: list[Any] = [3, "1", (1, 0), Head(2**70, 0), Head(0, 0)]
+        for after in no_heads:
+            with pytest.raises(BadQuery, match="after"):
+                session.follow(after=after).poll()
+
+
+def _applied(view: list[Message], told: Sequence[Message | BranchChanged]) -> list[Message]:
+    """Do with a view what a follower tells."""
+    for item in told:
+        view = view[: item.kept] if isinstance(item, BranchChanged) else [*view, item]
+    return view

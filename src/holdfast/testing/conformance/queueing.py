@@ -68,7 +68,7 @@ class Queueing(Setting):
         assert session.queued() == []
         assert len(session.messages()) == 1
 
-    def test_the_same_id_with_another_body_is_refused(self, session: Session) -> None:
+    def test_a_queued_id_with_another_body_is_refused(self, session: Session) -> None:
         """Against what waits and against what was said."""
         session.enqueue(Message.user("a", id="waits"))
         session.append(Message.user("a", id="said"))

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from holdfast.clock import EPOCH
 from holdfast.errors import BadQuery, ReadOnly, SessionNotFound, StoreUnavailable
-from holdfast.records import Head, Message
+from holdfast.records import DayUsage, Growth, Head, Message, Usage
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
@@ -115,6 +118,20 @@ class Reading(Setting):
             store.sessions,
             store.latest,
             store.stats,
+            session.fork,
+            lambda: session.rewind(0),
+            session.undo,
+            session.redo,
+            lambda: session.replace([]),
+            session.clear,
+            lambda: session.summarize("x"),
+            session.branches,
+            session.lineage,
+            session.children,
+            lambda: store.create(parent=session),
+            lambda: store.trash(session.id),
+            lambda: store.restore(session.id),
+            lambda: store.purge(session.id),
         ):
             with pytest.raises(StoreUnavailable):
                 call()
@@ -139,9 +156,26 @@ class Reading(Setting):
             lambda: session.turn().__enter__(),
             lambda: reader.session("new"),
             reader.create,
+            lambda: reader.create(parent="s"),
+            session.fork,
+            lambda: session.rewind(0),
+            lambda: session.rewind(1),
+            session.undo,
+            session.redo,
+            lambda: session.replace([]),
+            lambda: session.replace(session.messages()),
+            session.clear,
+            lambda: session.summarize("x"),
+            lambda: reader.trash("s"),
+            lambda: reader.restore("s"),
+            lambda: reader.purge("s"),
+            lambda: reader.purge("s", forks="erase"),
         ):
             with pytest.raises(ReadOnly):
                 call()
+        assert [b.number for b in session.branches()] == [1]
+        assert len(session.lineage()) == 1
+        assert session.children() == []
         with pytest.raises(SessionNotFound):
             reader.session("new", create=False)
         written.append(Message.user("b"))
@@ -175,3 +209,48 @@ class Reading(Setting):
         assert (stats.sessions, stats.messages, stats.turns, stats.open_turns) == (2, 3, 1, 1)
         left_open.cancel()
         assert store.stats().open_turns == 0
+
+    def test_stats_count_what_is_stored(self, store: Store, session: Session) -> None:
+        """What is abandoned counts, what is shared counts once, what is in the trash is told."""
+        session.append(*(Message.user(str(n)) for n in range(4)))
+        session.rewind(2)
+        session.append(Message.user("other"))
+        fork = session.fork()
+        fork.append(Message.user("own"))
+        store.trash(fork.id)
+        stats = store.stats()
+        assert (stats.sessions, stats.trashed, stats.branches, stats.messages) == (2, 1, 3, 6)
+        store.restore(fork.id)
+        assert store.stats().trashed == 0
+
+    def test_stats_tell_growth_and_spending_by_day(self, store: Store) -> None:
+        """Of all sessions, by the day they were begun and the day that it was spent."""
+        for day in range(3):
+            session = store.create()
+            session.append(*(Message.user("x") for _ in range(day)))
+            for model in ("m", None):
+                session.append(
+                    Message.assistant("a", model=model, usage=Usage(day), cost=Decimal(1))
+                )
+            if day == 1:
+                session.rewind(1)
+                session.fork().append(Message.user("own"))
+            self.clock.advance(86_400)
+        session.append(Message.assistant("b", model="m", usage=Usage(7)))
+        stats = self.later(store).stats()
+        first = EPOCH.date() + timedelta(days=1_700_000_000 // 86_400)
+        days = [first + timedelta(days=n) for n in range(4)]
+        assert stats.growth == (
+            Growth(days[0], 1, 2),
+            Growth(days[1], 2, 4),
+            Growth(days[2], 1, 5),
+        )
+        assert stats.days == (
+            DayUsage(days[0], None, Usage(0), Decimal(1)),
+            DayUsage(days[0], "m", Usage(0), Decimal(1)),
+            DayUsage(days[1], None, Usage(1), Decimal(1)),
+            DayUsage(days[1], "m", Usage(1), Decimal(1)),
+            DayUsage(days[2], None, Usage(2), Decimal(1)),
+            DayUsage(days[2], "m", Usage(2), Decimal(1)),
+            DayUsage(days[3], "m", Usage(7), Decimal(0)),
+        )

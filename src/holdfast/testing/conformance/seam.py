@@ -9,14 +9,24 @@ import msgspec
 import pytest
 
 from holdfast import codec
-from holdfast.backends.base import HeadRow, MessageRow, QueueRow, Snapshot, Transaction, UsageRow
+from holdfast.backends.base import (
+    HeadRow,
+    MessageRow,
+    QueueRow,
+    Snapshot,
+    Start,
+    Transaction,
+    UsageRow,
+)
 from holdfast.clock import to_datetime
-from holdfast.records import Message, Stats, Usage
+from holdfast.records import File, Message, Stats, Usage
 from holdfast.session import Session, number_of
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
+from holdfast.verbs import appending, moving
 
 _BLOB = b"data"
+_KEPT = b"kept"
 _LONG = 30.0
 
 
@@ -53,7 +63,7 @@ def _rename(tx: Transaction, session: Session) -> None:
 def _copy(tx: Transaction, session: Session) -> None:
     row = tx.session(number_of(session))
     assert row is not None
-    tx.add_session(msgspec.structs.replace(row, id="copy", key="copy"))
+    tx.add_session(msgspec.structs.replace(row, id="copy", key="copy"), Start(token="t"))  # noqa: S106
 
 
 def _end_turn(tx: Transaction, session: Session) -> None:
@@ -75,6 +85,34 @@ def _enqueue(tx: Transaction, session: Session) -> None:
     )
 
 
+def _leave(tx: Transaction, session: Session) -> None:
+    head = _head(tx, session)
+    start = Start(parent=head.branch, fork_seq=1, asked_seq=1, reason="rewind", token="t")  # noqa: S106
+    branch = tx.add_branch(head.session, head.branch_no + 1, start, tx.now())
+    tx.end_branch(head.branch, head.seq)
+    tx.path(branch)
+    tx.put_head(msgspec.structs.replace(head, branch=branch, branch_no=2, seq=1))
+
+
+def _bury(tx: Transaction, session: Session) -> None:
+    stone = codec.encode(Message.system("stone", id="kept"), to_datetime(tx.now()))
+    crc = codec.checksum("kept", None, stone.body)
+    blobs = tx.put_tombstone(
+        _head(tx, session).branch, MessageRow(2, "kept", None, crc, stone.body)
+    )
+    assert blobs == {codec.digest(_KEPT)}
+    tx.drop_blobs(blobs)
+
+
+def _purge(tx: Transaction, session: Session) -> None:
+    head = _head(tx, session)
+    cut = tx.cut_branch(head.branch, 0)
+    tx.drop_blobs(cut.blobs)
+    tx.drop_belongings(head.session)
+    tx.drop_branch(head.branch)
+    tx.drop_session(head.session)
+
+
 _WRITES: dict[str, Callable[[Transaction, Session], object]] = {
     "messages": _advance,
     "blob": _use_blob,
@@ -89,6 +127,11 @@ _WRITES: dict[str, Callable[[Transaction, Session], object]] = {
     "draft": lambda tx, s: tx.put_draft(number_of(s), 1, 1, b'{"deltas":[]}'),
     "drop draft": lambda tx, s: tx.drop_draft(number_of(s), 1),
     "queue": _enqueue,
+    "branch": _leave,
+    "cut": lambda tx, s: tx.cut_branch(_head(tx, s).branch, 1),
+    "tombstone": _bury,
+    "belongings": lambda tx, s: tx.drop_belongings(number_of(s)),
+    "purge": _purge,
     "drop queued": lambda tx, s: tx.drop_queued(number_of(s), 1),
 }
 
@@ -106,6 +149,7 @@ class Seam(Setting):
         turn.tool_started("c")
         turn.assistant("a", usage=Usage(1, 2))
         turn.stream()
+        session.append(Message.user([File(data=_KEPT)], id="kept"))
         session.enqueue("waiting")
         before = self.everything(store, session)
 
@@ -130,10 +174,53 @@ class Seam(Setting):
             session.turns(),
             session.queued(),
             session.usage(),
+            session.branches(),
+            session.lineage(),
             store.sessions().items,
+            store.sessions(trashed=True).items,
             drafts,
             stats,
         )
+
+    def test_a_branch_that_was_undone_leaves_no_way(self, store: Store, session: Session) -> None:
+        """The next branch may get its number, and starts somewhere else."""
+        session.append(*(Message.user(str(n)) for n in range(5)))
+
+        def verb(tx: Transaction) -> None:
+            _leave(tx, session)
+            raise GaveUpError
+
+        for at in (4, 3):
+            with pytest.raises(GaveUpError):
+                store.backend.write(verb)
+            session.rewind(at)
+            assert [m.text for m in session.messages()] == [str(n) for n in range(at)]
+            assert [m.text for m in session.fork().messages()] == [str(n) for n in range(at)]
+
+    def test_branches_made_beside_a_verb_that_fails(self, store: Store) -> None:
+        """Those made together with it are made once, and start where they were to start."""
+        sessions = [store.create() for _ in range(12)]
+        for session in sessions:
+            session.append(*(Message.user(str(n)) for n in range(14)))
+
+        def bad(tx: Transaction) -> None:
+            _leave(tx, sessions[0])
+            raise GaveUpError
+
+        pending = []
+        for at, session in enumerate(sessions, 1):
+            n = number_of(session)
+            pending.append(store.backend.submit(moving.rewind(n, at, token=f"{n}", expect=None)))
+            item = codec.encode(Message.user("end"), to_datetime(1))
+            pending.append(store.backend.submit(appending.append(n, [item])))
+            store.backend.submit(bad)
+        store.flush()
+        assert [one.result().branch for one in pending] == [2] * 24
+        for at, session in enumerate(sessions, 1):
+            wanted = [*(str(n) for n in range(at)), "end"]
+            assert [m.text for m in session.messages()] == wanted
+            assert [m.text for m in session.fork().messages()] == wanted
+            assert len(session.branches()) == 2  # noqa: PLR2004
 
     def test_a_verb_handed_over_is_run(self, store: Store, session: Session) -> None:
         """`submit` gives what `write` would, by waiting or by being told."""

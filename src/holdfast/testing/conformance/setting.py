@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pytest
 
 from holdfast.backends.base import Backend
 from holdfast.clock import Clock
+from holdfast.following import Following
+from holdfast.records import Damage
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.turn import Turn
 
+T = TypeVar("T")
 _START = 1_700_000_000_000_000
 _SECOND = 1_000_000
 
@@ -45,6 +48,7 @@ class Setting:
     persistent: ClassVar[bool] = True
 
     clock: SetClock
+    sound: bool  # false for a test that does damage
     _folder: Path
     _opened: list[Store]
 
@@ -57,9 +61,16 @@ class Setting:
         self.clock = SetClock()
         self._folder = tmp_path
         self._opened = []
+        self.sound = True
         yield
+        damage = [found for store in self._opened for found in self.damage_of(store)]
         for store in self._opened:
             store.close()
+        assert damage == []
+
+    def damage_of(self, store: Store) -> list[Damage]:
+        """Look for damage that a test left behind without meaning to."""
+        return store.verify() if self.sound and not store.backend.closed else []
 
     @pytest.fixture
     def store(self) -> Store:
@@ -99,6 +110,14 @@ class Setting:
     def expire(self, store: Store) -> None:
         """Let every lease run out."""
         self.clock.advance(store.backend.lease + 1)
+
+
+def drain(following: Following[T]) -> list[T]:
+    """Give everything that a follower has to tell now."""
+    found: list[T] = []
+    while (item := following.poll()) is not None:
+        found.append(item)
+    return found
 
 
 def together(*calls: Callable[[], object]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.errors import BadMessage, MessageNotFound, SessionNotFound
-from holdfast.records import File, Message
+from holdfast.records import File, Message, Usage
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.setting import Setting, drain
 
 _DATA = b"secret" * 20
 _SHA = hashlib.sha256(_DATA).hexdigest()
@@ -92,7 +92,7 @@ class Tenants(Setting):
             mine.session(str(n))
             for _ in range(5):
                 theirs.create().append(Message.user("x"))
-            newest = list(iter(mine.follow().poll, None))
+            newest = drain(mine.follow())
             numbers.append(newest[-1].number)
         assert numbers == [1, 2, 3]
 
@@ -113,6 +113,85 @@ class Tenants(Setting):
         reader = self.open(tenant="nobody", readonly=True)
         assert len(reader.sessions()) == 0
         assert reader.latest() is None
+
+    def test_another_tenants_sessions_cannot_be_deleted_or_continued(self) -> None:
+        """Every verb that takes a name answers as for a name that never was, and does nothing."""
+        theirs = self.theirs()
+        mine = self.open(tenant="B")
+        gone = theirs.session("in their trash", title="Trashed Title")
+        theirs.trash(gone.id)
+        before = (theirs.sessions(), theirs.sessions(trashed=True), theirs.stats().messages)
+        id_ = theirs.get("their key").id
+        verbs: list[Callable[[str], object]] = [
+            mine.trash,
+            mine.restore,
+            mine.purge,
+            lambda ref: mine.purge(ref, forks="erase"),
+            lambda ref: mine.create(parent=ref),
+            lambda ref: mine.create(parent=ref, relation="delegate"),
+        ]
+        names = (id_, id_[:5], "their key", "Their Title", "their run")
+        for ref in (*names, gone.id, gone.id[:5], "in their trash", "Trashed Title"):
+            for verb in verbs:
+                unknown = self.refusal(lambda verb=verb: verb("never was"), "never was")  # type: ignore[misc]
+                assert self.refusal(lambda verb=verb, ref=ref: verb(ref), ref) == unknown  # type: ignore[misc]
+        after = (theirs.sessions(), theirs.sessions(trashed=True), theirs.stats().messages)
+        assert after == before
+        assert mine.stats().sessions == 0
+
+    def test_another_tenants_session_is_no_parent(self) -> None:
+        """Not by its handle either; and no edge of theirs is told."""
+        theirs = self.theirs()
+        mine = self.open(tenant="B")
+        parent = theirs.get("their key")
+        with pytest.raises(SessionNotFound):
+            mine.create(parent=parent)
+        child = parent.fork()
+        own = mine.create()
+        own.fork()
+        assert [link.session_id for link in parent.children()] == [child.id]
+        assert len(own.children()) == 1
+        assert len(child.lineage()) == 2  # noqa: PLR2004
+
+    def test_the_trash_and_the_statistics_are_ones_own(self) -> None:
+        """Branches, growth and spending of others are not counted."""
+        theirs = self.theirs()
+        mine = self.open(tenant="B")
+        session = theirs.get("their key")
+        session.append(Message.assistant("x", usage=Usage(5), model="m"))
+        session.clear()
+        theirs.trash(session.id)
+        assert len(mine.sessions(trashed=True)) == 0
+        stats = mine.stats()
+        assert (stats.trashed, stats.branches, stats.growth, stats.days) == (0, 0, (), ())
+        stats = theirs.stats()
+        assert (stats.trashed, stats.branches) == (1, 2)
+
+    def test_a_key_may_be_in_two_tenants_trashes(self) -> None:
+        """Trashing, restoring and purging touch one's own alone."""
+        self.need_persistence()
+        stores = [self.open(tenant=name) for name in "AB"]
+        made = [store.session("k", title="t") for store in stores]
+        for store, session in zip(stores, made, strict=True):
+            session.append(Message.user(store.tenant))
+            store.trash("k")
+        assert stores[0].restore("k").id == made[0].id
+        assert made[1].info().trashed
+        assert stores[1].purge("t").session_id == made[1].id
+        assert [m.text for m in made[0].messages()] == ["A"]
+
+    def test_a_purge_leaves_the_same_data_of_others(self) -> None:
+        """A file that two tenants have is two files."""
+        self.need_persistence()
+        stores = [self.open(tenant=name) for name in "AB"]
+        for store in stores:
+            store.session("k").append(Message.user(["same", File(data=_DATA)], id="same"))
+        report = stores[0].purge("k")
+        assert (report.messages, report.blobs) == (1, 1)
+        assert stores[1].blob(_SHA) == _DATA
+        assert [m.id for m in stores[1].session("k").messages()] == ["same"]
+        with pytest.raises(MessageNotFound):
+            stores[0].blob(_SHA)
 
     def refusal(self, call: Callable[[], object], name: str) -> tuple[type, str]:
         """Give the error of a call, its own name taken out of the words."""

@@ -11,15 +11,18 @@ import pytest
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.errors import (
+    BadQuery,
     HeadMoved,
     IdConflict,
+    KeyTaken,
     SessionBusy,
     SessionNotFound,
     TurnLost,
 )
-from holdfast.records import File, Head, Message, ToolCall, Usage
+from holdfast.records import BranchChanged, File, Head, Message, ToolCall, Usage
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.talking import take_turn, talk, texts
 
 _LONG = 30.0
 
@@ -253,5 +256,100 @@ class Twins(Setting):
             await asyncio.sleep(0)
             store.close()
             assert await waiting is None
+
+        run(work())
+
+    def test_the_same_movements(self, store: Store) -> None:
+        """Fork, rewind, undo, redo, replace, clear and summarize, awaited."""
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            session, sync = await twin.session("k"), store.session("k")
+            for text in "ab":
+                take_turn(sync, text)
+            head = await session.head()
+            assert await session.undo(expect=head) == sync.head() == Head(2, 2)
+            assert await session.redo() == sync.head() == Head(3, 4)
+            assert await session.rewind(1) == Head(4, 1)
+            assert await session.rewind(Head(1, 4)) == Head(5, 4)
+            messages = await session.messages()
+            assert await session.replace([*messages[:2], Message.user("x")]) == Head(6, 3)
+            assert await session.summarize("short", upto=2) == Head(6, 4)
+            assert (await session.messages())[-1].covers == messages[1].id
+            assert await session.clear() == Head(7, 0)
+            assert await session.branches() == sync.branches()
+            assert await session.messages(branch=1) == sync.messages(branch=1)
+            fork = await session.fork(Head(1, 2), key="f", title="t", metadata={"x": 1})
+            assert texts(store.get("f")) == ["a", "A"]
+            assert await fork.lineage() == store.get("f").lineage()
+            assert await session.children() == sync.children()
+            with pytest.raises(HeadMoved):
+                await session.undo(expect=head)
+            with pytest.raises(BadQuery):
+                await session.undo()
+
+        run(work())
+
+    def test_the_same_deletions(self, store: Store) -> None:
+        """And the same relations."""
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            session = await twin.session("k")
+            await session.append(Message.user("a"))
+            child = await twin.create(parent=session)
+            other = await twin.create(parent=session.id, relation="delegate")
+            assert [m.text for m in await child.messages()] == ["a"]
+            assert await other.messages() == []
+            assert (await twin.trash("k")).trashed
+            assert [i.id for i in await twin.sessions(trashed=True)] == [session.id]
+            await twin.session("k")
+            with pytest.raises(KeyTaken):
+                await twin.restore(session.id)
+            assert (await twin.restore(session.id, keyless=True)).key is None
+            report = await twin.purge(session.id, forks="erase")
+            assert report.erased_in == (child.id,)
+            with pytest.raises(SessionNotFound):
+                await session.messages()
+            with pytest.raises(BadQuery):
+                await twin.purge(child.id, forks="x")  # type: ignore[arg-type]
+
+        run(work())
+
+    def test_following_from_branch_to_branch(self, store: Store) -> None:
+        """The follower is told of the change."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            await session.append(*talk("u a"))
+            follower = session.follow()
+            seen = [await anext(follower) for _ in range(2)]
+            await session.undo()
+            await session.append(Message.user("again"))
+            seen += [await anext(follower) for _ in range(2)]
+            assert [item.text for item in seen[:2]] == ["u1", "a2"]
+            assert seen[2] == BranchChanged(Head(2, 0), 0, "undo")
+            assert seen[3].text == "again"
+            assert follower.head == await session.head()
+
+        run(work())
+
+    @pytest.mark.parametrize("steps", range(6))
+    def test_a_cancelled_movement_is_whole_or_absent(self, store: Store, steps: int) -> None:
+        """Whenever the cancellation comes."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            await session.append(*talk("u a u a"))
+            new = [Message.user(str(n)) for n in range(3)]
+            task = asyncio.create_task(session.replace(new))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            store.flush()
+            found = [m.text for m in await session.messages()]
+            assert found in (["u1", "a2", "u3", "a4"], ["0", "1", "2"])
+            assert len(await session.branches()) == (1 if found[0] == "u1" else 2)
 
         run(work())

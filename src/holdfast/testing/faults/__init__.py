@@ -1,7 +1,8 @@
 """Crashes and disk faults on purpose, for whoever keeps data in SQLite and wants to know.
 
 `record` and `explore` rebuild every disk that a power cut could leave behind a run; `Shim` and
-`every` run a child process that is killed, or whose disk fails, at the Nth write or sync.
+`every` run a child process that is killed, or whose disk fails, at the Nth write or sync;
+`failing_disk` lets any operation fail in this process.
 """
 
 from holdfast.testing.faults.crashstates import (
@@ -12,6 +13,7 @@ from holdfast.testing.faults.crashstates import (
     state_named,
     states,
 )
+from holdfast.testing.faults.failing import FailingDisk, failing_disk
 from holdfast.testing.faults.recorder import Recording, RecordingIncomplete, record
 from holdfast.testing.faults.shim import (
     ChildHung,
@@ -26,6 +28,7 @@ __all__ = [
     "ChildHung",
     "CrashState",
     "Explored",
+    "FailingDisk",
     "Outcome",
     "Recording",
     "RecordingIncomplete",
@@ -35,6 +38,7 @@ __all__ = [
     "Trace",
     "every",
     "explore",
+    "failing_disk",
     "record",
     "state_named",
     "states",

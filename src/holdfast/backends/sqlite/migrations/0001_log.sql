@@ -22,7 +22,8 @@ CREATE TABLE tenants (
 ) STRICT;
 INSERT INTO tenants VALUES (1, 'default');
 
--- Who a session is. Changes rarely.
+-- Who a session is. Changes rarely. Of one that was purged while a fork still needs some of its
+-- messages, id, parent, relation and times stay; it has no head, and goes with the last fork.
 CREATE TABLE sessions (
   n          INTEGER PRIMARY KEY AUTOINCREMENT,
   tenant     INTEGER NOT NULL,
@@ -42,6 +43,7 @@ CREATE TABLE sessions (
   metadata   ANY     NOT NULL,
   parent     ANY,
   relation   TEXT,
+  purged_at  INTEGER,
   crc        INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX sessions_by_id ON sessions (tenant, id);
@@ -51,7 +53,10 @@ CREATE INDEX sessions_by_title ON sessions (tenant, title) WHERE title IS NOT NU
 CREATE INDEX sessions_by_scope ON sessions (tenant, scope) WHERE scope IS NOT NULL;
 CREATE INDEX sessions_by_agent ON sessions (tenant, agent) WHERE agent IS NOT NULL;
 CREATE INDEX sessions_by_cwd ON sessions (tenant, cwd) WHERE cwd IS NOT NULL;
+CREATE INDEX sessions_by_parent ON sessions (tenant, parent) WHERE parent IS NOT NULL;
 CREATE INDEX sessions_pinned ON sessions (tenant) WHERE pinned = 1;
+CREATE INDEX sessions_archived ON sessions (tenant) WHERE archived = 1;
+CREATE INDEX sessions_trashed ON sessions (tenant, key) WHERE trashed_at IS NOT NULL;
 
 -- Where a session stands. One row is rewritten by each append, so it is kept apart and small.
 -- activity is higher than that of every session written to before: lists need no clock.
@@ -73,24 +78,32 @@ CREATE TABLE heads (
   cost         INTEGER NOT NULL,
   preview      ANY,
   preview_rank INTEGER NOT NULL,
+  preview_seq  INTEGER NOT NULL,
   queued       INTEGER NOT NULL,
   crc          INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX heads_by_activity ON heads (tenant, activity);
 
--- A branch starts behind fork_seq of its parent. The last seq of the active branch is in heads.
+-- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
+-- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
+-- token is the mark of the write that made it, so that a retry makes it once. The active branch of
+-- a session is the one with the highest number; its last seq is in heads.
 CREATE TABLE branches (
   n          INTEGER PRIMARY KEY AUTOINCREMENT,
   session    INTEGER NOT NULL,
   number     INTEGER NOT NULL,
   parent     INTEGER,
   fork_seq   INTEGER NOT NULL,
+  asked_seq  INTEGER NOT NULL,
   last_seq   INTEGER,
   created_at INTEGER NOT NULL,
   reason     TEXT NOT NULL,
+  token      TEXT NOT NULL,
   crc        INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX branches_by_number ON branches (session, number);
+CREATE INDEX branches_by_parent ON branches (parent) WHERE parent IS NOT NULL;
+CREATE INDEX branches_by_token ON branches (token);
 
 -- place = branch * 2^32 + seq: a history is one range of this table per branch it runs through.
 -- crc = crc32(body, crc32(id, turn or 0)).

@@ -1,7 +1,7 @@
 """What hangs on a session: its usage, turns, tools, drafts and queue.
 
-What belongs to no session is set aside. In the end a head and its open turn name each other, a
-draft begins with its beginning, and every head knows how much input waits.
+What belongs to no session that lives is set aside. In the end a head and its open turn name each
+other, a draft begins with its beginning, and every head knows how much input waits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Belongings:
 
     def _queue_blob(self, values: Values) -> None:
         data = values["data"]
-        known = self._carrier.known(values["session"])
+        known = self._carrier.lives(values["session"])
         if known and isinstance(data, bytes) and codec.digest(data) == values["sha256"]:
             self._carrier.carry("queue_blobs", values)
             return
@@ -53,7 +53,7 @@ class Belongings:
 
     def _usage(self, values: Values) -> None:
         row = self._carrier.mended("usage", values)
-        if self._carrier.known(row["session"]):
+        if self._carrier.lives(row["session"]):
             self._carrier.carry("usage", row)
         else:
             self._carrier.set_aside("usage", "belongs to no session", values)
@@ -66,7 +66,7 @@ class Belongings:
                 self._carrier.tell(said, item.session)
                 continue
             row = self._carrier.mended(table.name, item)
-            if not self._carrier.known(row["session"]):
+            if not self._carrier.lives(row["session"]):
                 self._carrier.set_aside(table.name, "belongs to no session", item)
             elif not self._is_readable(table, row):
                 self._carrier.set_aside(table.name, "cannot be read", item, row["session"])

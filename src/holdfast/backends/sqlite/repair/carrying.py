@@ -8,7 +8,7 @@ is told. Checksums are made at the end, for everything at once (`seal_all`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
@@ -16,6 +16,7 @@ from holdfast import codec
 from holdfast.backends.sqlite.repair.rules import RULES, faults, fits, restored, text_of
 from holdfast.backends.sqlite.repair.scan import Row, Stray, Table, Value, Values, rows
 from holdfast.backends.sqlite.seals import SEALED, UNFIT, covered, seal
+from holdfast.backends.sqlite.transaction import bind
 from holdfast.clock import SystemClock
 from holdfast.records import JSON, Damage
 
@@ -56,6 +57,11 @@ class Carrier:
     def first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
         """Give the first row of a query to the new store."""
         found: tuple[Value, ...] | None = self.target.execute(query, values).fetchone()
+        return found
+
+    def all(self, query: str, *values: Value) -> list[Any]:
+        """Give the rows of a query to the new store, which may be written to meanwhile."""
+        found: list[Any] = self.target.execute(query, values).fetchall()
         return found
 
     def number(self, query: str, *values: Value) -> int:
@@ -112,14 +118,16 @@ class Carrier:
         """
         if fits(table, values) and not faults(table, values):
             return values
-        found = restored(table, values)
+        sound = _as_bound(values)
+        found = None if fits(table, sound) else restored(table, sound)
         if found is not None:
-            mended: Values = {**values, found[0]: found[1]}
+            mended: Values = {**sound, found[0]: found[1]}
             why = f"{found[0]} was damaged, and is restored"
         else:
-            mended = {**values, **self._replaced(table, values, session)}
-            why = "does not fit its checksum"
-        if found is not None or mended == values:
+            mended = {**sound, **self._replaced(table, sound, session)}
+            whole = fits(table, sound)
+            why = "text was damaged, and is restored" if whole else "does not fit its checksum"
+        if found is not None or mended == sound:
             self.keep_aside(table, why, _as_text(values))
             self.tell(f"a row of {table}: {why}", session or mended.get("session"))
         return mended
@@ -136,6 +144,10 @@ class Carrier:
     def known(self, session: Value) -> bool:
         """Say whether the new store has this session."""
         return self.first("SELECT 1 FROM sessions WHERE n = ?", session) is not None
+
+    def lives(self, session: Value) -> bool:
+        """Say whether it is a session in the new store, and not what a purge left of one."""
+        return self.first("SELECT 1 FROM heads WHERE session = ?", session) is not None
 
     def numbers(self, table: str) -> Iterator[int]:
         """Go through the numbers of a table that is written to meanwhile."""
@@ -171,6 +183,14 @@ class Carrier:
 def as_number(value: Value) -> int | None:
     """Give a value if it can be the number of something."""
     return value if isinstance(value, int) and value >= 1 else None
+
+
+def _as_bound(values: Values) -> Values:
+    """Give text that became a blob back as text; else nobody would find what it names."""
+    return {
+        name: bind(text_of(value)) if isinstance(value, bytes) and text_of(value) else value
+        for name, value in values.items()
+    }
 
 
 def _as_text(values: Values) -> str:

@@ -6,22 +6,36 @@ compares them. `verify` reports what the walk finds; `salvage` puts it right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 import apsw
 import msgspec
 
-from holdfast.backends.sqlite.repair.scan import UNREADABLE, Hole, Item, Row, Stray, Values
+from holdfast.backends.sqlite.repair.scan import (
+    LAST_KEY,
+    UNREADABLE,
+    Hole,
+    Item,
+    Row,
+    Stray,
+    Value,
+    Values,
+)
 from holdfast.backends.sqlite.transaction import place
 
 SEQ_BITS: Final = 32
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 SMALLEST_MESSAGE: Final = 16
+_ONE_BY_ONE: Final = 256
+_GROWTH: Final = 8
 LAST_OF_BRANCH: Final = (
     "SELECT iif(h.branch = b.n, h.seq, b.last_seq) FROM branches b "
     "LEFT JOIN heads h ON h.session = b.session WHERE b.n = ?"
 )
+
+
+First: TypeAlias = Callable[..., tuple[Value, ...] | None]
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +162,34 @@ def _end(branch: Branch, reached: int, ahead: _Ahead) -> Iterator[Finding]:
         yield Missing(branch, reached + 1, branch.last, tail=True, lost=lost)
     elif reached > branch.last:
         yield Longer(branch, reached)
+
+
+def next_try(first: First, key: int) -> int:
+    """Say which place behind `key` is worth a try, where the table cannot be read.
+
+    A readable page may begin with any message. So each of a branch's first messages is tried, then
+    ever fewer of them, and then the first of the next branch.
+    """
+    number, seq = key >> SEQ_BITS, key & SEQ_MASK
+    begin, end = _ends(first, number)
+    if seq < begin <= end:
+        return place(number, begin)
+    if seq < end:
+        away = seq - begin + 1
+        return min(key + (1 if away < _ONE_BY_ONE else away // _GROWTH), place(number, end))
+    following = first("SELECT min(n) FROM branches WHERE n > ?", number)
+    if following is None or not isinstance(following[0], int):
+        return LAST_KEY
+    return min(place(following[0], max(1, _ends(first, following[0])[0])), LAST_KEY)
+
+
+def _ends(first: First, branch: int) -> tuple[int, int]:
+    """Say which messages a branch has, from the first to the last, as far as it is known."""
+    start = first("SELECT fork_seq FROM branches WHERE n = ?", branch)
+    last = first(LAST_OF_BRANCH, branch)
+    low = start[0] if start and isinstance(start[0], int) else 0
+    high = last[0] if last and isinstance(last[0], int) else 0
+    return low + 1, min(high, SEQ_MASK)
 
 
 def capacity(connection: apsw.Connection) -> int:

@@ -18,6 +18,7 @@ from holdfast.backends.sqlite.repair.carrying import Carrier, as_number
 from holdfast.backends.sqlite.repair.histories import (
     LAST_OF_BRANCH,
     SEQ_BITS,
+    SEQ_MASK,
     Branch,
     Finding,
     Found,
@@ -25,11 +26,12 @@ from holdfast.backends.sqlite.repair.histories import (
     Misplaced,
     Missing,
     capacity,
+    next_try,
     walk,
 )
 from holdfast.backends.sqlite.repair.mending import Mender
 from holdfast.backends.sqlite.repair.rules import MESSAGES, as_written, read_message, text_of
-from holdfast.backends.sqlite.repair.scan import LAST_KEY, UNREADABLE, Hole, Values, rows
+from holdfast.backends.sqlite.repair.scan import UNREADABLE, Hole, Values, rows
 from holdfast.backends.sqlite.transaction import bind, bind_json, place
 from holdfast.clock import EPOCH
 from holdfast.errors import Damaged
@@ -93,19 +95,32 @@ class Refiller:
             )
 
     def _next_place(self, key: int) -> int:
-        number = self._carrier.number("SELECT min(n) FROM branches WHERE n > ?", key >> SEQ_BITS)
-        return min(number << SEQ_BITS, LAST_KEY) if number else LAST_KEY
+        return next_try(self._carrier.first, key)
 
     def _adopted(self, branch: Branch) -> Branch:
         """Find a home for messages whose branch is lost."""
         if branch.session is not None:
             return branch
-        session = self._mender.new_session(None, "its branch is lost")
+        session = self._mender.new_session(None, "its branch is lost", self._told_by_blobs(branch))
         self._mender.new_branch(branch.number, session)
         self._mender.new_head(session, (branch.number, 1))
         self._carrier.execute("UPDATE branches SET last_seq = NULL WHERE n = ?", branch.number)
         tenant = self._carrier.tenant_of(session)
         return Branch(number=branch.number, session=session, tenant=tenant)
+
+    def _told_by_blobs(self, branch: Branch) -> int:
+        """Say whose the messages of a lost branch are, if the blobs noted for them tell."""
+        query = (
+            "SELECT b.tenant FROM blob_uses u JOIN blobs b ON b.n = u.blob "
+            "WHERE u.place BETWEEN ? AND ? LIMIT 1"
+        )
+        ends = (place(branch.number, 1), place(branch.number, SEQ_MASK))
+        try:
+            found = self._carrier.source.execute(query, ends).get
+        except (*UNREADABLE, UnicodeDecodeError):
+            return 0
+        wanted = found if isinstance(found, int) else 0
+        return self._carrier.number("SELECT n FROM tenants WHERE n = ?", wanted)
 
     def _place(self, branch: Branch, finding: Finding, reached: int) -> int:
         """Store what was found, or a stand-in; give how far the branch reaches now."""
@@ -179,7 +194,7 @@ class Refiller:
         query = "SELECT CAST(id AS BLOB), turn FROM messages NOT INDEXED WHERE place = ?"
         try:
             name, turn = self._carrier.source.execute(query, (at,)).fetchone() or (None, None)
-        except UNREADABLE:
+        except (*UNREADABLE, UnicodeDecodeError):
             return None, None
         kept = text_of(name) if isinstance(name, bytes) else None
         return kept, turn if isinstance(turn, int) else None
@@ -210,6 +225,18 @@ class Refiller:
             "body": bind_json(body),
         }
         self._carrier.insert("messages", row)
+        self._keep_uses(place(branch.number, seq))
+
+    def _keep_uses(self, at: int) -> None:
+        """Let what is lost keep its blobs: they go with it when it is purged."""
+        query = "SELECT blob FROM blob_uses WHERE place = ?"
+        try:
+            found = self._carrier.source.execute(query, (at,)).fetchall()
+        except (*UNREADABLE, UnicodeDecodeError):
+            return
+        for (blob,) in found:
+            if self._carrier.number("SELECT n FROM blobs WHERE n = ?", blob):
+                self._carrier.insert("blob_uses", {"place": at, "blob": blob})
 
     def _finish(self, branch: Branch | None, reached: int) -> None:
         """Make the end of a branch, which its head or its row tells, fit its messages."""

@@ -19,6 +19,7 @@ from holdfast.backends.sqlite.transaction import bind, bind_json, unbind_json
 from holdfast.core.drafts import Chunk, Opening
 from holdfast.errors import Damaged
 from holdfast.records import (
+    BranchReason,
     File,
     Goal,
     Holder,
@@ -135,6 +136,7 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "metadata": Rule(_is_json(dict), lambda: "{}"),
         "parent": _TEXT,
         "relation": Rule(_one_of(None, *get_args(Relation))),
+        "purged_at": _MAYBE_TIME,
     },
     "heads": {
         "session": _SESSION,
@@ -149,6 +151,7 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         **_SPENT,
         "preview": _ANY_TEXT,
         "preview_rank": _COUNT,
+        "preview_seq": _COUNT,
         "queued": _COUNT,
     },
     "branches": {
@@ -157,9 +160,11 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "number": _NUMBER,
         "parent": _MAYBE_NUMBER,
         "fork_seq": _COUNT,
+        "asked_seq": _COUNT,
         "last_seq": Rule(_may_lack(_is_count)),
         "created_at": _TIME,
-        "reason": Rule(_is_text, lambda: "salvaged"),
+        "reason": Rule(_one_of(*get_args(BranchReason)), lambda: "start"),
+        "token": Rule(lambda value: isinstance(value, str), ids.message_id),
     },
     "turns": {
         "session": _SESSION,
@@ -186,7 +191,7 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "started_at": _MAYBE_TIME,
         "ended_at": _MAYBE_TIME,
     },
-    "usage": {"session": _SESSION, "day": _COUNT, "model": _TEXT, **_SPENT},
+    "usage": {"session": _SESSION, "day": _COUNT, "model": _ANY_TEXT, **_SPENT},
 }
 
 
@@ -214,7 +219,7 @@ HEADS: Final = _keyed("heads", "session")
 BRANCHES: Final = _keyed("branches", "n")
 USAGE: Final = _keyed("usage", "rowid")
 MESSAGES: Final = Table("messages", "place", ("id", "turn", "crc", "body"), 1 << 32, dense=True)
-BLOBS: Final = Table("blobs", "n", ("tenant", "sha256", "data"))
+BLOBS: Final = Table("blobs", "n", ("n", "tenant", "sha256", "data"))
 QUEUE_BLOBS: Final = Table("queue_blobs", "rowid", ("session", "number", "sha256", "data"))
 QUARANTINE: Final = Table("quarantine", "n", ("n", "origin", "reason", "content", "crc"))
 TURNS: Final = _owned("turns", "number")

@@ -7,8 +7,9 @@ for messages whose session is lost, a head that fits its history. So the new sto
 error, no history reads as shorter than it was known to be, and what was lost is said.
 
 The order is that of trust: first who the sessions are and which branches they have (`mending`);
-then the messages along those branches (`refilling`); then what hangs on a session (`belongings`).
-All of them write through one `Carrier` (`carrying`), which makes the checksums in the end.
+then the messages along those branches (`refilling`), which tell how long these are (`settling`);
+then what hangs on a session (`belongings`). All of them write through one `Carrier` (`carrying`),
+which makes the checksums in the end.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast.backends.sqlite.repair.mending import Mender
 from holdfast.backends.sqlite.repair.refilling import Refiller
 from holdfast.backends.sqlite.repair.rules import BLOBS, QUARANTINE, TENANTS, text_of
 from holdfast.backends.sqlite.repair.scan import UNREADABLE, Values, open_damaged
+from holdfast.backends.sqlite.repair.settling import Settler
 from holdfast.backends.sqlite.repair.verify import structure, verify
 from holdfast.errors import Damaged, Invalid, StoreUnavailable
 from holdfast.records import SalvageReport
@@ -102,12 +104,13 @@ def _carry(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
     carrier.each(BLOBS, lambda values: _blob(carrier, values))
     mender.run()
     refiller.run()
+    Settler(carrier, mender).run()
     belongings.run()
     carrier.seal_all()
     found += carrier.told()
     found += verify(target)  # None, unless the damage is beyond all rules here.
     return SalvageReport(
-        sessions=carrier.number("SELECT count(*) FROM sessions"),
+        sessions=carrier.number("SELECT count(*) FROM heads"),
         messages=refiller.messages,
         turns=belongings.turns,
         blobs=carrier.number("SELECT count(*) FROM blobs"),

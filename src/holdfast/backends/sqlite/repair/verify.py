@@ -3,8 +3,8 @@
 First the engine checks its own structure (pages, trees, indexes). Then the log's own rules are
 checked in one pass over everything, in the order it lies in the file: every value is of its kind
 (`rules`), every row fits its checksum, every message can be decoded, every history is numbered
-without gaps to its head (`histories`), everything that names something else names something that
-is there.
+without gaps to its head (`histories`), sessions and branches hang together (`standing`), everything
+that names something else names something that is there.
 
 What cannot be read is reported for its place, and the rest is still checked. Nothing is written,
 and nothing is held in memory but the findings.
@@ -31,6 +31,7 @@ from holdfast.backends.sqlite.repair.histories import (
     Misplaced,
     Missing,
     capacity,
+    next_try,
     walk,
 )
 from holdfast.backends.sqlite.repair.rules import (
@@ -58,7 +59,6 @@ from holdfast.backends.sqlite.repair.rules import (
 from holdfast.backends.sqlite.repair.scan import (
     LAST_KEY,
     UNREADABLE,
-    BadText,
     Gap,
     Hole,
     Owned,
@@ -71,11 +71,12 @@ from holdfast.backends.sqlite.repair.scan import (
     owned_rows,
     rows,
 )
+from holdfast.backends.sqlite.repair.standing import IS_PURGED, Standing
 from holdfast.errors import Damaged
 from holdfast.records import Damage
 
 MOST_LINES: Final = 100
-_SESSION: Final = "SELECT 1 FROM sessions WHERE n = ?"
+_MOST_USES: Final = 1000
 
 
 def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Damage]:
@@ -127,6 +128,8 @@ class _Verifier:
         self._connection = connection
         self._tenants = tenants
         self._found: list[Damage] = []
+        self._standing = Standing(self._first, self._report)
+        self._noted_next = 0
 
     def run(self) -> list[Damage]:
         self._found += structure(self._connection)
@@ -141,6 +144,7 @@ class _Verifier:
         self._messages()
         self._owned()
         self._uses()
+        self._meta()
         return self._found
 
     # ----------------------------------------------------------------------------- reporting
@@ -196,44 +200,11 @@ class _Verifier:
 
     def _session(self, n: int, values: Values) -> None:
         self._row("sessions", values, "the row", n)
-        if not self._there("SELECT 1 FROM heads WHERE session = ?", n):
-            self._report("the session's head is missing", n)
-        if not self._there("SELECT 1 FROM tenants WHERE n = ?", values["tenant"]):
-            self._report("the session's tenant is missing", n)
-        if not self._indexed(n, values):
-            self._report("the session's id or key differs from what was indexed", n)
-
-    def _indexed(self, n: int, values: Values) -> bool:
-        """Compare with the index, which holds the same bytes a second time."""
-        tenant, name, key = values["tenant"], values["id"], values["key"]
-        if isinstance(name, BadText) or isinstance(key, BadText):
-            return True  # It is reported already, and is no text to search for.
-        by_id = "SELECT n FROM sessions INDEXED BY sessions_by_id WHERE tenant = ? AND id = ?"
-        by_key = (
-            "SELECT n FROM sessions INDEXED BY sessions_by_key "
-            "WHERE tenant = ? AND key = ? AND trashed_at IS NULL"
-        )
-        trashed = values["trashed_at"] is not None
-        return self._first(by_id, tenant, name) == (n,) and (
-            key is None or trashed or self._first(by_key, tenant, key) == (n,)
-        )
+        self._standing.session(n, values)
 
     def _head(self, n: int, values: Values) -> None:
         self._row("heads", values, "the row", owner_of("heads", values))
-        owner = self._first("SELECT tenant FROM sessions WHERE n = ?", n)
-        if owner is None:
-            self._report(f"a head belongs to session number {n}, which is missing")
-        elif owner[0] != values["tenant"]:
-            self._report("the session and its head name different tenants", n)
-        branch = "SELECT session, number FROM branches WHERE n = ?"
-        if self._first(branch, values["branch"]) != (n, values["branch_no"]):
-            self._report("the session's active branch is missing, or another session's", n)
-        by_activity = (
-            "SELECT session FROM heads INDEXED BY heads_by_activity "
-            "WHERE tenant = ? AND activity = ?"
-        )
-        if self._first(by_activity, values["tenant"], values["activity"]) != (n,):
-            self._report("the session's activity differs from what was indexed", n)
+        self._standing.head(n, values)
         waiting = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
         if waiting is not None and waiting[0] != values["queued"]:
             self._report("the session does not know how much input waits for it", n)
@@ -251,24 +222,8 @@ class _Verifier:
             self._report(f"the session's open turn {values['open_turn']!r} is missing", n)
 
     def _branch(self, n: int, values: Values) -> None:
-        session = owner_of("branches", values)
-        self._row("branches", values, f"row {n}", session)
-        by_number = (
-            "SELECT n FROM branches INDEXED BY branches_by_number WHERE session = ? AND number = ?"
-        )
-        if self._first(by_number, values["session"], values["number"]) != (n,):
-            self._report(f"branch {n} differs from what was indexed", session)
-        if not self._there(_SESSION, session):
-            self._report(f"branch {n} belongs to session number {session!r}, which is missing")
-        parent, fork_seq = values["parent"], values["fork_seq"]
-        if parent is None:
-            if fork_seq != 0:
-                self._report(f"branch {values['number']!r} has lost what it starts from", session)
-            return
-        end = self._first(LAST_OF_BRANCH, parent)
-        sound = end is not None and isinstance(end[0], int) and isinstance(fork_seq, int)
-        if not sound or not isinstance(parent, int) or parent >= n or fork_seq > end[0]:  # type: ignore[index,operator]
-            self._report(f"branch {values['number']!r} starts where no history is", session)
+        self._row("branches", values, f"row {n}", owner_of("branches", values))
+        self._standing.branch(n, values)
 
     def _blob(self, n: int, values: Values) -> None:
         data, name = values["data"], values["sha256"]
@@ -279,26 +234,46 @@ class _Verifier:
         data, session = values["data"], values["session"]
         if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
             self._report("a file that waits with queued input does not fit its hash", session)
+        self._belongs("a file that waits with queued input belongs", session)
 
     def _usage(self, values: Values) -> None:
         session = owner_of("usage", values)
         self._row("usage", values, "a row", session)
-        if not self._there(_SESSION, session):
-            self._report("a row of usage belongs to no session")
+        self._belongs("a row of usage belongs", session)
+
+    def _belongs(self, what: str, session: Value) -> None:
+        """Check that what hangs on a session hangs on one that lives."""
+        purged = self._first(IS_PURGED, session)
+        if purged is None:
+            self._report(f"{what} to session number {session!r}, which is missing")
+        elif purged != (0,):
+            self._report(f"{what} to a session that was purged", session)
 
     def _uses(self) -> None:
-        query = (
-            "SELECT place, blob FROM blob_uses WHERE NOT EXISTS "
-            "(SELECT 1 FROM blobs WHERE n = blob) LIMIT 1000"
-        )
+        without = "SELECT place, blob FROM blob_uses u WHERE NOT EXISTS (SELECT 1 FROM {}) LIMIT {}"
+        for other, said in (
+            ("blobs WHERE n = u.blob", "a message needs blob {!r}, which is missing"),
+            ("messages WHERE place = u.place", "blob {!r} is needed by a message that is missing"),
+        ):
+            try:
+                found = self._connection.execute(without.format(other, _MOST_USES)).fetchall()
+            except (*UNREADABLE, UnicodeDecodeError) as error:
+                self._report(f"which blobs messages need cannot be read: {error}")
+                return
+            for at, blob in found:
+                if isinstance(at, int):
+                    self._report_at(said.format(blob), at)
+
+    def _meta(self) -> None:
+        """Check what the store keeps of itself; the index has every value a second time."""
         try:
-            found = self._connection.execute(query).fetchall()
-        except UNREADABLE as error:
-            self._report(f"which blobs messages need cannot be read: {error}")
+            found = self._connection.execute("SELECT name, value FROM meta").fetchall()
+        except (*UNREADABLE, UnicodeDecodeError) as error:
+            self._report(f"what the store keeps of itself cannot be read: {error}")
             return
-        for at, blob in found:
-            if isinstance(at, int):
-                self._report_at(f"a message needs blob {blob!r}, which is missing", at)
+        for name, value in found:
+            if not isinstance(value, int) or value < 0:
+                self._report(f"{name!r} of the store is no number")
 
     def _report_at(self, what: str, key: int) -> None:
         """Report damage at a place of the table of messages."""
@@ -316,9 +291,8 @@ class _Verifier:
                     self._report(said, item.session)
                     continue
                 session = owner_of(table.name, item)
-                if session != last and not self._there(_SESSION, session):
-                    self._report(f"rows of {table.name} belong to session number {session!r}, "
-                                 "which is missing")  # fmt: skip
+                if session != last:
+                    self._belongs(f"a row of {table.name} belongs", session)
                 last = session
                 self._owned_values(table, session, item)
 
@@ -366,7 +340,7 @@ class _Verifier:
     # ------------------------------------------------------------------------------ messages
 
     def _messages(self) -> None:
-        items = rows(self._connection, MESSAGES, self._next_branch)
+        items = rows(self._connection, MESSAGES, lambda key: next_try(self._first, key))
         unknown = 0
         for finding in walk(items, self._branches(), capacity(self._connection)):
             if isinstance(finding, Found) and finding.branch.session is None:
@@ -395,20 +369,38 @@ class _Verifier:
         if row.filed_as is not None:
             self._report("the message is filed under a wrong number", branch.session, seq)
         try:
-            _, needed = read_message(row.values, self._getter(branch.tenant))
+            message, needed = read_message(row.values, self._getter(branch.tenant))
         except Damaged as error:
             self._report(f"the message {error}", branch.session, seq)
             return
         if as_written(row.values) != row.values:
             self._report("the message is not kept as it was written", branch.session, seq)
-        query = (
-            "SELECT 1 FROM blob_uses JOIN blobs ON n = blob "
-            "WHERE place = ? AND tenant = ? AND sha256 = ?"
-        )
+        if message.status == "erased" and message.parts:
+            self._report("the message was erased, and something of it is left", branch.session, seq)
+        if message.status != "damaged":  # What stands in for one keeps what it needed.
+            self._needs(found, needed)
+
+    def _needs(self, found: Found, needed: Collection[str]) -> None:
+        """Compare the blobs that a message names with those noted for it."""
+        branch, seq, at = found.branch, found.seq, found.row.key
+        if not needed and at < self._noted_next:
+            return  # Messages come in the order of their places, so most need not be looked up.
+        noted = "SELECT 1 FROM blob_uses JOIN blobs ON n = blob WHERE place = ? AND sha256 = ?"
+        known = 0
         for sha256 in sorted(needed):
-            stored = self._getter(branch.tenant)(sha256) is not None
-            if stored and not self._there(query, row.key, branch.tenant, sha256):
+            there = self._there(noted, at, sha256)
+            known += there
+            if not there and self._getter(branch.tenant)(sha256) is not None:
                 self._report("it is not noted that the message needs a blob", branch.session, seq)
+        if self._number("SELECT count(*) FROM blob_uses WHERE place = ?", at) > known:
+            said = "a blob is noted for the message that it does not need"
+            self._report(said, branch.session, seq)
+        query = "SELECT min(place) FROM blob_uses WHERE place > ?"
+        self._noted_next = self._number(query, at) or LAST_KEY
+
+    def _number(self, query: str, *values: Value) -> int:
+        found = self._first(query, *values)
+        return found[0] if found and isinstance(found[0], int) else 0
 
     def _branches(self) -> Iterator[Branch]:
         for item in rows(self._connection, BRANCHES):
@@ -427,11 +419,6 @@ class _Verifier:
             fork_seq=fork_seq if isinstance(fork_seq, int) else 0,
             last=last if isinstance(last, int) else None,
         )
-
-    def _next_branch(self, key: int) -> int:
-        number = self._first("SELECT min(n) FROM branches WHERE n > ?", key >> SEQ_BITS)
-        following = number[0] if number else None
-        return min(following << SEQ_BITS, LAST_KEY) if isinstance(following, int) else LAST_KEY
 
 
 def _what(table: str, hole: Hole) -> str:

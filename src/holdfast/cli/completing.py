@@ -1,0 +1,168 @@
+"""What a shell is told when somebody presses Tab.
+
+A Tab must do no harm: the store is opened for reading only, none is ever begun, and whatever goes
+wrong has no answer instead of an error in the middle of a prompt. What cannot be seen or typed
+(control characters in a title) is not offered.
+
+Zsh and fish give words, the last one as it was typed, and quote the answers themselves. Bash gives
+the line up to the cursor, and replaces what stands behind the last quote or break character in it;
+so here the line is split as bash does, and an answer is only that part, quoted as it must be there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete
+
+import holdfast
+from holdfast.cli.opening import open_to_read
+from holdfast.cli.program import program
+from holdfast.cli.visible import visible
+from holdfast.errors import HoldfastError
+from holdfast.records import SessionInfo
+
+_KEPT: Final = "$@"  # bash breaks words before these, not behind them
+_MOST: Final = 100  # sessions: nobody reads on
+_SHORTEST_ID: Final = 2  # characters: fewer match by chance
+_UNQUOTED: Final = re.compile(r"[^\w@%+=:,./-]", re.ASCII)
+_IN_DOUBLE_QUOTES: Final = re.compile(r'[\\"$`]')
+
+
+def answer(asked: Sequence[str]) -> None:
+    """Print what a shell's script asks for: its name, and what was typed."""
+    try:
+        lines = _lines(asked)
+    except (HoldfastError, click.ClickException, OSError):
+        return
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def _lines(asked: Sequence[str]) -> list[str]:
+    match asked:
+        case ["bash", line, breaks]:
+            return _in_bash(line, breaks)
+        case ["zsh" | "fish", *before, last]:
+            return _in_words(before, last)
+        case _:
+            raise click.UsageError("This is for the scripts of `holdfast completion`.")
+
+
+def _in_words(before: list[str], last: str) -> list[str]:
+    items = _complete(before, split(last)[-1].text)
+    return [_kind(items), *(f"{item.value}\t{_about(item)}" for item in _shown(items))]
+
+
+def _in_bash(line: str, breaks: str) -> list[str]:
+    *before, last = split(line, breaks)
+    items = _complete([word.text for word in before[1:]], last.text)
+    return [
+        _kind(items),
+        *(_quoted(item.value[last.start :], last.quote) for item in _shown(items)),
+    ]
+
+
+def _complete(before: list[str], last: str) -> list[CompletionItem[str]]:
+    return ShellComplete(program, {}, "holdfast", "").get_completions(before, last)
+
+
+def _kind(items: Sequence[CompletionItem[str]]) -> str:
+    return "files" if any(item.type in {"file", "dir"} for item in items) else "words"
+
+
+def _shown(items: Sequence[CompletionItem[str]]) -> Iterator[CompletionItem[str]]:
+    return (i for i in items if i.type == "plain" and i.value and visible(i.value) == i.value)
+
+
+def _about(item: CompletionItem[str]) -> str:
+    return visible(item.help or "")
+
+
+# ----------------------------------------------------------------------------------------- sessions
+
+
+def sessions(
+    ctx: click.Context, incomplete: str, trashed: Sequence[bool]
+) -> list[CompletionItem[str]]:
+    """Offer sessions, in the trash or not, whose key, title or id begins like this."""
+    store = ctx.params.get("store")
+    url = os.path.expandvars(os.path.expanduser(store)) if store else None  # noqa: PTH111
+    found: dict[str, str] = {}
+    with open_to_read(url) as opened:
+        for side in trashed:
+            page = opened.sessions(text=incomplete or None, trashed=side, limit=_MOST)
+            found |= {name: about for info in page for name, about in _names(info, incomplete)}
+            found |= dict(_ids(opened, incomplete, trashed=side))
+    return [CompletionItem(name, help=about) for name, about in found.items()]
+
+
+def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Give what a session may be called: one name if any will do, else each that fits."""
+    about = info.title or info.preview or ""
+    names = [name for name in (info.key, info.title) if name and visible(name) == name]
+    if not incomplete:
+        yield (*names, info.id)[0], about
+        return
+    for name in names:
+        if name.startswith(incomplete):
+            yield name, about
+
+
+def _ids(opened: holdfast.Store, incomplete: str, *, trashed: bool) -> Iterator[tuple[str, str]]:
+    if len(incomplete) < _SHORTEST_ID:
+        return
+    found = opened.backend.read(lambda s: s.find_sessions(prefix=incomplete, title=None))
+    for row in found:
+        if (row.trashed_at is not None) == trashed:
+            yield row.id, row.title or row.key or ""
+
+
+# -------------------------------------------------------------------------------- a line of a shell
+
+
+class Word(NamedTuple):
+    """A word, what quote is open at its end, and where in it bash begins to replace."""
+
+    text: str
+    quote: str = ""
+    start: int = 0
+
+
+def split(line: str, breaks: str = "") -> list[Word]:
+    """Split a line as a shell does; the last word is what the cursor stands in, maybe empty."""
+    words: list[Word] = []
+    text, quote, start, begun, escaped = "", "", 0, False, False
+    for character in line:
+        if escaped:
+            text, escaped = text + character, False
+        elif character == "\\" and quote != "'":
+            begun = escaped = True
+        elif quote:
+            text, quote = (text, "") if character == quote else (text + character, quote)
+        elif character in "'\"":
+            quote, start, begun = character, len(text), True
+        elif character.isspace():
+            words += [Word(text)] if begun else []
+            text, start, begun = "", 0, False
+        else:
+            text, begun = text + character, True
+            start = len(text) - (character in _KEPT) if character in breaks else start
+    return [*words, Word(text, quote, start)]
+
+
+def _quoted(text: str, quote: str) -> str:
+    """Write a text such that it means itself, where this quote is open."""
+    if quote == "'":
+        return text.replace("'", r"'\''")
+    if quote == '"':
+        return _IN_DOUBLE_QUOTES.sub(r"\\\g<0>", text)
+    return _UNQUOTED.sub(lambda found: _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return f"\\{character}" if character.isascii() else character

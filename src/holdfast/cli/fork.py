@@ -1,0 +1,81 @@
+"""`holdfast fork`: a new session that begins with the history of another."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import given
+from holdfast.cli.command import command
+from holdfast.cli.machine import print_document
+from holdfast.cli.moving import moved
+from holdfast.cli.naming import called, known, line_for
+from holdfast.cli.opening import open_to_change
+from holdfast.cli.screen import screen
+
+
+@command(
+    "holdfast fork support-42",
+    'holdfast fork support-42 --at 5 --key another-try --title "Another try"',
+    "holdfast fork support-42 --at 5 --branch 1   # also from what was left before",
+)
+@click.argument("ref")
+@click.option(
+    "--at",
+    metavar="MESSAGE",
+    help="The last message they share: its number or its id.  [default: the newest]",
+)
+@click.option(
+    "--branch", "-b", type=click.IntRange(min=1), help="The branch on which that number is."
+)
+@click.option("--key", type=given.WORDS, help="A name of your own for it; no two have the same.")
+@click.option("--title", type=given.WORDS, help="What people read in the list.")
+@click.option("--model", type=given.WORDS, help="The model that answers.  [default: the same]")
+@click.option(
+    "--cwd", type=given.DIRECTORY, metavar="DIR", help="Its directory.  [default: the same]"
+)
+@click.option("--meta", type=given.WORDS, multiple=True, metavar="NAME=TEXT", help=given.METADATA)
+def fork(
+    *,
+    ref: str,
+    at: str | None,
+    branch: int | None,
+    key: str | None,
+    title: str | None,
+    model: str | None,
+    cwd: str | None,
+    meta: tuple[str, ...],
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Split off a new session at any message.
+
+    Nothing is copied, however long the history is, and the original stays as it is. Inside a tool
+    call the fork starts before the call.
+    """
+    metadata = given.metadata(meta)
+    if at is None and branch is not None:
+        raise click.UsageError("--branch goes with --at: say at which message.")
+    place = None if at is None else given.place(at, branch)
+    with open_to_change(store) as opened:
+        session = opened.get(ref)
+        made = session.fork(
+            place, key=key, title=title, model=model, cwd=cwd, metadata=metadata or None
+        )
+        start = made.branches()[0]
+    if as_json:
+        print_document(
+            {
+                "session": made.id,
+                "key": made.key,
+                "parent": session.id,
+                "asked": start.asked_seq,
+                "head": start.head,
+            }
+        )
+        return
+    screen().line(
+        "new session ",
+        (known(made), "cyan"),
+        f" forked from {called(session)} at {start.fork_seq}{moved(start)}; "
+        f"to take it back: {line_for('trash', made, store=store)}",
+    )

@@ -1,0 +1,134 @@
+"""What `doctor --fix` does: only what cannot lose anything.
+
+* Files and directories that others may read or change become the owner's own.
+* Turns that a crash left open are closed, with all that was kept of them.
+* Of a damaged store everything that can be read is copied into a new one beside it. The damaged
+  file is not written to, not even to close turns: those are closed in the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+import holdfast
+from holdfast import settings
+from holdfast.backends.sqlite import place
+from holdfast.cli.opening import open_to_read, open_to_write
+from holdfast.cli.problems import hint_for, what_happened
+from holdfast.cli.recover import recover_all
+from holdfast.cli.wording import count
+from holdfast.errors import HoldfastError
+
+
+class Fix(msgspec.Struct, frozen=True):
+    """Something that was done, or could not be; `next` are lines on what is left to do."""
+
+    what: str
+    ok: bool = True
+    next: tuple[str, ...] = ()
+
+
+def mend(store: str | None, *, damaged: bool) -> list[Fix]:
+    """Do what is safe."""
+    location = settings.parse(store, os.environ)
+    path = Path(location.address).absolute() if location.scheme == "sqlite" else None
+    fixed = [] if path is None else list(_close_to_others(path))
+    try:
+        if not damaged:
+            with open_to_write(store) as opened:
+                fixed += _recover(opened)
+        elif path is not None:
+            fixed += _salvage(store, path)
+    except HoldfastError as error:
+        fixed.append(Fix(what_happened(error), ok=False, next=(f"hint: {hint_for(error)}",)))
+    return fixed
+
+
+# ---------------------------------------------------------------------------------- permissions
+
+
+def _close_to_others(path: Path) -> Iterator[Fix]:
+    """Take permissions from everybody but the owner."""
+    files = (path, *(place.companion(path, suffix) for suffix in place.COMPANIONS))
+    for one in (path.parent, *files):
+        wanted = _wanted_mode(one)
+        if wanted is None:
+            continue
+        try:
+            one.chmod(wanted)
+        except OSError as error:
+            yield Fix(f"permissions of {one}: {error.strerror}", ok=False)
+        else:
+            others = "write there" if one == path.parent else "read it"
+            yield Fix(f"permissions of {one} are {wanted:o} now: nobody else may {others}")
+
+
+def _wanted_mode(path: Path) -> int | None:
+    """Say what the permissions should be; `None` if they are well, or not ours to change."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid():
+        return None
+    if stat.S_ISREG(found.st_mode):
+        wanted = mode & ~0o077
+    elif stat.S_ISDIR(found.st_mode) and not mode & stat.S_ISVTX:
+        wanted = mode & ~0o022
+    else:
+        return None
+    return None if wanted == mode else wanted
+
+
+# ------------------------------------------------------------------------------- turns, damage
+
+
+def _recover(opened: holdfast.Store) -> Iterator[Fix]:
+    for session, what in recover_all(opened):
+        turn = what.turn_id.rpartition(".")[2]
+        kept = count(what.messages, "message")
+        unknown = (
+            f"; the outcome of {count(len(what.unknown_tools), 'tool call')} is unknown"
+            if what.unknown_tools
+            else ""
+        )
+        yield Fix(f"turn {turn} of {session.key or session.id} is closed, with {kept}{unknown}")
+
+
+def _salvage(store: str | None, path: Path) -> Iterator[Fix]:
+    """Copy what can be read into a new store beside the damaged one."""
+    new = _free_name(path)
+    with open_to_read(store) as opened:
+        report = opened.salvage(new)
+    amounts = f"{count(report.sessions, 'session')} and {count(report.messages, 'message')}"
+    yield Fix(
+        f"{amounts} could be read and were copied into {new}; {path} was not changed",
+        next=_how_to_switch(path, new),
+    )
+    with open_to_write(str(new)) as opened:
+        yield from _recover(opened)
+
+
+def _free_name(path: Path) -> Path:
+    """Find a name for a new store that nothing has."""
+    names = (f"{path.stem}.salvaged{n or ''}{path.suffix}" for n in range(10_000))
+    return next(one for name in names if not (one := path.with_name(name)).exists())
+
+
+def _how_to_switch(path: Path, new: Path) -> tuple[str, ...]:
+    """Say what to type. A backup takes along what may still be in the new store's log."""
+    aside, old, copy = (
+        shlex.quote(str(one)) for one in (path.with_name(f"{path.stem}.damaged"), path, new)
+    )
+    return (
+        f"To look at it:  holdfast ls --store {copy}",
+        "To switch to it, when nobody uses the store:",
+        f"  mkdir {aside} && mv {old}* {aside} && holdfast backup --store {copy} {old}",
+    )

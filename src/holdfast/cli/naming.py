@@ -1,0 +1,36 @@
+"""How a session is named to people, and how they can type its name.
+
+What is typed back must work: a key that a shell or an option parser would take for something else
+is quoted, one that cannot be seen or begins like an option gives way to the id.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TypeAlias
+
+import holdfast
+from holdfast.cli.visible import visible
+from holdfast.records import SessionInfo
+
+Who: TypeAlias = holdfast.Session | SessionInfo
+
+
+def known(who: Who) -> str:
+    """Name a session by all it goes by."""
+    return who.id if who.key is None else f"{who.key} ({who.id})"
+
+
+def called(who: Who) -> str:
+    """Name a session briefly, as it can be typed."""
+    if who.key is None or who.key.startswith("-") or visible(who.key) != who.key:
+        return who.id
+    return shlex.quote(who.key)
+
+
+def line_for(command: str, who: Who, *arguments: str, store: str | None) -> str:
+    """Write the shell line that runs a command on this session of this store."""
+    words = ["holdfast", command, called(who), *map(shlex.quote, arguments)]
+    if store is not None:
+        words += ["--store", shlex.quote(store)]
+    return " ".join(words)

@@ -1,0 +1,79 @@
+"""`holdfast new`: begin a session, alone or behind another."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+import click
+
+from holdfast.cli import given
+from holdfast.cli.command import REF, command
+from holdfast.cli.machine import print_document
+from holdfast.cli.opening import open_to_write, require
+from holdfast.cli.screen import screen
+from holdfast.records import Relation
+
+_RELATIONS: Final = get_args(Relation)
+
+
+@command(
+    "holdfast new",
+    'holdfast new --key support-43 --title "A second parcel" --meta channel:=7',
+    "holdfast new --parent support-42   # goes on where support-42 stands, without copying it",
+    "holdfast new --parent support-42 --relation delegate --agent researcher",
+    'id=$(holdfast new) && holdfast append "$id" "Hello"',
+)
+@click.option("--key", type=given.WORDS, help="A name of your own for it; no two have the same.")
+@click.option("--title", type=given.WORDS, help="What people read in the list.")
+@click.option("--scope", type=given.WORDS, help="What it belongs to: a channel, a workspace.")
+@click.option("--agent", type=given.WORDS, help="Who answers in it.")
+@click.option("--model", type=given.WORDS, help="The model that answers.")
+@click.option("--cwd", type=given.DIRECTORY, metavar="DIR", help="Its working directory.")
+@click.option("--meta", type=given.WORDS, multiple=True, metavar="NAME=TEXT", help=given.METADATA)
+@click.option("--parent", type=REF, metavar="REF", help="The session it comes from.")
+@click.option(
+    "--relation",
+    type=click.Choice(_RELATIONS),
+    help="How it comes from its parent: continue and fork begin with the parent's history, the "
+    "others empty.  [default: continue]",
+)
+def new(
+    *,
+    key: str | None,
+    title: str | None,
+    scope: str | None,
+    agent: str | None,
+    model: str | None,
+    cwd: str | None,
+    meta: tuple[str, ...],
+    parent: str | None,
+    relation: Relation | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Begin a session.
+
+    It prints the new session's id, and nothing else. Without any option the session is empty and
+    goes by its id; the store is begun too if there is none.
+    """
+    metadata = given.metadata(meta)
+    if relation is not None and parent is None:
+        raise click.UsageError("--relation needs a --parent.")
+    if parent is not None:
+        require(store)
+    with open_to_write(store) as opened:
+        session = opened.create(
+            key=key,
+            parent=parent,
+            relation=relation or "continue",
+            scope=scope,
+            title=title,
+            agent=agent,
+            model=model,
+            cwd=cwd,
+            metadata=metadata,
+        )
+        if as_json:
+            print_document(session.info())
+        else:
+            screen().line((session.id, "cyan"))

@@ -1,0 +1,145 @@
+"""`holdfast purge`: erase for good.
+
+This is the one command that loses something, so it says what before it does it: at a terminal it
+asks, and anywhere else it wants to be told with --yes. Every name is looked up before the first
+session is erased; one that fits a session here and another in the trash is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+
+import holdfast
+from holdfast.cli import problems
+from holdfast.cli.command import ANY_REF, command
+from holdfast.cli.machine import print_document
+from holdfast.cli.naming import known
+from holdfast.cli.opening import open_to_change
+from holdfast.cli.screen import Screen, screen
+from holdfast.cli.trashcan import find_any
+from holdfast.cli.wording import ago, count, size
+from holdfast.errors import NotFound
+from holdfast.records import Forks, PurgeReport, SessionInfo
+
+_MOST_NAMED: Final = 5
+
+
+@command(
+    "holdfast trash support-42 && holdfast purge --yes support-42",
+    "holdfast purge --yes --forks erase support-42",
+    "holdfast purge --yes --json support-42",
+)
+@click.argument("refs", type=ANY_REF, metavar="REF...", nargs=-1, required=True)
+@click.option(
+    "--forks",
+    type=click.Choice(["keep", "erase"]),
+    default="keep",
+    show_default=True,
+    help="What forks share with it: keep it for them, or erase it there too.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def purge(
+    *, refs: tuple[str, ...], forks: Forks, yes: bool, store: str | None, as_json: bool
+) -> int:
+    """Erase sessions for good.
+
+    Messages, turns, files and their bytes on the disk: nothing brings them back. What you copied
+    with `holdfast export` or `holdfast backup` is yours to delete. It asks first; where it cannot
+    ask, it wants --yes.
+    """
+    if not yes and (as_json or not _at_a_terminal()):
+        raise click.UsageError("Nobody can be asked here; nothing was erased. Say --yes to erase.")
+    with open_to_change(store) as opened:
+        found = {session.id: session for session in (find_any(opened, ref) for ref in refs)}
+        if not yes and not _agreed(opened, list(found.values()), forks):
+            screen().line("Nothing was erased.")
+            return problems.SAID_NO
+        _erase(opened, list(found.values()), forks, as_json=as_json)
+    return 0
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+# ------------------------------------------------------------------------------------------- before
+
+
+def _agreed(opened: holdfast.Store, found: list[holdfast.Session], forks: Forks) -> bool:
+    out = screen()
+    for session in found:
+        _show(out, session.info(), list(_heirs(opened, session)), forks)
+    out.flush()
+    what = "it" if len(found) == 1 else f"these {len(found)} sessions"
+    return click.confirm(f"Erase {what} for good?", err=True)
+
+
+def _show(out: Screen, info: SessionInfo, heirs: list[str], forks: Forks) -> None:
+    out.line((info.title or info.preview or "(no title)", "bold"))
+    where = ", in the trash" if info.trashed else ""
+    out.line("  ", (known(info), "cyan"), where)
+    amount = f"{count(info.messages, 'message')}, {count(info.turns, 'turn')}"
+    out.line(f"  {amount}, active {ago(info.updated_at)}")
+    if heirs and forks == "keep":
+        out.line(f"  {count(len(heirs), 'fork')} will keep what is shared: {_named(heirs)}")
+    elif heirs:
+        out.line(
+            ("  what is shared is erased too", "yellow"),
+            f" in {count(len(heirs), 'fork')}: {_named(heirs)}",
+        )
+
+
+def _heirs(opened: holdfast.Store, session: holdfast.Session) -> Iterator[str]:
+    """Name the sessions that share history with this one, and those that share it through them."""
+    wanted = [session]
+    while wanted:
+        for link in wanted.pop().children():
+            if link.relation not in {"fork", "continue"} or not link.seq or link.state == "purged":
+                continue
+            yield link.session_id
+            try:
+                wanted.append(opened.get(link.session_id))
+            except NotFound:
+                continue  # Somebody erased it meanwhile.
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = len(ids) - _MOST_NAMED
+    return ", ".join(ids[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+# -------------------------------------------------------------------------------------------- after
+
+
+def _erase(
+    opened: holdfast.Store, found: list[holdfast.Session], forks: Forks, *, as_json: bool
+) -> None:
+    """Erase one after the other; what was erased is told also if the next one cannot be."""
+    reports: list[PurgeReport] = []
+    try:
+        for session in found:
+            reports.append(opened.purge(session.id, forks=forks))
+            if not as_json:
+                _say(screen(), known(session), reports[-1])
+    finally:
+        if as_json and reports:
+            print_document(reports)
+
+
+def _say(out: Screen, name: str, report: PurgeReport) -> None:
+    parts = [count(report.messages, "message"), count(report.turns, "turn")]
+    if report.blobs:
+        parts.append(f"{count(report.blobs, 'file')} ({size(report.blob_bytes)})")
+    if report.queued:
+        parts.append(f"{count(report.queued, 'waiting input')}")
+    out.line("erased ", (name, "cyan"), f": {', '.join(parts)}")
+    if report.kept:
+        out.line(f"  kept for {_named(report.kept_for)}: {count(report.kept, 'message')}")
+    if report.erased_in:
+        out.line(f"  erased also in {_named(report.erased_in)}")
+    for pending in report.pending:
+        out.line(("  pending: ", "yellow"), pending)

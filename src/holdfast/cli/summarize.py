@@ -1,0 +1,53 @@
+"""`holdfast summarize`: let a summary stand for what was said, without taking anything away."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import given
+from holdfast.cli.command import command
+from holdfast.cli.machine import print_document
+from holdfast.cli.naming import called
+from holdfast.cli.opening import open_to_change
+from holdfast.cli.screen import screen
+
+
+@command(
+    'holdfast summarize support-42 "The parcel is in Oslo."',
+    'holdfast summarize support-42 "The parcel is in Oslo." --upto 5',
+    "holdfast summarize support-42 - < notes.txt",
+)
+@click.argument("ref")
+@click.argument("text", required=False)
+@click.option(
+    "--upto",
+    metavar="MESSAGE",
+    help="The last message it stands for: its number or its id.  [default: the newest]",
+)
+def summarize(
+    *, ref: str, text: str | None, upto: str | None, store: str | None, as_json: bool
+) -> None:
+    """Let a summary stand for what was said so far.
+
+    A model is then sent the summary in place of the messages; they stay in the history, readable
+    as before. TEXT is read from standard input when it is left out or "-". `holdfast undo` takes
+    the summary out of view again, with the turn before it.
+    """
+    summary = given.text(text)
+    place = None if upto is None else given.place(upto, None)
+    with open_to_change(store) as opened:
+        session = opened.get(ref)
+        head = session.summarize(summary, upto=place)
+        message = session.messages(branch=head.branch, after=head.seq - 1, limit=1)[0]
+    if as_json:
+        print_document(
+            {
+                "session": session.id,
+                "key": session.key,
+                "message": message.id,
+                "covers": message.covers,
+                "head": head,
+            }
+        )
+        return
+    screen().line(f"summary of {called(session)} stored as message {head.seq}")

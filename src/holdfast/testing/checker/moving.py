@@ -1,0 +1,413 @@
+"""The rules of movement: whether a session's branches can have come about one after the other.
+
+The model. At any time a session is in one *state*: the branch it is on, and how long that is. An
+append leads to a longer state of the same branch; a movement leads from the end of a branch to the
+start of the next one. So the states of a session have one order, (branch, length), and the head
+that a write was told is the state it led to, or found: receipts are the serial order. What is left
+to check is that each movement, applied to the state before it, gives the branch that is there;
+that what was expected was that state; and that the order agrees with the clock.
+
+A write whose outcome is not known may have opened a branch that nobody else explains.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.testing.checker.events import GROWTH, Acked, Branch, Invoked, Read, Stored
+from holdfast.testing.checker.histories import History
+from holdfast.testing.checker.verdict import Finding, Kind
+
+State: TypeAlias = tuple[int, int]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where a movement goes: into which history, and behind how many messages of it."""
+
+    origin: Sequence[Stored]
+    asked: int
+
+
+# --- what each movement does to a state ---------------------------------------------------------
+
+
+def _start(h: History, branch: Branch, begun: Invoked) -> Start | None:
+    """Say where this write, applied to the end of the branch before, starts the next one."""
+    before = h.branches[branch.number - 2].history
+    match begun.verb:
+        case "clear":
+            return Start((), 0)
+        case "undo":
+            return Start(before, taken_back(before, begun.turns)) if before else None
+        case "redo":
+            target = _redo_targets(h.branches).get(branch.number)
+            return None if target is None else Start(target.history, len(target.history))
+        case "replace":
+            return Start(before, _alike(before, begun))
+        case "rewind":
+            return _place(h, _end(h.branches[branch.number - 2]), begun)
+    return None
+
+
+def _place(h: History, state: State, begun: Invoked) -> Start | None:
+    """Find the place a write goes to while the session is in this state."""
+    number, length = state
+    here = h.branches[number - 1].history[:length]
+    histories = [*(branch.history for branch in h.branches[: number - 1]), here]
+    if isinstance(begun.to, str):
+        for history in reversed(histories):
+            for seq, message in enumerate(history, 1):
+                if message.id == begun.to:
+                    return Start(history, seq)
+        return None
+    if begun.to_branch is not None:
+        if begun.to_branch > number:
+            return None
+        here = histories[begun.to_branch - 1]
+    return None if begun.to is None or begun.to > len(here) else Start(here, begun.to)
+
+
+def taken_back(history: Sequence[Stored], turns: int) -> int:
+    """Say how many messages are left when so many turns are taken back.
+
+    A turn is its messages, or without one what a user said and what follows it; summaries belong
+    to what is before them.
+    """
+    left = len(history)
+    for _ in range(turns):
+        while left > 1 and history[left - 1].role == "summary":
+            left -= 1
+        if left:
+            left = _turn_start(history[:left])
+    return left
+
+
+def _turn_start(history: Sequence[Stored]) -> int:
+    turn = history[-1].turn
+    first = len(history)
+    while first and history[first - 1].turn in {turn, None}:
+        first -= 1
+    # From here on there is nothing of another turn.
+    if turn is not None:
+        return next(at for at in range(first, len(history)) if history[at].turn == turn)
+    asked = [at for at in range(first, len(history)) if history[at].role == "user"]
+    if not asked:
+        return len(history) - 1
+    start = asked[-1]
+    while start > first and history[start - 1].role == "user":
+        start -= 1
+    return start
+
+
+def _redo_targets(branches: Sequence[Branch]) -> dict[int, Branch | None]:
+    """Say for each branch that a redo opened which one it goes back to the end of: a stack."""
+    left: list[Branch] = []
+    targets: dict[int, Branch | None] = {}
+    for before, branch in pairwise(branches):
+        if len(before.history) > before.fork_seq:
+            left.clear()
+        if branch.reason == "redo":
+            targets[branch.number] = left.pop() if left else None
+        elif branch.reason == "replace":
+            left.clear()
+        else:
+            left.append(before)
+    return targets
+
+
+def _alike(history: Sequence[Stored], begun: Invoked) -> int:
+    """Count the messages with which a history begins as a write wants it."""
+    wanted = zip(begun.ids, begun.digests, strict=True)
+    pairs = zip(history, wanted, strict=False)
+    return [*((m.id, m.digest) == want for m, want in pairs), False].index(False)
+
+
+def _same(one: Sequence[Stored], two: Sequence[Stored]) -> bool:
+    return [(m.id, m.digest) for m in one] == [(m.id, m.digest) for m in two]
+
+
+def _begins(h: History, branch: Branch, begun: Invoked) -> bool:
+    """Say whether this write gives this branch."""
+    start = _start(h, branch, begun)
+    if start is None or branch.asked_seq != start.asked or branch.fork_seq > start.asked:
+        return False
+    tools = any(message.role == "tool" for message in start.origin)
+    if branch.fork_seq < start.asked and not tools:
+        return False  # It moves further only to keep a tool exchange whole.
+    if not _same(branch.history[: branch.fork_seq], start.origin[: branch.fork_seq]):
+        return False
+    return begun.verb != "replace" or _alike(branch.history, begun) == len(begun.ids)
+
+
+def _expected(begun: Invoked, state: State) -> bool:
+    return begun.expect is None or (begun.expect_branch, begun.expect) == state
+
+
+def _opened(h: History, branch: Branch, begun: Invoked) -> bool:
+    """Say whether this write can have opened this branch."""
+    if branch.number == 1 or begun.verb != branch.reason:
+        return False
+    before = h.branches[branch.number - 2]
+    return _expected(begun, _end(before)) and _begins(h, branch, begun)
+
+
+def _end(branch: Branch) -> State:
+    return branch.number, len(branch.history)
+
+
+def _stayed(h: History, begun: Invoked, state: State) -> bool:
+    """Say whether this write found the session where it was to go, and left it there."""
+    branch = h.branches[state[0] - 1]
+    here = branch.history[: state[1]]
+    if begun.verb == "replace":
+        # It grew, or had grown, from what was expected.
+        grown = begun.expect is None or begun.expect_branch == branch.number
+        return grown and _alike(branch.history, begun) == len(begun.ids) == state[1]
+    if not _expected(begun, state) or state[1] < branch.fork_seq:
+        return False
+    if begun.verb == "clear":
+        return not here
+    if begun.verb != "rewind":
+        return False
+    start = _place(h, state, begun)
+    return start is not None and _same(start.origin[: start.asked], here)
+
+
+# --- the rules ----------------------------------------------------------------------------------
+
+
+def _gap(h: History) -> Iterator[Finding]:
+    """Find branches that are not numbered 1, 2, 3 ..., or share more than they have."""
+    for number, branch in enumerate(h.branches, 1):
+        if branch.number != number:
+            yield h.found(Kind.GAP, f"branch {branch.number} comes where {number} should")
+        if branch.fork_seq > len(branch.history):
+            detail = f"branch {number} shares {branch.fork_seq} messages and has not so many"
+            yield h.found(Kind.GAP, detail)
+
+
+def _copied(h: History) -> Iterator[Finding]:
+    """Find messages that are stored more often than anybody wrote them: copied, not shared."""
+    for id_, times in Counter(message.id for message in h.stored).items():
+        writers = len(h.writers.get(id_, ()))
+        if times > max(writers, 1):
+            detail = f"{id_!r} is stored {times} times and was written {writers} times"
+            yield h.found(Kind.DUPLICATE, detail, id_)
+
+
+def _moves(h: History) -> Iterator[tuple[Invoked, Acked, State]]:
+    """Give the acknowledged movements with the head that each was told."""
+    for begun, ack in h.acks():
+        if begun.verb not in GROWTH and ack.branch is not None and ack.last is not None:
+            yield begun, ack, (ack.branch, ack.last)
+
+
+def _vanished(h: History) -> Iterator[Finding]:
+    """Find heads that were told, and are not on any branch."""
+    for begun, ack in h.acks():
+        if ack.branch is None or ack.last is None or _is_there(h, (ack.branch, ack.last)):
+            continue
+        detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}) was told the head "
+        yield h.found(Kind.LOST, f"{detail}{ack.branch}:{ack.last}, and there is no such")
+
+
+def _misled(h: History) -> Iterator[Finding]:
+    """Find appends that were told a head at which none of their messages lies."""
+    for begun, ack in h.acks():
+        if begun.verb not in GROWTH or ack.branch is None or ack.last is None:
+            continue
+        if ack.last and _is_there(h, (ack.branch, ack.last)):
+            at = h.branches[ack.branch - 1].history[ack.last - 1]
+            if at.id not in begun.ids:
+                detail = f"{begun.ids[-1]!r} (op {ack.op} of {ack.worker!r}) was told the head "
+                detail += f"{ack.branch}:{ack.last}, where {at.id!r} lies"
+                yield h.found(Kind.REORDER, detail, *begun.ids)
+
+
+def _is_there(h: History, state: State) -> bool:
+    return 1 <= state[0] <= len(h.branches) and state[1] <= len(h.branches[state[0] - 1].history)
+
+
+def _told_twice(h: History) -> Iterator[Finding]:
+    """Find a branch that was given to two movements of which each opens one."""
+    told = Counter(state[0] for begun, _, state in _moves(h) if begun.verb in {"undo", "redo"})
+    for number, times in told.items():
+        if times > 1:
+            yield h.found(Kind.DUPLICATE, f"branch {number} was given to {times} movements")
+
+
+def _wrong_move(h: History) -> Iterator[Finding]:
+    """Find movements that, applied to the state before, do not give what there is."""
+    for begun, ack, state in _moves(h):
+        if not _is_there(h, state):
+            continue
+        branch = h.branches[state[0] - 1]
+        opened = _opened(h, branch, begun) and state[1] == _landed(branch, begun)
+        if not opened and not _stayed(h, begun, state):
+            detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}, told {state[0]}:{state[1]}) "
+            detail += f"does not lead from the end of branch {state[0] - 1} to what is there"
+            yield h.found(Kind.WRONG_MOVE, detail)
+
+
+def _landed(branch: Branch, begun: Invoked) -> int:
+    """Say how long the history was when a movement had opened this branch."""
+    return len(begun.ids) if begun.verb == "replace" else branch.fork_seq
+
+
+def _unexplained(h: History) -> Iterator[Finding]:
+    """Find branches that no movement can have opened."""
+    claims: dict[int, list[tuple[Invoked, State]]] = {}
+    for begun, _, state in _moves(h):
+        claims.setdefault(state[0], []).append((begun, state))
+    unknown: list[Branch] = []
+    for branch in h.branches[1:]:
+        claimed = [(b, s) for b, s in claims.get(branch.number, []) if b.verb == branch.reason]
+        explained = any(_opened(h, branch, begun) for begun, _ in claimed)
+        # A claim that is wrong is found by `_wrong_move`.
+        if not explained and all(_stayed(h, begun, state) for begun, state in claimed):
+            unknown.append(branch)
+    for branch in _unmatched(h, unknown):
+        detail = f"branch {branch.number} ({branch.reason}) is there; who opened it so?"
+        yield h.found(Kind.WRONG_MOVE if branch.number in claims else Kind.INVENTED, detail)
+
+
+def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
+    """Give the branches that are left when each write of unknown outcome may have opened one."""
+    writes = [w.begun for w in h.writes if not w.refused and not isinstance(w.end, Acked)]
+    taken: dict[int, Branch] = {}
+
+    def match(branch: Branch, tried: set[int]) -> bool:
+        for at, begun in enumerate(writes):
+            if at in tried or not _opened(h, branch, begun):
+                continue
+            tried.add(at)
+            # Whoever has it may do with another one.
+            if at not in taken or match(taken[at], tried):
+                taken[at] = branch
+                return True
+        return False
+
+    for branch in branches:
+        if not match(branch, set()):
+            yield branch
+
+
+def _overtaken(h: History) -> Iterator[Finding]:
+    """Find states that come before one that was settled before anybody began to make them."""
+    furthest: State = (0, 0)
+    settled = sorted(_settled(h), key=itemgetter(0))
+    cursor = 0
+    for at, latest, what, kind in sorted(_begun(h), key=itemgetter(0)):
+        while cursor < len(settled) and settled[cursor][0] < at:
+            furthest = max(furthest, settled[cursor][1])
+            cursor += 1
+        if latest < furthest:
+            detail = f"{what} began when the session was at {furthest[0]}:{furthest[1]} already"
+            yield h.found(kind, detail)
+
+
+def _settled(h: History) -> Iterator[tuple[int, State]]:
+    """Give the times at which it was known that a session had come to a state."""
+    for begun, ack in h.acks():
+        if ack.branch is not None and ack.last is not None and begun.verb != "fork":
+            state = (ack.branch, ack.last)
+            if _is_there(h, state):
+                yield ack.at, max(state, (ack.branch, h.branches[ack.branch - 1].fork_seq))
+    for read in _whole_reads(h):
+        yield read.ended, (read.branch or 0, len(read.ids))
+
+
+def _begun(h: History) -> Iterator[tuple[int, State, str, Kind]]:
+    """Give the times at which writes and reads began, and the latest state that they made or saw.
+
+    An append may be a retry that only found its messages: then it is not known when that was, only
+    that the session was on that branch.
+    """
+    for begun, ack in h.acks():
+        if ack.branch is None or ack.last is None or not _is_there(h, (ack.branch, ack.last)):
+            continue
+        alone = begun.verb not in GROWTH or len(h.writers[begun.ids[-1]]) == 1
+        latest = (ack.branch, ack.last) if alone else _end(h.branches[ack.branch - 1])
+        what = f"{begun.verb} (op {ack.op} of {ack.worker!r}, told {ack.branch}:{ack.last})"
+        yield begun.at, latest, what, Kind.REORDER
+    for read in _whole_reads(h):
+        what = f"a read of {read.branch}:{len(read.ids)} by {read.worker!r}"
+        yield read.began, (read.branch or 0, len(read.ids)), what, Kind.STALE_READ
+
+
+def _whole_reads(h: History) -> Iterator[Read]:
+    for read in h.reads:
+        if read.complete and read.branch is not None and read.branch <= len(h.branches):
+            yield read
+
+
+def _torn_read(h: History) -> Iterator[Finding]:
+    """Find reads of a branch that was never so short."""
+    for read in _whole_reads(h):
+        branch = h.branches[(read.branch or 1) - 1]
+        if not branch.fork_seq <= len(read.ids):
+            detail = f"a read by {read.worker!r} shows {len(read.ids)} messages of branch "
+            detail += f"{branch.number}, which begins with {branch.fork_seq}"
+            yield h.found(Kind.STALE_READ, detail)
+
+
+_Rule: TypeAlias = Callable[[History], Iterator[Finding]]
+_ALWAYS: tuple[_Rule, ...] = (_gap, _copied, _told_twice)
+# These go from state to state, and need branches that are numbered.
+_BY_STATE: tuple[_Rule, ...] = (
+    _vanished,
+    _misled,
+    _wrong_move,
+    _unexplained,
+    _overtaken,
+    _torn_read,
+)
+
+
+def rules(h: History) -> tuple[_Rule, ...]:
+    """Give the rules that can be applied to a session."""
+    if not h.moves:
+        return ()
+    return _ALWAYS if any(_gap(h)) else (*_ALWAYS, *_BY_STATE)
+
+
+# --- forks: two sessions at once ----------------------------------------------------------------
+
+
+def forks(histories: Mapping[str, History]) -> Iterator[Finding]:
+    """Find forks that do not begin with a state their parent was in when they were made."""
+    for h in histories.values():
+        for begun, ack in h.acks():
+            if begun.verb != "fork" or ack.child is None or any(_gap(h)):
+                continue
+            child = histories.get(ack.child)
+            if child is None or not child.branches:
+                yield h.found(Kind.LOST, f"the fork {ack.child!r} (op {ack.op}) is not there")
+            elif not any(_is_fork(h, child, begun, state) for state in _states(h, begun)):
+                detail = f"the fork {ack.child!r} (op {ack.op} of {ack.worker!r}) begins with what "
+                yield h.found(Kind.WRONG_MOVE, f"{detail}its parent was not at that time")
+
+
+def _states(h: History, begun: Invoked) -> Iterator[State]:
+    """Give the states a session may have been in since this write began."""
+    furthest = max((state for at, state in _settled(h) if at < begun.at), default=(0, 0))
+    for branch in h.branches:
+        for length in range(branch.fork_seq, len(branch.history) + 1):
+            if (branch.number, length) >= furthest and _expected(begun, (branch.number, length)):
+                yield branch.number, length
+
+
+def _is_fork(h: History, child: History, begun: Invoked, state: State) -> bool:
+    """Say whether a session begins as a fork of this state would."""
+    first = child.branches[0]
+    history: Sequence[Stored] = h.branches[state[0] - 1].history[: state[1]]
+    asked: int | None = len(history)
+    if begun.to is not None:
+        start = _place(h, state, begun)
+        history, asked = ((), None) if start is None else (start.origin, start.asked)
+    shares = _same(first.history[: first.fork_seq], history[: first.fork_seq])
+    return first.asked_seq == asked and first.fork_seq <= first.asked_seq and shares

@@ -1,0 +1,112 @@
+"""What is concluded: findings, and how much happened."""
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Kind(enum.StrEnum):
+    """What can be wrong with a history."""
+
+    LOST = "LOST"
+    DUPLICATE = "DUPLICATE"
+    REORDER = "REORDER"
+    GAP = "GAP"
+    INVENTED = "INVENTED"
+    MUTATED = "MUTATED"
+    TORN = "TORN"
+    STALE_READ = "STALE READ"
+    ZOMBIE_WRITE = "ZOMBIE WRITE"
+    WRONG_MOVE = "WRONG MOVE"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One broken promise: what, in which session, about which messages, in words."""
+
+    kind: Kind
+    session: str
+    detail: str
+    ids: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the finding as one line."""
+        return f"{self.kind}: session {self.session!r}: {self.detail}"
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """How much happened in a run; a run in which nothing happened proves nothing.
+
+    `kills` counts killed workers that had begun a write, `retries` the writes of an id that an
+    earlier write may have stored, `duplicates` the acknowledgements that said so, `overlaps` the
+    writes that began while another worker was writing to the same session, `moves` the movements
+    and forks that were acknowledged, `branches` those that they left beside the first.
+    """
+
+    workers: int = 0
+    sessions: int = 0
+    writes: int = 0
+    acked: int = 0
+    refused: int = 0
+    unknown: int = 0
+    reads: int = 0
+    retries: int = 0
+    duplicates: int = 0
+    overlaps: int = 0
+    kills: int = 0
+    takeovers: int = 0
+    torn_lines: int = 0
+    stored: int = 0
+    moves: int = 0
+    branches: int = 0
+
+
+_HAPPENED = ("kills", "retries", "overlaps")
+_SHOWN = 20
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What `check` found, and how much it had to look at."""
+
+    findings: tuple[Finding, ...]
+    coverage: Coverage
+
+    @property
+    def ok(self) -> bool:
+        """Say whether nothing is wrong; ask `vacuous` whether anything was tried."""
+        return not self.findings
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of finding that occurred."""
+        return frozenset(finding.kind for finding in self.findings)
+
+    def vacuous(self, require: Sequence[str] = _HAPPENED) -> list[str]:
+        """Return those of the named fields of `Coverage` that stayed at zero."""
+        unnamed = set(require).difference(Coverage.__struct_fields__)
+        if unnamed:
+            raise ValueError(f"coverage does not count {', '.join(sorted(unnamed))}")
+        return [name for name in require if not getattr(self.coverage, name)]
+
+    def require(self, happened: Sequence[str] = _HAPPENED) -> None:
+        """Raise AssertionError for findings, and for a run in which `happened` did not."""
+        idle = self.vacuous(happened)
+        if idle:
+            raise AssertionError(f"this run proves nothing: no {', no '.join(idle)}\n{self}")
+        if not self.ok:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        """Return a short table for people."""
+        counts = Counter(finding.kind for finding in self.findings)
+        summary = "nothing wrong" if self.ok else f"{len(self.findings)} findings"
+        did = ", ".join(
+            f"{name.replace('_', ' ')} {getattr(self.coverage, name)}"
+            for name in Coverage.__struct_fields__
+        )
+        lines = [f"history check: {summary}", *(f"  {k:<13}{counts[k]:>8}" for k in Kind), did]
+        lines += [f"  {finding}" for finding in self.findings[:_SHOWN]]
+        if len(self.findings) > _SHOWN:
+            lines.append(f"  and {len(self.findings) - _SHOWN} more")
+        return "\n".join(lines)

@@ -1,0 +1,198 @@
+"""Comparing heads, and waiting for turns: a movement happens on what its caller saw, or not."""
+
+# ruff: noqa: PLR2004 - expected values are literals
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadQuery, HeadMoved, Invalid, SessionBusy, TurnLost
+from holdfast.records import Head, Message, ToolCall
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting, together
+from holdfast.testing.conformance.talking import everything, talk, texts
+
+# Every verb that takes part in comparing, as it is used on a session of some messages.
+_COMPARED: dict[str, Callable[[Session, Any], object]] = {
+    "append": lambda session, expect: session.append(Message.user("x"), expect=expect),
+    "fork": lambda session, expect: session.fork(1, expect=expect),
+    "rewind": lambda session, expect: session.rewind(1, expect=expect),
+    "undo": lambda session, expect: session.undo(expect=expect),
+    "redo": lambda session, expect: session.redo(expect=expect),
+    "replace": lambda session, expect: session.replace([Message.user("x")], expect=expect),
+    "clear": lambda session, expect: session.clear(expect=expect),
+    "summarize": lambda session, expect: session.summarize("x", expect=expect),
+}
+_MOVES = ["rewind", "undo", "redo", "replace", "clear"]
+
+
+class Comparing(Setting):
+    """`expect=` of every verb that takes it, and turns that are open meanwhile."""
+
+    # ------------------------------------------------------------------------------------ expect
+
+    @pytest.mark.parametrize("verb", _COMPARED)
+    def test_a_stale_head_is_refused(self, session: Session, verb: str) -> None:
+        """`HeadMoved` tells both heads, and nothing is changed."""
+        _prepare(session)
+        for stale in (Head(1, 3), Head(1, 4), Head(2, 2), Head(2, 4), Head(3, 3)):
+            before = everything(session)
+            with pytest.raises(HeadMoved) as moved:
+                _COMPARED[verb](session, stale)
+            assert (moved.value.expected, moved.value.actual) == (stale, Head(2, 3))
+            assert everything(session) == before
+
+    @pytest.mark.parametrize("verb", _COMPARED)
+    def test_the_head_of_now_is_let_through(self, session: Session, verb: str) -> None:
+        """As if nothing was compared."""
+        _prepare(session)
+        if verb == "redo":
+            session.undo()
+        before = everything(session)
+        _COMPARED[verb](session, session.head())
+        assert everything(session) != before
+
+    @pytest.mark.parametrize("verb", _COMPARED)
+    @pytest.mark.parametrize("expect", [3, "head", (2, 3)])
+    def test_what_is_no_head_is_refused(
+        self,
+        session: Session,
+        verb: str,
+        expect: Any,  # noqa: ANN401
+    ) -> None:
+        """`Invalid` names it."""
+        _prepare(session)
+        before = everything(session)
+        with pytest.raises(Invalid, match="expect"):
+            _COMPARED[verb](session, expect)
+        assert everything(session) == before
+
+    def test_no_head_ever_comes_twice(self, session: Session) -> None:
+        """Whatever is undone and done again: who saw a head knows that it was not moved since."""
+        session.append(*talk("u a u a"))
+        seen = [session.head()]
+        moves: list[Callable[[], Head]] = [
+            session.undo,
+            session.redo,
+            session.undo,
+            session.undo,
+            session.redo,
+            session.redo,
+            partial(session.rewind, 2),
+            partial(session.rewind, Head(1, 4)),
+            session.clear,
+            session.redo,
+            partial(session.replace, []),
+            partial(session.append, Message.user("x")),
+            session.clear,
+            partial(session.rewind, Head(1, 4)),
+            partial(session.replace, session.messages()[:2]),
+            partial(session.rewind, Head(1, 4)),
+        ]
+        for move in moves:
+            head = move()
+            assert head == session.head()
+            assert head not in seen
+            seen.append(head)
+        for old in seen[:-1]:
+            with pytest.raises(HeadMoved):
+                session.append(Message.user("late"), expect=old)
+
+    def test_threads_that_compare_lose_nothing(self, session: Session) -> None:
+        """Undo, redo, append and replace at once: each on the head it saw, or not at all."""
+        session.append(*talk("u a u a"))
+        done: list[tuple[Head, Head]] = []
+
+        def work(move: Callable[[Head], Head]) -> None:
+            for _ in range(10):
+                seen = session.head()
+                try:
+                    done.append((seen, move(seen)))
+                except (HeadMoved, BadQuery):
+                    continue
+
+        together(
+            partial(work, lambda seen: session.undo(expect=seen)),
+            partial(work, lambda seen: session.redo(expect=seen)),
+            partial(work, lambda seen: session.append(Message.user("x"), expect=seen)),
+            partial(work, lambda seen: session.replace([Message.user("y")], expect=seen)),
+        )
+        starts, ends = [pair[0] for pair in done], [pair[1] for pair in done]
+        assert len(set(starts)) == len(starts)
+        assert len(set(ends)) == len(ends)
+        steps, at = dict(done), Head(1, 4)
+        for _ in done:
+            at = steps.pop(at)
+        assert at == session.head()
+
+    # ------------------------------------------------------------------------------- open turns
+
+    @pytest.mark.parametrize("verb", _MOVES)
+    def test_an_open_turn_stops_a_movement(self, session: Session, verb: str) -> None:
+        """`SessionBusy`, whoever asks, and nothing is changed."""
+        _prepare(session)
+        if verb == "redo":
+            session.undo()
+        with session.turn() as turn:
+            before = everything(session)
+            with pytest.raises(SessionBusy) as busy:
+                _COMPARED[verb](session, None)
+            assert busy.value.session_id == session.id
+            assert everything(session) == before
+            turn.user("goes on")
+        if verb != "redo":
+            _COMPARED[verb](session, None)
+
+    def test_an_open_turn_stops_nothing_else(self, session: Session) -> None:
+        """Append, fork, summarize, update, enqueue."""
+        with session.turn() as turn:
+            turn.user("question")
+            session.append(Message.user("meanwhile"))
+            assert texts(session.fork()) == ["question", "meanwhile"]
+            session.summarize("both")
+            session.update(title="t")
+            session.enqueue("later")
+            turn.assistant("answer")
+        assert texts(session) == ["question", "meanwhile", "both", "answer"]
+
+    @pytest.mark.parametrize("verb", _MOVES)
+    def test_a_turn_that_a_crash_left_open_is_recovered_first(
+        self, store: Store, session: Session, verb: str
+    ) -> None:
+        """Its reply is kept where it was, its tools are settled, its holder is out."""
+        _prepare(session)
+        turn = self.begin(session)
+        turn.assistant("", tool_calls=[ToolCall("c", "tool")])
+        turn.tool_started("c")
+        reply = turn.stream()
+        reply.write("half")
+        reply.flush()
+        self.expire(store)
+        if verb == "redo":
+            # The partial reply is appended by the recovery, and then there is nothing to redo.
+            with pytest.raises(BadQuery):
+                session.redo()
+            assert session.info().state == "interrupted"
+            return
+        _COMPARED[verb](session, session.head())
+        kept = session.messages(branch=2)[-1]
+        assert (kept.text, kept.status, kept.seq) == ("half", "partial", 5)
+        (told,) = session.turns()
+        assert (told.state, told.tools[0].outcome) == ("interrupted", "unknown")
+        assert session.head().branch == 3
+        with pytest.raises(TurnLost):
+            turn.user("late")
+        with session.turn() as new:
+            assert new.recovered is None
+
+
+def _prepare(session: Session) -> None:
+    """Bring a session to its second branch, at seq 3."""
+    session.append(*talk("u a u a"))
+    session.rewind(1)
+    session.append(*talk("a u"))

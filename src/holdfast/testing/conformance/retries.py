@@ -1,0 +1,150 @@
+"""Verbs that run twice: after a failed commit a verb is run again, and must not do it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import codec, ids
+from holdfast.backends.base import Verb
+from holdfast.clock import to_datetime
+from holdfast.records import File, Head, Message
+from holdfast.session import Session, number_of
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.talking import everything, talk
+from holdfast.verbs import deleting, moving, sessions
+
+_NOW = to_datetime(1_700_000_000_000_000)
+_TOKEN = "the token"  # noqa: S105 - a mark, no secret
+
+
+def _replace(session: Session, expect: Head | None, messages: list[Message]) -> Verb[Head]:
+    batch = codec.encode_history(messages, _NOW)
+    return moving.replace(number_of(session), batch, token=_TOKEN, expect=expect)
+
+
+def _summarize(session: Session, expect: Head | None) -> Verb[Head]:
+    return moving.summarize(
+        number_of(session), "short", 2, message_id="mine", now=_NOW, expect=expect
+    )
+
+
+def _descend(session: Session, expect: Head | None, relation: Any) -> Verb[Any]:  # noqa: ANN401
+    who = sessions.identity(
+        id=ids.session_id(),
+        key="child",
+        scope=None,
+        title=None,
+        agent=None,
+        model=None,
+        cwd=None,
+        metadata=None,
+    )
+    at = 2 if relation == "fork" else None
+    origin = sessions.Origin(parent=number_of(session), relation=relation, at=at, expect=expect)
+    return sessions.create(who, origin=origin)
+
+
+_MOVES: dict[str, Callable[[Session, Head | None], Verb[Any]]] = {
+    "rewind": lambda s, e: moving.rewind(number_of(s), 2, token=_TOKEN, expect=e),
+    "rewind to here": lambda s, e: moving.rewind(number_of(s), 4, token=_TOKEN, expect=e),
+    "undo": lambda s, e: moving.undo(number_of(s), 1, token=_TOKEN, expect=e),
+    "redo": lambda s, e: moving.redo(number_of(s), token=_TOKEN, expect=e),
+    "clear": lambda s, e: moving.clear(number_of(s), token=_TOKEN, expect=e),
+    "replace": lambda s, e: _replace(s, e, [s.messages()[0], Message.user("new")]),
+    "replace by less": lambda s, e: _replace(s, e, s.messages()[:3]),
+    "replace by more": lambda s, e: _replace(s, e, [*s.messages(), Message.user("new")]),
+    "replace by the same": lambda s, e: _replace(s, e, s.messages()),
+    "replace by nothing": lambda s, e: _replace(s, e, []),
+    "summarize": _summarize,
+    "fork": lambda s, e: _descend(s, e, "fork"),
+    "continue": lambda s, e: _descend(s, e, "continue"),
+    "reset": lambda s, e: _descend(s, e, "reset"),
+}
+_LEFT_ALONE = {"fork", "continue", "reset", "summarize"}  # these leave an open turn as it is
+_DELETIONS: dict[str, Callable[[Session], Verb[Any]]] = {
+    "trash": lambda s: deleting.trash(number_of(s)),
+    "restore": lambda s: deleting.restore(number_of(s), keyless=False),
+    "restore, keyless": lambda s: deleting.restore(number_of(s), keyless=True),
+    "purge": lambda s: deleting.purge(number_of(s), s.id, forks="keep"),
+    "purge and erase": lambda s: deleting.purge(number_of(s), s.id, forks="erase"),
+}
+
+
+class Retries(Setting):
+    """Promise 12: retrying is safe. Only the seam can run one verb twice."""
+
+    @pytest.mark.parametrize("compare", [False, True])
+    @pytest.mark.parametrize("move", _MOVES)
+    def test_a_movement_is_made_once(
+        self,
+        store: Store,
+        session: Session,
+        move: str,
+        compare: bool,  # noqa: FBT001
+    ) -> None:
+        """The same answer both times, and nothing more the second time."""
+        session.append(*talk("u a u a"))
+        if move == "redo":
+            session.undo()
+        verb = _MOVES[move](session, session.head() if compare else None)
+        first = store.backend.write(verb)
+        before = (everything(session), store.stats().messages, store.stats().sessions)
+        assert store.backend.write(verb) == first
+        assert (everything(session), store.stats().messages, store.stats().sessions) == before
+        again = self.later(store)
+        assert again.backend.write(verb) == first
+        assert everything(again.get(session.id)) == before[0]
+
+    @pytest.mark.parametrize("move", [m for m in _MOVES if m not in _LEFT_ALONE])
+    def test_a_movement_that_a_crash_came_before(
+        self, store: Store, session: Session, move: str
+    ) -> None:
+        """The turn that was left open is recovered once, too."""
+        session.append(*talk("u a u a"))
+        if move == "redo":
+            session.undo()
+        turn = self.begin(session)
+        if move != "redo":
+            reply = turn.stream()
+            reply.write("half")
+            reply.flush()
+        self.expire(store)
+        verb = _MOVES[move](session, None)
+        first = store.backend.write(verb)
+        before = everything(session)
+        assert store.backend.write(verb) == first
+        assert everything(session) == before
+        assert [t.state for t in session.turns()] == ["interrupted"]
+
+    @pytest.mark.parametrize("verb", _DELETIONS)
+    def test_a_deletion_is_made_once(self, store: Store, session: Session, verb: str) -> None:
+        """What is gone is gone; its fork does not notice the second time."""
+        session.append(*talk("u a"), Message.user([File(data=b"x")]))
+        fork = session.fork(2)
+        if verb.startswith("restore"):
+            store.trash(session.id)
+        run = _DELETIONS[verb](session)
+        store.backend.write(run)
+        before = (everything(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
+        store.backend.write(run)
+        after = (everything(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
+        assert after == before
+
+    def test_a_purge_that_was_done_tells_that_there_was_nothing(
+        self, store: Store, session: Session
+    ) -> None:
+        """It invents no counts."""
+        session.append(*talk("u a"))
+        run = deleting.purge(number_of(session), session.id, forks="keep")
+        assert store.backend.write(run).messages == len(talk("u a"))
+        again = store.backend.write(run)
+        assert (again.session_id, again.messages, again.turns) == (session.id, 0, 0)
+
+
+def _counts(store: Store) -> tuple[int, ...]:
+    stats = store.stats()
+    return stats.sessions, stats.trashed, stats.branches, stats.messages, stats.turns, stats.blobs

@@ -1,0 +1,129 @@
+"""Summaries: a marker that stands for earlier messages; the originals stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadMessage, BadQuery, MessageNotFound
+from holdfast.records import Head, Message, ToolCall, Usage
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.talking import everything, take_turn, talk, texts
+
+
+class Summaries(Setting):
+    """`summarize`."""
+
+    def test_a_summary_is_appended(self, store: Store, session: Session) -> None:
+        """With a seq of its own; nothing else changes."""
+        take_turn(session, "a")
+        old, info = session.messages(), session.info()
+        assert session.summarize("short") == Head(1, 3)
+        later = self.later(store).session("the session")
+        assert later.messages()[:2] == old
+        summary = later.messages()[2]
+        assert (summary.role, summary.text, summary.status) == ("summary", "short", "complete")
+        assert (summary.covers, summary.turn_id, summary.seq) == (old[1].id, None, 3)
+        assert summary.created_at is not None
+        after = later.info()
+        assert (after.messages, after.preview, after.turns) == (3, info.preview, info.turns)
+        assert len(later.branches()) == 1
+
+    def test_what_came_meanwhile_stays_in_view(self, session: Session) -> None:
+        """It stands for the history up to the message that was the newest when it was begun."""
+        session.append(*talk("u a"))
+        seen = session.head()
+        newest = session.messages()[-1]
+        session.append(Message.user("meanwhile"))
+        for upto in (seen, seen.seq, newest.id):
+            session.summarize("short", upto=upto)
+            assert session.messages()[-1].covers == newest.id
+        assert texts(session) == ["u1", "a2", "meanwhile", "short", "short", "short"]
+
+    def test_a_summary_of_a_summary(self, session: Session) -> None:
+        """It may stand for the earlier one."""
+        session.append(*talk("u a"))
+        session.summarize("one")
+        session.summarize("two")
+        found = session.messages()
+        assert [m.covers for m in found] == [None, None, found[1].id, found[2].id]
+
+    @pytest.mark.parametrize("text", ["x", "\0 \ud800", "é" * 200_000, "line\nline"])
+    def test_any_text_can_be_a_summary(self, store: Store, session: Session, text: str) -> None:
+        """It comes back exactly, also when it is large."""
+        session.append(*talk("u"))
+        session.summarize(text)
+        assert self.later(store).session("the session").messages()[1].text == text
+
+    @pytest.mark.parametrize("text", ["", "  \n", None, 5, b"x", ["x"]])
+    def test_what_says_nothing_is_refused(self, session: Session, text: Any) -> None:  # noqa: ANN401
+        """`BadMessage` names it."""
+        session.append(*talk("u"))
+        with pytest.raises(BadMessage, match="text"):
+            session.summarize(text)
+        assert session.head() == Head(1, 1)
+
+    def test_nothing_to_summarize(self, session: Session) -> None:
+        """`BadQuery` on an empty history, and before the first message."""
+        with pytest.raises(BadQuery, match="upto"):
+            session.summarize("short")
+        session.append(*talk("u a"))
+        with pytest.raises(BadQuery, match="upto"):
+            session.summarize("short", upto=0)
+        assert session.head() == Head(1, 2)
+
+    def test_what_is_not_in_the_history_cannot_be_summarized(self, session: Session) -> None:
+        """Messages of abandoned branches are out of view already; what is shared is not."""
+        session.append(*talk("u a u a"))
+        lost = session.messages()[3]
+        session.rewind(2)
+        session.append(*talk("s s"))
+        before = everything(session)
+        for upto in (lost.id, Head(1, 3), Head(1, 4)):
+            with pytest.raises(MessageNotFound, match="upto"):
+                session.summarize("short", upto=upto)
+        assert everything(session) == before
+        session.summarize("short", upto=Head(1, 2))
+        assert session.messages()[-1].covers == session.messages()[1].id
+
+    def test_during_a_turn(self, session: Session) -> None:
+        """It goes through, is no part of the turn, and covers no call that is still awaited."""
+        session.append(*talk("u"))
+        with session.turn() as turn:
+            turn.assistant("", tool_calls=[ToolCall("c", "tool")])
+            session.summarize("short")
+            turn.tool("c", "result")
+        found = session.messages()
+        assert [m.role for m in found] == ["user", "assistant", "summary", "tool"]
+        assert (found[2].covers, found[2].turn_id) == (found[0].id, None)
+        assert session.undo().seq == 1
+
+    def test_forks_and_rewinds_take_it_along(self, session: Session) -> None:
+        """It is a message of the history like any other."""
+        session.append(*talk("u a"))
+        session.summarize("short")
+        session.append(*talk("u"))
+        assert session.fork(3).messages() == session.messages()[:3]
+        assert session.fork(2).messages() == session.messages()[:2]
+        session.rewind(3)
+        assert texts(session) == ["u1", "a2", "short"]
+
+    def test_it_costs_nothing_and_is_no_turn(self, session: Session) -> None:
+        """Counts and sums stay."""
+        with session.turn() as turn:
+            turn.assistant("a", usage=Usage(5))
+        session.summarize("short")
+        assert session.info().usage == Usage(5)
+        assert session.info().turns == 1
+
+    def test_only_the_verb_makes_one(self, session: Session) -> None:
+        """Nobody appends a summary by hand: it would stand for nothing."""
+        session.append(*talk("u"))
+        with pytest.raises(BadMessage, match="role"):
+            session.append(Message(role="summary", parts=Message.user("x").parts))
+        with pytest.raises(BadMessage, match="covers"):
+            session.append(Message(role="user", covers="x"))
+        assert session.head() == Head(1, 1)

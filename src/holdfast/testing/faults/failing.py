@@ -1,0 +1,138 @@
+"""A disk whose Nth operation fails, in this process.
+
+`FailingDisk` is an apsw VFS that hands everything on to the default one, counts what is done to
+main databases and their logs, and fails where it was told to: once, or from then on until it is
+healed. No process has to be started for a fault, so every single place can be visited. What a
+dying process or a power cut leaves is for `shim` and `crashstates`.
+
+One thing differs from a real disk: the engine passes over the failure of a checkpoint that it does
+by itself behind a commit, but apsw raises it to who committed. That is a commit which succeeded and
+is said to have failed: a hard test for retries, but not to be taken for a full disk, on which the
+commit itself would have failed. So let `FullError` strike the log only.
+
+    with failing_disk() as disk:
+        store = open(path, vfs=disk.name)
+        disk.fail("sync", at=3, lasting=True)
+        ...                             # what is told now?
+        disk.heal()                     # whether it was met: disk.met
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import apsw
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Operation = Literal["open", "read", "write", "truncate", "sync", "delete"]
+
+_WATCHED = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
+_serial = itertools.count(1)
+
+
+class FailingDisk(apsw.VFS):
+    """The default VFS, failing on demand."""
+
+    def __init__(self) -> None:
+        """Register it; nothing fails yet."""
+        self.name = f"holdfast-failing-{os.getpid()}-{next(_serial)}"
+        super().__init__(self.name, "", maxpathname=0)
+        self.counts: Counter[Operation] = Counter()
+        """How many operations of each sort there were since the last `fail`."""
+        self.met = False
+        """Whether the fault was met since then."""
+        self._operation: Operation | None = None
+        self._at = 0
+        self._lasting = self._log_only = False
+        self._error: type[apsw.Error] = apsw.IOError
+
+    def fail(
+        self,
+        operation: Operation,
+        *,
+        at: int = 1,
+        lasting: bool = False,
+        error: type[apsw.Error] = apsw.IOError,
+        log_only: bool = False,
+    ) -> None:
+        """Let the `at`-th operation of this sort fail, counted from now; `lasting`: all later, too.
+
+        Give `apsw.FullError` for a disk without space. With `log_only` operations on other files
+        than write-ahead logs neither fail nor count.
+        """
+        self.counts.clear()
+        self.met = False
+        self._at, self._lasting, self._error = at, lasting, error
+        self._operation, self._log_only = operation, log_only
+
+    def heal(self) -> None:
+        """Let nothing fail any more."""
+        self._operation = None
+
+    def suffer(self, operation: Operation, *, log: bool) -> None:
+        """Count an operation, on a log or not; fail if this is the one."""
+        if self._log_only and not log:
+            return
+        self.counts[operation] += 1
+        if operation != self._operation or self.counts[operation] < self._at:
+            return
+        if self.counts[operation] == self._at or self._lasting:
+            self.met = True
+            raise self._error(f"the disk fails on demand: {operation} {self.counts[operation]}")
+
+    def xOpen(  # noqa: N802
+        self, name: str | apsw.URIFilename | None, flags: list[int]
+    ) -> apsw.VFSFile:
+        """Open a file, one that fails if it is watched."""
+        if name is None or not flags[0] & _WATCHED:
+            return apsw.VFSFile("", name, flags)
+        self.suffer("open", log=bool(flags[0] & apsw.SQLITE_OPEN_WAL))
+        return _FailingFile(self, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802
+        """Delete a file."""
+        self.suffer("delete", log=filename.endswith("-wal"))
+        super().xDelete(filename, syncdir)
+
+
+class _FailingFile(apsw.VFSFile):
+    """A file on such a disk."""
+
+    def __init__(self, disk: FailingDisk, name: str | apsw.URIFilename, flags: list[int]) -> None:
+        log = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
+        super().__init__("", name, flags)
+        self._suffer = partial(disk.suffer, log=log)
+
+    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+        self._suffer("read")
+        return super().xRead(amount, offset)
+
+    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
+        self._suffer("write")
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        self._suffer("truncate")
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._suffer("sync")
+        super().xSync(flags)
+
+
+@contextmanager
+def failing_disk() -> Iterator[FailingDisk]:
+    """Give a disk that fails on demand; close what is on it before the end."""
+    disk = FailingDisk()
+    try:
+        yield disk
+    finally:
+        disk.unregister()

@@ -1,0 +1,499 @@
+"""From lines to what a store keeps.
+
+A session's lines are turned into rows, checked as if a caller had given them. Where a message
+should be and is not, or cannot be read, a stand-in takes its seq, with the line that was in its
+place, so that every other message keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from holdfast import checks, codec, ids
+from holdfast.backends.base import MessageRow, QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
+from holdfast.clock import EPOCH, to_micros
+from holdfast.core.drafts import Chunk, Opening
+from holdfast.errors import Invalid, StoreUnavailable
+from holdfast.records import Damage, Holder, Usage
+from holdfast.transfer.lines import (
+    BadLine,
+    BlobLine,
+    BranchLine,
+    DraftLine,
+    EndLine,
+    MessageLine,
+    QueuedLine,
+    Record,
+    Said,
+    SessionLine,
+    TurnLine,
+    UsageLine,
+    decode_line,
+    from_money,
+    to_message,
+)
+from holdfast.transfer.source import RawLine, Source
+from holdfast.transfer.survey import Section, Survey
+from holdfast.verbs.importing import (
+    Item,
+    NewBranch,
+    Newcomer,
+    NewDraft,
+    NewMessage,
+    NewTurn,
+    stand_in,
+)
+from holdfast.verbs.sessions import check_changes, check_optional_text, identity
+
+T = TypeVar("T")
+L = TypeVar("L", EndLine, SessionLine)
+_NOBODY: Final = Holder("?", 0, "", "", "")
+_EARLIEST: Final = -50_000_000_000_000_000  # Some time in the year 385.
+_RAW_BYTES: Final = 64 * 1024 * 1024
+_LONGEST_TOKEN: Final = 100
+
+
+class NotImportable(Exception):
+    """A session whose branches cannot be made out, and why."""
+
+
+# ----------------------------------------------------------------------------------- who it is
+
+
+def newcomer(source: Source, section: Section, tell: Callable[[Damage], None]) -> Newcomer:
+    """Say who a session is and how its history runs; `NotImportable` if that is lost."""
+    end = _read_again(source, section.end_at, EndLine)
+    who = section.identity or _read_again(source, section.identity_at, SessionLine)
+    lines = section.branches
+    if end is not None:
+        who = who or end.identity
+        lines = {branch.number: branch for branch in end.branches}
+    branches = [_branch(section.id, lines[number]) for number in sorted(lines)]
+    if not branches:
+        raise NotImportable("none of its branches is there")
+    try:
+        row = _session_row(section.id, who, branches[0].created_at)
+    except (BadLine, Invalid) as error:
+        tell(Damage(what=f"who it is was lost: {error}", session_id=section.id))
+        row = _session_row(section.id, None, branches[0].created_at)
+    else:
+        if who is None:
+            tell(Damage(what="who it is was lost: its line is damaged", session_id=section.id))
+    _check_numbers(branches, husk=row.purged_at is not None)
+    return Newcomer(
+        name=section.id,
+        row=row,
+        branches=tuple(branches),
+        turns=0 if end is None else min(end.turns, source.size),
+        updated_at=_updated_at(end, branches),
+        rank=0 if end is None else end.rank,
+    )
+
+
+def _updated_at(end: EndLine | None, branches: Sequence[NewBranch]) -> int:
+    """Say when a session was last written to, as far as is known."""
+    newest = max(branch.created_at for branch in branches)
+    said = None if end is None else end.updated_at
+    return newest if said is None else max(_EARLIEST, to_micros(said))
+
+
+def _read_again(source: Source, offset: int | None, kind: type[L]) -> L | None:
+    """Read a line that was found to be sound; `None` if there was none."""
+    if offset is None:
+        return None
+    record = source.record(offset)
+    if not isinstance(record, kind):
+        raise StoreUnavailable(f"{source.path} was changed while it was read.")
+    return record
+
+
+def _session_row(name: str, line: SessionLine | None, created_at: int) -> SessionRow:
+    if line is None:
+        line = SessionLine(session=name, created_at=EPOCH)
+    elif line.session != name:
+        raise BadLine("its line is another's")
+    else:
+        created_at = _micros(line.created_at)
+    said = identity(
+        id=name,
+        key=line.key,
+        scope=line.scope,
+        title=line.title,
+        agent=line.agent,
+        model=line.model,
+        cwd=line.cwd,
+        metadata=line.metadata,
+    )
+    check_changes({"goal": line.goal})
+    related = line.parent is not None and line.relation is not None
+    return SessionRow(
+        n=0,
+        id=name,
+        key=said.key,
+        scope=said.scope,
+        agent=said.agent,
+        title=said.title,
+        title_by=line.title_by if said.title is not None else None,
+        model=said.model,
+        cwd=said.cwd,
+        created_at=created_at,
+        pinned=line.pinned,
+        archived=line.archived,
+        trashed_at=_maybe(_micros, line.trashed_at),
+        goal=None if line.goal is None else codec.to_json(line.goal),
+        metadata=said.metadata,
+        parent=line.parent if related else None,
+        relation=line.relation if related else None,
+        purged_at=_maybe(_micros, line.purged_at),
+    )
+
+
+def _branch(session: str, line: BranchLine) -> NewBranch:
+    if line.session != session:
+        raise NotImportable(f"its branch {line.number} is another's")
+    whole = (line.parent is None) == (line.parent_id is None) == (line.fork_seq == 0)
+    if not whole or line.seq < line.fork_seq:
+        raise NotImportable(f"its branch {line.number} starts where no history can be")
+    parent = None
+    if line.parent is not None and line.parent_id is not None:
+        parent = (line.parent_id, line.parent)
+    try:
+        created_at = _micros(line.created_at)
+    except BadLine as error:
+        raise NotImportable(f"its branch {line.number} {error}") from None
+    return NewBranch(
+        number=line.number,
+        parent=parent,
+        fork_seq=line.fork_seq,
+        asked_seq=line.asked_seq,
+        last_seq=line.seq,
+        reason=line.reason,
+        created_at=created_at,
+        token=_token(line.token),
+    )
+
+
+def _check_numbers(branches: list[NewBranch], *, husk: bool) -> None:
+    numbers = [branch.number for branch in branches]
+    if not husk and numbers != list(range(1, len(numbers) + 1)):
+        raise NotImportable("some of its branches are missing")
+
+
+def check_starts(who: Newcomer, known: Mapping[str, Newcomer]) -> None:
+    """Check that each branch starts on a message of an older one."""
+    own: dict[int, NewBranch] = {}
+    for branch in who.branches:
+        if branch.parent is not None:
+            name, number = branch.parent
+            others = known[name].branches if name in known else ()
+            parent = own.get(number) if name == who.name else _numbered(others, number)
+            if parent is None or not parent.fork_seq < branch.fork_seq <= parent.last_seq:
+                raise NotImportable(f"its branch {branch.number} starts where no history is")
+        own[branch.number] = branch
+
+
+def _numbered(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
+    return next((branch for branch in branches if branch.number == number), None)
+
+
+def made_up(newcomers: Sequence[Newcomer]) -> list[Newcomer]:
+    """Stand in for sessions that these come from and that are not among them."""
+    known = {who.name for who in newcomers}
+    reach: dict[str, dict[int, int]] = {}
+    oldest: dict[str, int] = {}
+    for who in newcomers:
+        for branch in who.branches:
+            if branch.parent is None or branch.parent[0] in known:
+                continue
+            name, number = branch.parent
+            ends = reach.setdefault(name, {})
+            ends[number] = max(branch.fork_seq, ends.get(number, 0))
+            oldest[name] = min(who.row.created_at, oldest.get(name, who.row.created_at))
+    return [_made_up(name, ends, oldest[name]) for name, ends in reach.items()]
+
+
+def _made_up(name: str, ends: Mapping[int, int], created_at: int) -> Newcomer:
+    """Stand in for a session of which is known how far some branches go."""
+    row = _session_row(name, SessionLine(session=name, created_at=EPOCH), 0)
+    row = msgspec.structs.replace(
+        row, id=ids.session_id(), created_at=created_at, purged_at=created_at
+    )
+    branches = tuple(
+        NewBranch(
+            number=number,
+            parent=None,
+            fork_seq=0,
+            asked_seq=0,
+            last_seq=last,
+            reason="start",
+            created_at=created_at,
+            token="",
+        )
+        for number, last in sorted(ends.items())
+    )
+    return Newcomer(name=name, row=row, branches=branches, turns=0, updated_at=created_at, rank=0)
+
+
+# ------------------------------------------------------------------------------- what it holds
+
+
+class Hold:
+    """The contents of sessions, read from the file as they are asked for."""
+
+    def __init__(self, source: Source, survey: Survey, step: Callable[[int], None]) -> None:
+        """Read here; `step` is told how many bytes were read."""
+        self._source = source
+        self._survey = survey
+        self._step = step
+        self.damaged: dict[int, Damage] = {}  # By the number of the line.
+        self.missing: dict[tuple[str, int, int], Damage] = {}  # By session, branch and seq.
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Read a blob; `None` if the file has none of this name."""
+        offset = self._survey.blobs.get(bytes.fromhex(sha256))
+        if offset is None:
+            return None
+        record = self._source.record(offset)
+        fits = isinstance(record, BlobLine) and codec.digest(record.data) == sha256
+        return record.data if isinstance(record, BlobLine) and fits else None
+
+    def items(self, who: Newcomer) -> Iterator[Item]:
+        """Give what a session holds, in order."""
+        section = self._survey.sections.get(who.name)
+        filler = _Filler(who, self.damaged, self.missing)
+        if section is not None:
+            reader = _Reader(self.blob)
+            for line in self._source.lines(section.start, section.stop, section.first_line):
+                self._step(line.length)
+                yield from self._item(section.id, line, reader, filler)
+        if section is None or not section.cut:
+            yield from filler.finish()
+
+    def _item(
+        self, session: str, line: RawLine, reader: _Reader, filler: _Filler
+    ) -> Iterator[Item]:
+        record: Record | None = None
+        try:
+            record = decode_line(line.data)
+            if isinstance(record, BlobLine) or record.session != session:
+                return
+            if isinstance(record, MessageLine):
+                yield from filler.message(reader.message(record))
+            elif isinstance(record, BranchLine):
+                yield from filler.branch(record.number)
+            elif isinstance(record, TurnLine | UsageLine | QueuedLine | DraftLine):
+                yield from filler.finish()
+                yield reader.belonging(record)
+        except (BadLine, Invalid) as error:
+            if record is not None:
+                what = f"line {line.number} {error}"
+                self.damaged[line.number] = Damage(what=what, session_id=session)
+            filler.bad(line)
+
+
+class _Filler:
+    """Puts messages in their places, and stand-ins where there are none."""
+
+    def __init__(
+        self,
+        who: Newcomer,
+        damaged: dict[int, Damage],
+        missing: dict[tuple[str, int, int], Damage],
+    ) -> None:
+        self._name = who.row.id
+        self._damaged = damaged
+        self._missing = missing
+        self._branches = {branch.number: branch for branch in who.branches}
+        self._left = list(who.branches)
+        self._bad: list[RawLine] = []
+        self._size = 0
+        self._next = 1 if not who.branches else who.branches[0].fork_seq + 1
+
+    def bad(self, line: RawLine) -> None:
+        """Keep a line that cannot be read: it may have been the message that is missed next."""
+        self._size += len(line.data)
+        keep = line.data if self._size <= _RAW_BYTES else b""
+        self._bad.append(msgspec.structs.replace(line, data=keep))
+
+    def branch(self, number: int) -> Iterator[NewMessage]:
+        """Go on to a branch; what is missing of those before is filled in."""
+        while self._left and self._left[0].number < number:
+            yield from self._fill(self._left[0].last_seq)
+            self._left.pop(0)
+            self._next = self._left[0].fork_seq + 1 if self._left else 0
+
+    def message(self, item: NewMessage) -> Iterator[NewMessage]:
+        """Put a message in its place."""
+        yield from self.branch(item.branch)
+        branch, seq = self._branches.get(item.branch), item.row.seq
+        if branch is None or seq > branch.last_seq:
+            return  # It belongs to a part that nobody needs.
+        current = self._left[0].number if self._left else 0
+        if item.branch != current or seq < self._next:
+            raise BadLine("is out of place")
+        yield from self._fill(seq - 1)
+        self._forget()
+        self._next = seq + 1
+        yield item
+
+    def finish(self) -> Iterator[NewMessage]:
+        """Fill in what is missing of all branches."""
+        if self._left:
+            yield from self.branch(self._left[-1].number + 1)
+
+    def _forget(self) -> None:
+        """Forget lines that stood where no message is missing: they were something else."""
+        self._bad, self._size = [], 0
+
+    def _fill(self, last: int) -> Iterator[NewMessage]:
+        """Stand in for the messages up to `last`, with the bad lines before this place."""
+        number = self._left[0].number
+        first = self._next
+        raw = iter(self._bad)
+        for seq in range(first, last + 1):
+            line = next(raw, None)
+            text = None
+            if line is not None:
+                text = line.data.decode("utf-8", "backslashreplace").removesuffix("\n")
+            yield stand_in(self._name, number, seq, text)
+        self._report(first, last)
+        self._next = max(self._next, last + 1)
+
+    def _report(self, first: int, last: int) -> None:
+        if last < first:
+            return
+        for seq, line in zip(range(first, last + 1), self._bad, strict=False):
+            what = f"line {line.number} cannot be read; a stand-in is in the place of message {seq}"
+            self._damaged[line.number] = Damage(what=what, session_id=self._name, seq=seq)
+        missing = first + len(self._bad)
+        if missing <= last:
+            what = f"messages {missing} to {last} are missing in the file"
+            damage = Damage(what=what, session_id=self._name, seq=missing)
+            self._missing[self._name, self._left[0].number, missing] = damage
+        self._forget()
+
+
+class _Reader:
+    """Turns lines into rows, checking them as what a caller gives is checked."""
+
+    def __init__(self, blob: codec.GetBlob) -> None:
+        self._blob = blob
+
+    def message(self, line: MessageLine) -> NewMessage:
+        """Read a message."""
+        item = _encoded(line, line.id)
+        crc = codec.checksum(item.id, line.turn, item.body)
+        row = MessageRow(line.seq, item.id, line.turn, crc, item.body)
+        return NewMessage(branch=line.branch, row=row, blobs=item.blobs, needs=item.refers)
+
+    def belonging(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> Item:
+        """Read what else a session has."""
+        if isinstance(line, TurnLine):
+            return _turn(line)
+        if isinstance(line, UsageLine):
+            return _used(line)
+        if isinstance(line, QueuedLine):
+            return self._queued(line)
+        return _draft(line)
+
+    def _queued(self, line: QueuedLine) -> QueueRow:
+        item = _encoded(line.message, line.id)
+        blobs = dict(item.blobs)
+        for sha256 in line.blobs:
+            data = self._blob(sha256) if checks.is_sha256(sha256) else None
+            if data is None:
+                raise BadLine("needs a blob that is missing")
+            blobs[sha256] = data
+        return QueueRow(0, item.id, _micros(line.created_at), item.body, tuple(blobs.items()))
+
+
+def _encoded(line: MessageLine | Said, message_id: str) -> codec.Encoded:
+    """Check a message and make it ready to be stored, as any that is appended."""
+    return codec.encode(to_message(line, message_id), EPOCH, limit=None, known=True)
+
+
+def _used(line: UsageLine) -> UsageRow:
+    day = (line.day - EPOCH.date()).days
+    if day < 0:
+        raise BadLine("is of a day that cannot be")
+    return UsageRow(day, line.model, _usage(line.usage), from_money(line.cost))
+
+
+def _turn(line: TurnLine) -> NewTurn:
+    check_optional_text(line.run_id, "run_id")
+    check_optional_text(line.model, "model")
+    row = TurnRow(
+        session=0,
+        number=line.number,
+        token=_token(line.token),
+        state=line.state,
+        run_id=line.run_id,
+        model=line.model,
+        holder=_NOBODY,
+        lease_until=0,
+        first_seq=line.first_seq,
+        started_at=_micros(line.started_at),
+        ended_at=_maybe(_micros, line.ended_at),
+        usage=_usage(line.usage),
+        cost=from_money(line.cost),
+        error=line.error,
+    )
+    tools = tuple(
+        ToolRow(
+            session=0,
+            turn=line.number,
+            call_id=tool.call_id,
+            name=tool.name,
+            outcome=tool.outcome,
+            started_at=_maybe(_micros, tool.started_at),
+            ended_at=_maybe(_micros, tool.ended_at),
+        )
+        for tool in line.tools
+    )
+    return NewTurn(row, tools)
+
+
+def _draft(line: DraftLine) -> NewDraft:
+    if line.number == 0:
+        if line.id is None or line.at is None:
+            raise BadLine("opens no draft")
+        opening = Opening(checks.check_name(line.id, "id"), line.model, _micros(line.at))
+        return NewDraft(line.turn, 0, codec.to_json(opening), line.id)
+    for number, delta in enumerate(line.deltas):
+        checks.check_part(delta, number)
+    if line.usage is not None:
+        checks.check_usage(line.usage)
+    if line.cost is not None:
+        checks.to_cost(line.cost)
+    chunk = Chunk(line.deltas, line.usage, line.cost)
+    return NewDraft(line.turn, line.number, codec.to_json(chunk), None)
+
+
+# --------------------------------------------------------------------------------------- values
+
+
+def _micros(moment: datetime) -> int:
+    found = to_micros(moment)
+    if found < _EARLIEST:
+        raise BadLine("has a time that cannot be")
+    return found
+
+
+def _maybe(convert: Callable[[datetime], T], value: datetime | None) -> T | None:
+    return None if value is None else convert(value)
+
+
+def _usage(usage: Usage) -> Usage:
+    if not all(0 <= count <= 2**63 - 1 for count in msgspec.structs.astuple(usage)):
+        raise BadLine("has counts that cannot be")
+    return usage
+
+
+def _token(text: str) -> str:
+    """Take a mark as it is if it can be one of ours."""
+    fits = len(text) <= _LONGEST_TOKEN and text.isascii() and text.isprintable()
+    return text if fits else ""

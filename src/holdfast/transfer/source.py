@@ -1,0 +1,135 @@
+"""The file an import is read from.
+
+It is opened once and read by place, so several readers, in whatever threads, do not disturb one
+another, and what is read later is what was checked before, whatever becomes of the path meanwhile.
+Lines come one by one; a line that is too long to have been written is never held.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+import msgspec
+
+from holdfast.errors import Invalid, StoreUnavailable, TooLarge
+from holdfast.transfer.lines import LONGEST_LINE, BadLine, Record, decode_line
+
+_PIECE: Final = 64 * 1024
+_BUFFER: Final = 1024 * 1024
+_SMALLEST: Final = 4096
+_BEGINNING: Final = b'{"type":"'
+
+
+class RawLine(msgspec.Struct, frozen=True):
+    """A line as it is in the file. One that is not `whole` is the last, and has no end."""
+
+    number: int
+    offset: int
+    length: int
+    data: bytes
+    whole: bool
+
+
+class Source:
+    """A file of lines."""
+
+    def __init__(self, path: str) -> None:
+        """Open a file; `Invalid` if it is none."""
+        self.path = path
+        try:
+            # Without waiting: a pipe that nobody writes to would keep us for ever.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise Invalid(f"{path} does not exist; nothing was imported.") from error
+        except OSError as error:
+            raise Invalid(f"{path} cannot be opened ({error.strerror}).") from error
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._descriptor)
+            raise Invalid(f"{path} is not a file; nothing was imported.")
+        self.size = found.st_size
+
+    def __enter__(self) -> Self:
+        """Use it within a `with` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        os.close(self._descriptor)
+
+    def lines(self, start: int = 0, stop: int | None = None, number: int = 1) -> Iterator[RawLine]:
+        """Go through the lines between two places; the first has this number."""
+        end = self.size if stop is None else stop
+        offset = start
+        buffer = min(max(end - start, _SMALLEST), _BUFFER)
+        with io.BufferedReader(_Pieces(self, start, end), buffer) as reader:
+            while offset < end:
+                data, length, whole = self._line(reader, number)
+                if not length:
+                    raise StoreUnavailable(f"{self.path} became shorter while it was read.")
+                yield RawLine(number, offset, length, data, whole)
+                offset += length
+                number += 1
+
+    def _line(self, reader: BinaryIO, number: int) -> tuple[bytes, int, bool]:
+        """Read a line: its bytes (of rubbish the beginning), its length, and if it has an end."""
+        data = reader.readline(_PIECE)
+        length = len(data)
+        if data.endswith(b"\n") or length < _PIECE:
+            return data, length, data.endswith(b"\n")
+        held = [data] if data.startswith(_BEGINNING) else None
+        while True:
+            piece = reader.readline(_BUFFER)
+            length += len(piece)
+            if length > LONGEST_LINE:
+                raise TooLarge(
+                    f"line {number} is longer than {LONGEST_LINE} bytes; nothing was imported."
+                )
+            if held is not None:
+                held.append(piece)
+            if piece.endswith(b"\n") or not piece:
+                return data if held is None else b"".join(held), length, bool(piece)
+
+    def record(self, offset: int) -> Record:
+        """Read again what is on a line that was found to be sound."""
+        with io.BufferedReader(_Pieces(self, offset, self.size), _PIECE) as reader:
+            data, _, _ = self._line(reader, 0)
+        try:
+            return decode_line(data)
+        except BadLine as error:
+            raise StoreUnavailable(f"{self.path} was changed while it was read.") from error
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read some bytes."""
+        return os.pread(self._descriptor, size, offset)
+
+
+class _Pieces(io.RawIOBase):
+    """Part of the file, with a place of its own."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self._source = source
+        self._at = start
+        self._stop = stop
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
+        """Read the next bytes."""
+        wanted = min(len(buffer), self._stop - self._at)
+        data = self._source.read_at(self._at, wanted) if wanted > 0 else b""
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

@@ -1,0 +1,260 @@
+"""The first pass over a file: is it ours, can it be trusted, and which sessions are in it.
+
+Nothing is stored yet. A file that is not an export, comes from a newer version, or holds what no
+export can (a line too long or nested too deep, more messages claimed than the file has room for)
+is refused whole. A line that is damaged is noted.
+
+What is remembered of a session is where its lines are and which other sessions its branches start
+on: memory grows with the number of sessions and blobs, not with their messages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from holdfast import checks, codec
+from holdfast.clock import to_micros
+from holdfast.errors import Invalid, TooLarge
+from holdfast.records import Damage
+from holdfast.transfer.lines import (
+    DEEPEST,
+    LONGEST_HEADER,
+    VERSION,
+    BadLine,
+    BlobLine,
+    BranchLine,
+    EndLine,
+    Header,
+    Introduction,
+    MessageLine,
+    Record,
+    SessionLine,
+    decode_header,
+    decode_line,
+    is_too_deep,
+)
+from holdfast.transfer.source import RawLine, Source
+
+MOST_DAMAGED: Final = 10_000
+_MOST_SESSIONS: Final = 1_000_000
+_MOST_BLOBS: Final = 10_000_000
+_SHORTEST_MESSAGE: Final = 64
+_NOT_OURS: Final = "is not an export of Holdfast; nothing was imported."
+
+
+class Section(msgspec.Struct):
+    """Where the lines of a session are, and what is known of it before they are read.
+
+    Who it is and what its branches are is read again from its first and its last line; if the last
+    one is damaged, it is kept here.
+    """
+
+    id: str
+    start: int
+    first_line: int
+    stop: int
+    identity_at: int | None = None
+    end_at: int | None = None
+    identity: SessionLine | None = None
+    branches: dict[int, BranchLine] = {}
+    parents: tuple[str, ...] = ()
+    reach: int = 0
+    cut: bool = False
+
+
+class Survey(msgspec.Struct):
+    """What was found."""
+
+    header: Header
+    sections: dict[str, Section]
+    blobs: dict[bytes, int]
+    damage: dict[int, Damage]
+    extra: list[Damage]
+
+
+class Surveyor:
+    """Goes through a file once."""
+
+    def __init__(self, source: Source) -> None:
+        """Look at this file."""
+        self._source = source
+        self._header = _header(source)
+        self._sections: dict[str, Section] = {}
+        self._blobs: dict[bytes, int] = {}
+        self._damage: dict[int, Damage] = {}
+        self._extra: list[Damage] = []
+        self._section: Section | None = None
+        self._loose: tuple[int, int] | None = None  # Where lines begin whose session is to come.
+        self._lines = self._sum = self._bad = 0  # Since the last session ended.
+        self._alive = self._claimed = 0
+        self._used: set[int] = set()  # The branches of which messages were seen.
+
+    def add(self, line: RawLine) -> None:
+        """Look at the next line."""
+        if line.number == 1:
+            return
+        if is_too_deep(line.data):
+            raise TooLarge(
+                f"line {line.number} is nested more than {DEEPEST} deep; nothing was imported."
+            )
+        record = self._read(line)
+        self._lines += 1
+        self._sum = crc32(line.data, self._sum)
+        if self._section is None:
+            self._loose = self._loose or (line.offset, line.number)
+            return
+        self._section.stop = line.offset + line.length
+        if isinstance(record, EndLine):
+            self._close()
+        else:
+            self._section.cut = record is not None or not line.whole
+
+    def _read(self, line: RawLine) -> Record | None:
+        try:
+            if not line.whole:
+                raise BadLine("is cut off")  # noqa: TRY301
+            record = decode_line(line.data)
+            self._record(line, record)
+        except BadLine as error:
+            self._bad += 1
+            self._note(line.number, str(error))
+            return None
+        return record
+
+    def _note(self, number: int, why: str) -> None:
+        """Remember a damaged line."""
+        session = None if self._section is None else self._section.id
+        self._damage[number] = Damage(what=f"line {number} {why}", session_id=session)
+        if len(self._damage) > MOST_DAMAGED:
+            raise Invalid(
+                f"more than {MOST_DAMAGED} lines are damaged, up to line {number}; nothing was "
+                "imported."
+            )
+
+    def finish(self) -> Survey:
+        """Give what was found."""
+        cut = self._section is not None and self._section.cut
+        last = self._section
+        self._close()
+        if last is not None:
+            last.cut = cut
+        missing = self._header.sessions - self._alive
+        if missing > 0:
+            what = "a session is" if missing == 1 else f"{missing} sessions are"
+            self._extra.append(Damage(what=f"{what} missing at the end"))
+        return Survey(self._header, self._sections, self._blobs, self._damage, self._extra)
+
+    # ------------------------------------------------------------------------------- records
+
+    def _record(self, line: RawLine, record: Record) -> None:
+        if isinstance(record, BlobLine):
+            self._blob(line, record)
+            return
+        section = self._of(line, record.session)
+        if isinstance(record, SessionLine):
+            section.identity, section.identity_at = record, line.offset
+        elif isinstance(record, BranchLine):
+            section.branches[record.number] = record
+        elif isinstance(record, MessageLine):
+            self._used.add(record.branch)
+        elif isinstance(record, EndLine):
+            self._end(line, section, record)
+
+    def _blob(self, line: RawLine, record: BlobLine) -> None:
+        if not checks.is_sha256(record.sha256) or codec.digest(record.data) != record.sha256:
+            raise BadLine("does not fit its hash")
+        self._blobs.setdefault(bytes.fromhex(record.sha256), line.offset)
+        if len(self._blobs) > _MOST_BLOBS:
+            raise TooLarge(f"line {line.number}: there are more than {_MOST_BLOBS} blobs.")
+
+    def _of(self, line: RawLine, session: str) -> Section:
+        """Find the section a line belongs to: sessions stand one after the other."""
+        if self._section is not None and self._section.id == session:
+            return self._section
+        if self._section is not None:
+            self._close()
+        if session in self._sections:
+            raise BadLine("belongs to a session that ended before")
+        if len(self._sections) >= _MOST_SESSIONS:
+            raise TooLarge(f"line {line.number}: there are more than {_MOST_SESSIONS} sessions.")
+        start, number = self._loose or (line.offset, line.number)
+        section = Section(session, start, number, line.offset, branches={})
+        self._sections[session] = self._section = section
+        self._loose = None
+        return section
+
+    def _end(self, line: RawLine, section: Section, record: EndLine) -> None:
+        missing = record.lines - self._lines
+        if missing > 0:
+            what = f"{missing} lines are missing before line {line.number}"
+            self._extra.append(Damage(what=what, session_id=section.id))
+        elif not self._bad and record.checksum != f"{self._sum:08x}":
+            what = f"the lines before line {line.number} are not those that were written"
+            self._extra.append(Damage(what=what, session_id=section.id))
+        section.end_at = line.offset
+        section.identity = section.identity or record.identity
+        section.branches = {branch.number: branch for branch in record.branches}
+
+    def _close(self) -> None:
+        """End a section: what its last line repeats need not be remembered."""
+        section, self._section = self._section, None
+        used, self._used = self._used, set()
+        self._loose, self._lines, self._sum, self._bad = None, 0, 0, 0
+        if section is None:
+            return
+        branches = [branch for branch in section.branches.values() if branch.session == section.id]
+        foreign = [branch for branch in branches if branch.parent_id not in {None, section.id}]
+        self._claimed += sum(max(0, branch.seq - branch.fork_seq) for branch in branches)
+        # What a branch shares with one that is not in the file would have to be made up.
+        self._claimed += sum(branch.fork_seq for branch in foreign if not self._is_there(branch))
+        self._refuse_claims()
+        section.reach = max((branch.seq for branch in branches), default=0)
+        section.parents = tuple(dict.fromkeys(b.parent_id for b in foreign if b.parent_id))
+        for number in sorted(used - section.branches.keys()):
+            what = f"where branch {number} starts was lost; its messages were left out"
+            self._extra.append(Damage(what=what, session_id=section.id))
+        section.cut = False
+        self._alive += section.identity is None or section.identity.purged_at is None
+        if section.end_at is not None:
+            section.identity, section.branches = None, {}
+
+    def _is_there(self, branch: BranchLine) -> bool:
+        parent = self._sections.get(branch.parent_id or "")
+        return parent is not None and branch.fork_seq <= parent.reach
+
+    def _refuse_claims(self) -> None:
+        """Refuse a few lines that stand for a sea of messages."""
+        if self._claimed > self._source.size // _SHORTEST_MESSAGE + MOST_DAMAGED:
+            raise TooLarge(
+                f"the file claims {self._claimed} messages and has no room for them; nothing was "
+                "imported."
+            )
+
+
+def _header(source: Source) -> Header:
+    first = source.read_at(0, LONGEST_HEADER).partition(b"\n")
+    if not first[1]:
+        raise Invalid(f"{source.path} {_NOT_OURS}")
+    try:
+        introduction = msgspec.json.decode(first[0], type=Introduction)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise Invalid(f"{source.path} {_NOT_OURS}") from None
+    if introduction.type != "holdfast":
+        raise Invalid(f"{source.path} {_NOT_OURS}")
+    if introduction.version > VERSION:
+        raise Invalid(
+            f"{source.path} was exported by a newer Holdfast (its version is "
+            f"{introduction.version}, this one knows {VERSION}); nothing was imported. Update this "
+            "program."
+        )
+    try:
+        header = decode_header(first[0] + first[1])
+        to_micros(header.exported_at)
+    except BadLine as error:
+        raise Invalid(f"line 1 of {source.path} {error}; nothing was imported.") from None
+    if header.version != VERSION:
+        raise Invalid(f"{source.path} {_NOT_OURS}")
+    return header

@@ -1,0 +1,112 @@
+"""Reading messages along a path: each one whole, at its place, or told to be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from holdfast import codec
+from holdfast.backends.base import MessageRow, Snapshot
+from holdfast.clock import EPOCH
+from holdfast.core.branches import Path, ranges
+from holdfast.errors import Damaged
+from holdfast.ids import turn_id
+from holdfast.records import Damage, Message, Raw
+
+Report = Callable[[Damage], None]
+_NO_TOOLS: Final = Message(role="user")
+
+
+def read_span(
+    snapshot: Snapshot,
+    path: Path,
+    span: tuple[int, int],
+    *,
+    last: bool = False,
+    report: Report | None = None,
+    strict: bool = False,
+) -> list[Message]:
+    """Read the seqs of `span`. A gap is damage; so is a row that does not fit its checksum.
+
+    A damaged row is put in its place as a message with status `damaged`, so that it costs only
+    itself; with `strict` it is an error. With `last` the span must end the history.
+    """
+    return [
+        read_row(snapshot, owner, row, report, strict=strict)
+        for owner, row in _rows(snapshot, path, span, last=last)
+    ]
+
+
+def read_tools(snapshot: Snapshot, path: Path, span: tuple[int, int]) -> list[Message]:
+    """Read the seqs of `span` for their tool calls and results alone.
+
+    One that has neither is not decoded: some message without them stands for it.
+    """
+    return [
+        read_row(snapshot, owner, row) if _may_hold_tools(row.body) else _NO_TOOLS
+        for owner, row in _rows(snapshot, path, span)
+    ]
+
+
+def _may_hold_tools(body: bytes) -> bool:
+    return b'"tool_' in body or b'"blob"' in body
+
+
+def _rows(
+    snapshot: Snapshot, path: Path, span: tuple[int, int], *, last: bool = False
+) -> Iterator[tuple[str, MessageRow]]:
+    """Give the rows of `span`, none missing, each with the id of the session that wrote it."""
+    low, high = span
+    expected = low
+    for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):
+        for row in rows:
+            if row.seq > high:
+                raise _unsound(f"session {owner} has more messages than its head says")
+            if row.seq != expected:
+                raise _unsound(f"session {owner}: message {expected} is missing")
+            expected += 1
+            yield owner, row
+    if expected <= high:
+        raise _unsound(f"messages {expected} to {high} of this session are missing")
+
+
+def _unsound(what: str) -> Damaged:
+    return Damaged(
+        f"{what}; nothing was changed. Run store.verify(), and store.salvage(to) to keep what can "
+        "be read."
+    )
+
+
+def read_row(
+    snapshot: Snapshot,
+    owner: str,
+    row: MessageRow,
+    report: Report | None = None,
+    *,
+    strict: bool = False,
+) -> Message:
+    """Read one stored message of the session with the id `owner`."""
+    turn = None if row.turn is None else turn_id(owner, row.turn)
+    try:
+        if codec.checksum(row.id, row.turn, row.body) != row.crc:
+            raise Damaged(f"message {row.seq} does not fit its checksum")  # noqa: TRY301
+        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=turn, blob=snapshot.blob)
+    except Damaged as error:
+        if strict:
+            raise
+        if report is not None:
+            report(Damage(what=str(error), session_id=owner, seq=row.seq))
+        return _damaged(row, turn)
+
+
+def _damaged(row: MessageRow, turn: str | None) -> Message:
+    """Stand in for a message that cannot be read, with its bytes as they are."""
+    return Message(
+        id=row.id,
+        role="system",
+        parts=(Raw("damaged", row.body.decode("utf-8", "backslashreplace")),),
+        seq=row.seq,
+        turn_id=turn,
+        created_at=EPOCH,
+        status="damaged",
+    )

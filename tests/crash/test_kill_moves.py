@@ -1,0 +1,133 @@
+"""A process that moves, forks and purges at random is killed at random, again and again.
+
+It says each thing before it does it, and how it ended (see `_wandering`). The test does the same
+things to a store in memory. After each kill the file must be whole and look as the store in memory
+does: with the thing that was under way, or without it.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import Store
+from tests.crash._facts import DATABASE, open_store
+from tests.crash._messages import message
+from tests.crash._scenes import look
+from tests.crash._wandering import Deed, outcome
+
+ROOT = Path(__file__).parents[2]
+CHILD = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tests.crash._wandering import main; "
+
+
+def _listen(path: Path, name: str, seconds: float) -> list[str]:
+    """Let a process wander; kill it so long after its first word; give what it had said."""
+    words = [sys.executable, "-c", CHILD + "main()", str(ROOT), str(path), name]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        time.sleep(seconds)
+        child.kill()
+        rest = child.stdout.read()
+    assert child.returncode == -signal.SIGKILL
+    whole = (first + rest).rpartition("\n")[0]
+    return whole.splitlines()
+
+
+class _Twin:
+    """The store in memory that is to look like the file."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.done: Counter[str] = Counter()
+        self.in_doubt: Counter[str] = Counter()
+
+    def follow(self, said: list[str]) -> Deed | None:
+        """Do what was said to be done; give what was begun and perhaps not done."""
+        for begun, ended in zip(said[::2], said[1::2], strict=False):
+            deed = msgspec.json.decode(begun, type=Deed)
+            assert outcome(self._store, deed) == ended, deed
+            self.done[deed.do] += ended == "done"
+        return msgspec.json.decode(said[-1], type=Deed) if len(said) % 2 else None
+
+    def must_look_like(self, found: str, in_doubt: Deed | None) -> None:
+        """Compare; what was in doubt is done here, too, if it was there."""
+        if look(self._store) == found and in_doubt is None:
+            return
+        if look(self._store) != found:
+            assert in_doubt is not None, "something else than was acknowledged"
+            self.in_doubt[outcome(self._store, in_doubt)] += 1
+            assert look(self._store) == found, f"neither with nor without {in_doubt}"
+        else:
+            self.in_doubt["not there"] += 1
+
+
+def _wander(path: Path, lives: int, seed: int) -> _Twin:
+    chance = random.Random(seed)
+    with holdfast.open("memory:") as store:
+        twin = _Twin(store)
+        for life in range(lives):
+            said = _listen(path, f"{seed}.{life}", chance.uniform(0.0, 0.25))
+            in_doubt = twin.follow(said)
+            with open_store(path) as found:
+                assert found.verify() == []
+                twin.must_look_like(look(found), in_doubt)
+    return twin
+
+
+def test_what_was_acknowledged_before_a_kill_is_there_and_nothing_else(tmp_path: Path) -> None:
+    """Five lives; what was under way when one ended is there or is not."""
+    twin = _wander(tmp_path / DATABASE, 5, seed=1)
+    assert twin.done.total() > 30
+    assert len(twin.done) > 6
+
+
+# ------------------------------------------------------------------------------ several at once
+
+
+def _crowd(path: Path, names: list[str], seconds: float) -> int:
+    """Let several wander in one store, kill them all at once, and look; give how much was done."""
+    with ThreadPoolExecutor(len(names)) as pool:
+        lives = [pool.submit(_listen, path, name, seconds) for name in names]
+        said = [life.result() for life in lives]
+    with open_store(path) as store:
+        assert store.verify() == []
+        look(store)
+        for info in store.sessions(limit=100):
+            store.get(info.id).append(message(f"user-after-{info.id}"))
+        assert store.verify() == []
+    return sum(ended.count("done") for ended in said)
+
+
+def test_several_that_purge_and_write_at_once_leave_a_whole_store(tmp_path: Path) -> None:
+    """Bytes are wiped in pages while others write to them; nothing that is in use is hurt."""
+    done = [_crowd(tmp_path / DATABASE, [f"{life}{who}" for who in "abc"], 0.6) for life in "xy"]
+    assert sum(done) > 30
+
+
+@pytest.mark.long
+def test_several_that_purge_and_write_at_once_leave_a_whole_store_for_long(tmp_path: Path) -> None:
+    """The same, often."""
+    for life in range(30):
+        _crowd(tmp_path / DATABASE, [f"{life}{who}" for who in "abcd"], 1.5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_what_was_acknowledged_before_a_kill_is_there_in_many_lives(
+    tmp_path: Path, seed: int
+) -> None:
+    """The same, often enough that kills meet everything."""
+    twin = _wander(tmp_path / DATABASE, 30, seed)
+    assert len(twin.done) == len([name for name in twin.done if twin.done[name]])
+    assert twin.in_doubt["done"], "no kill came between a commit and its word"

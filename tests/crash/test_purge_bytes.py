@@ -1,0 +1,343 @@
+"""The bytes of what was purged, when the purge is cut off or somebody still reads.
+
+A purge commits first; only then are the bytes wiped that lie where the engine does not look any
+more: in the log, and in the unused middle of pages. Killed in between, the process has purged, but
+the bytes are there. They go when the store is next opened, or with the next purge of anything. Who
+still reads what was before loses nothing by it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from zlib import crc32
+
+import apsw
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import Message, Store
+from holdfast.errors import SessionNotFound, StorageError
+from holdfast.testing.checker import digest
+from holdfast.testing.faults import (
+    CrashState,
+    FailingDisk,
+    Recording,
+    Trace,
+    explore,
+    failing_disk,
+    record,
+)
+from holdfast.testing.faults.failing import Operation
+from holdfast.testing.faults.trace import Write
+from tests.crash._facts import DATABASE, checkpoints_every, open_store
+
+CANARY = b"CANARY"
+BEFORE_THE_WIPING = """
+import os, signal, sys, holdfast
+from holdfast.session import number_of
+from holdfast.verbs import deleting
+store = holdfast.open(sys.argv[1])
+for key in sys.argv[2:]:
+    session = store.session(key, create=False)
+    session.append(holdfast.Message.user("one CANARY more"))
+    store.backend.write(deleting.purge(number_of(session), session.id, forks="keep"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which pages were split and joined while a talk with canaries grew among others.
+
+    What was moved to another page then leaves a copy in the unused middle of the first.
+    """
+    path = tmp_path_factory.mktemp("base") / DATABASE
+    chance = random.Random(9)  # With this order many copies are left.
+    with open_store(path, durability="process") as store:
+        sessions = [store.session(f"talk-{number}") for number in range(6)]
+        for number in range(400):
+            of = chance.randrange(len(sessions))
+            word = f"{'CANARY' if of == 2 else 'plain'}{number} "
+            text = word * (chance.choice((5, 50, 300, 900)) // 8 + 1)
+            sessions[of].append(Message.user(text, id=word))
+            if chance.random() < 0.05:
+                sessions[of].undo()
+        store.session("canary-fork-free").append(Message.user("CANARY sings"))
+    return path
+
+
+@pytest.fixture
+def path(base: Path, tmp_path: Path) -> Path:
+    """That store, to be changed."""
+    return Path(shutil.copy(base, tmp_path / DATABASE))
+
+
+def _holding(path: Path) -> set[str]:
+    """Name the files that hold a canary."""
+    return {file.name for file in path.parent.iterdir() if CANARY in file.read_bytes()}
+
+
+def _purge_and_die(path: Path, *keys: str) -> None:
+    words = [sys.executable, "-c", BEFORE_THE_WIPING, str(path), *keys]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+
+
+def _empty_log(path: Path) -> None:
+    """Copy the log into the file, as the engine does by itself sooner or later."""
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA secure_delete=ON")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+def _must_be_purged(store: Store) -> None:
+    with pytest.raises(SessionNotFound):
+        store.get("talk-2")
+    assert len(store.sessions().items) >= 5
+    assert store.verify() == []
+    assert all(
+        found.text.startswith("plain")
+        for info in store.sessions()
+        for found in store.get(info.id).messages()
+        if info.key in {"talk-0", "talk-1", "talk-3", "talk-4", "talk-5"}
+    )
+
+
+def test_a_purge_wipes_what_the_engine_leaves(path: Path) -> None:
+    """Nothing is pending, and no file has a canary, while the store is open and afterwards."""
+    assert _holding(path) == {DATABASE}
+    with holdfast.open(path) as store:
+        for key in ("talk-2", "canary-fork-free"):
+            assert store.purge(key).pending == ()
+        assert _holding(path) == set()
+        _must_be_purged(store)
+    assert _holding(path) == set()
+
+
+def _killed_before_it_wiped(path: Path) -> None:
+    """Leave a store that was purged, with canaries in the log, in the pages and in a copy."""
+    copy = path.with_name(f"{DATABASE}.before-2")
+    copy.write_bytes(path.read_bytes())
+    _purge_and_die(path, "talk-2", "canary-fork-free")
+    assert f"{DATABASE}-wal" in _holding(path), "nothing was left to wipe in the log"
+    _empty_log(path)
+    assert _holding(path) == {DATABASE, copy.name}, "nothing was left to wipe in the pages"
+
+
+def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(path: Path) -> None:
+    """The canaries are there until the store is opened, and not a moment longer."""
+    _killed_before_it_wiped(path)
+    with holdfast.open(path) as store:
+        assert _holding(path) == set()
+        _must_be_purged(store)
+    assert _holding(path) == set()
+
+
+def test_who_only_reads_wipes_nothing(path: Path) -> None:
+    """Read-only means that: what is owed stays owed, and the talk is gone all the same."""
+    _killed_before_it_wiped(path)
+    before = _holding(path)
+    with holdfast.open(path, readonly=True) as store:
+        _must_be_purged(store)
+    assert _holding(path) == before
+
+
+def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(path: Path) -> None:
+    """Another process has the store open all the time; its next purge wipes for both."""
+    with holdfast.open(path) as store:
+        _purge_and_die(path, "talk-2", "canary-fork-free")
+        assert _holding(path), "nothing was left to wipe"
+        _must_be_purged(store)
+        assert store.purge("talk-5").pending == ()
+        assert _holding(path) == set()
+        assert len(store.sessions().items) == 4
+        assert store.verify() == []
+
+
+# ------------------------------------------------------------------------------- while others read
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Callable[[], int]]:
+    """Hold a snapshot of now; the thing given counts the messages in it."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.execute("BEGIN")
+
+        def count() -> int:
+            found: int = connection.execute("SELECT count(*) FROM messages").get
+            return found
+
+        count()
+        yield count
+    finally:
+        connection.close(force=True)
+
+
+def _purged_while_read(store: Store, path: Path) -> None:
+    """Purge under the eyes of a reader, who sees what was until it ends."""
+    store.session("talk-0").append(Message.user("plain and in the log"))
+    with _reading(path) as count:
+        before = count()
+        report = store.purge("talk-2")
+        assert report.messages > 0
+        assert len(report.pending) == 1
+        assert "still holds" in report.pending[0]
+        assert count() == before, "the reader's snapshot changed"
+        _must_be_purged(store)
+    assert _holding(path), "nothing was pending, then"
+
+
+def test_what_a_reader_holds_is_pending_and_goes_with_the_next_purge(path: Path) -> None:
+    """A purge beside a reader says so; the next one, of whatever it is, leaves no canary."""
+    with holdfast.open(path) as store:
+        _purged_while_read(store, path)
+        assert store.purge("canary-fork-free").pending == ()
+        assert _holding(path) == set()
+        _must_be_purged(store)
+
+
+def test_what_a_reader_holds_goes_when_the_store_is_next_opened(path: Path) -> None:
+    """Nobody has to purge anything for it."""
+    with holdfast.open(path) as store:
+        store.purge("canary-fork-free")
+        _purged_while_read(store, path)
+    with holdfast.open(path) as store:
+        assert _holding(path) == set()
+        _must_be_purged(store)
+
+
+# ----------------------------------------------------------- crashes and faults while it is wiped
+
+
+def _sums(store: Store) -> dict[str, str]:
+    """Sum up each talk in a few characters."""
+    return {
+        str(info.key): digest("".join(found.text for found in store.get(info.id).messages()))
+        for info in store.sessions(limit=100)
+    }
+
+
+def check_nothing_else_is_hurt(directory: Path, state: CrashState) -> None:
+    """The talk is there whole or not at all, the others are as they were; then no canary stays."""
+    (before,) = state.begun or ("",)
+    if not before:
+        return
+    path = directory / DATABASE
+    with open_store(path, hours=10) as store:
+        assert store.verify() == []
+        found, expected = _sums(store), msgspec.json.decode(before, type=dict[str, str])
+        gone = {key: text for key, text in expected.items() if key != "talk-2"}
+        assert found in ([gone] if state.acked else [expected, gone])
+        for key in ("talk-2", "canary-fork-free"):
+            if key in found:
+                assert store.purge(key).pending == ()
+        assert _holding(path) == set()
+        assert store.verify() == []
+
+
+def _record(base: Path, pages: int) -> Trace:
+    def run(recording: Recording) -> None:
+        path = recording.directory / DATABASE
+        with checkpoints_every(pages), open_store(path, vfs=recording.vfs) as store:
+            before = msgspec.json.encode(_sums(store)).decode()
+            recording.begin(before)
+            assert store.purge("talk-2").pending == ()
+            recording.ack(before)
+
+    return record(run, prepare=lambda directory: shutil.copy(base, directory / DATABASE))
+
+
+def check_one_in_eight(directory: Path, state: CrashState) -> None:
+    """The same for some of the states, chosen by their names."""
+    if crc32(state.describe().encode()) % 8 == 0:
+        check_nothing_else_is_hurt(directory, state)
+
+
+def test_a_crash_while_bytes_are_wiped_hurts_nothing(base: Path) -> None:
+    """Pages are written outside of transactions then; what lies in use in them is not touched."""
+    trace = _record(base, 1000)
+    wiped = [e for e in trace.events if isinstance(e, Write) and not any(e.data)]
+    assert wiped, "no page had anything to wipe"
+    explored = explore(trace, check_one_in_eight, limit=len(trace.events))
+    assert explored.torn > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pages", [1000, 6])
+def test_a_crash_while_bytes_are_wiped_hurts_nothing_in_many_more_states(
+    base: Path, pages: int
+) -> None:
+    """The same in many more states."""
+    explored = explore(_record(base, pages), check_nothing_else_is_hurt, limit=2_000)
+    assert explored.torn > 500
+
+
+def _purge_on_a_failing_disk(
+    base: Path, directory: Path, disk: FailingDisk, operation: Operation, at: int
+) -> bool:
+    """Purge, with one fault; whatever it was, nothing else is hurt and a second purge wipes all."""
+    path = Path(shutil.copy(base, directory / DATABASE))
+    with open_store(path, vfs=disk.name) as store:
+        expected = _sums(store)
+        disk.fail(operation, at=at, lasting=at % 2 == 0)
+        purged = True
+        pending: tuple[str, ...] = ("nobody was told",)
+        try:
+            pending = store.purge("talk-2").pending
+        except StorageError:
+            purged = "talk-2" not in _healed_sums(store, disk)
+        met = disk.met
+        disk.heal()
+        assert met or not pending
+        gone = {key: text for key, text in expected.items() if key != "talk-2"}
+        assert _sums(store) == (gone if purged else expected)
+        for key in ["canary-fork-free"] if purged else ["talk-2", "canary-fork-free"]:
+            assert store.purge(key).pending == ()
+        assert _holding(path) == set()
+        assert store.verify() == []
+    return met
+
+
+def _healed_sums(store: Store, disk: FailingDisk) -> dict[str, str]:
+    disk.heal()
+    return _sums(store)
+
+
+OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_fault_while_bytes_are_wiped_hurts_nothing(
+    base: Path, tmp_path: Path, operation: Operation
+) -> None:
+    """What could not be wiped is told, and wiped by the next purge."""
+    _visit(base, tmp_path, operation, 1 if operation in {"open", "truncate", "sync"} else 17)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_fault_anywhere_while_bytes_are_wiped_hurts_nothing(
+    base: Path, tmp_path: Path, operation: Operation
+) -> None:
+    """The same at every single operation."""
+    _visit(base, tmp_path, operation, 1)
+
+
+def _visit(base: Path, directory: Path, operation: Operation, step: int) -> None:
+    met = 0
+    with failing_disk() as disk:
+        for at in count(1, step):
+            if not _purge_on_a_failing_disk(base, directory, disk, operation, at):
+                break
+            met += 1
+    assert met

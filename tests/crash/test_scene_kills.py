@@ -1,0 +1,139 @@
+"""Movements, forks and purges by a process that is killed, or whose disk fails, at the Nth write.
+
+The process plays a scene (see `_scenes`) on real files and says each step when it is done. However
+it ends, the store is whole and looks as after the last step it said, or as after the next one; only
+so if it was told that nothing was stored; and the scene can be played to its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.faults import Outcome, Shim, ShimUnavailable, every
+from holdfast.testing.faults.shim import Kind, Sort
+from tests.crash._facts import DATABASE, open_store
+from tests.crash._scenes import ERASE, MOVES, PURGE, REPLACE, SCENES, Rehearsals, Scene, copy, look
+
+ROOT = Path(__file__).parents[2]
+CHILD = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tests.crash._scenes import main; "
+TYPED = {"OutcomeUnknown", "StoreFull", "StoreUnavailable"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, on which sort of operation, once or from then on; and at which places."""
+
+    kind: Kind
+    on: Sort
+    sticky: bool = False
+    first: int = 8
+    step: int = 3
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.on}{'-sticky' if self.sticky else ''}"
+
+
+FAULTS = [
+    Fault("kill", "write"),
+    Fault("tear", "write"),
+    Fault("kill_after", "sync", step=1),
+    Fault("eio", "sync", step=1),
+    Fault("eio", "sync", sticky=True, step=1),
+    Fault("enospc", "write", sticky=True),
+    Fault("short", "write", sticky=True),
+]
+
+
+@pytest.fixture(scope="module")
+def shim() -> Shim:
+    """The compiled shim, or a skip that says why there is none."""
+    try:
+        return Shim.build()
+    except ShimUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where scenes are played."""
+
+    shim: Shim
+    rehearsed: Rehearsals
+    under: Path
+
+    def play(self, scene: Scene, fault: Fault) -> None:
+        """Play a scene with the fault at one place after the other, and look at what is left."""
+        base, looks = self.rehearsed.of(scene)
+        reached = 0
+        for outcome in every(
+            self.shim,
+            partial(_argv, scene, base),
+            kind=fault.kind,
+            on=fault.on,
+            sticky=fault.sticky,
+            under=self.under,
+            first=fault.first,
+            step=fault.step,
+        ):
+            _judge(scene, looks, outcome)
+            reached += outcome.reached
+        assert reached >= 3, "too few faults were met to prove anything"
+
+
+@pytest.fixture
+def stage(shim: Shim, rehearsed: Rehearsals, tmp_path: Path) -> Stage:
+    return Stage(shim, rehearsed, tmp_path)
+
+
+def _argv(scene: Scene, base: Path, directory: Path) -> list[str]:
+    copy(base, directory)
+    words = [sys.executable, "-c", CHILD + "main()", str(ROOT)]
+    return [*words, scene.name, str(directory / DATABASE)]
+
+
+def _judge(scene: Scene, looks: list[str], outcome: Outcome) -> None:
+    assert not outcome.stderr, outcome.command + outcome.stderr
+    said = outcome.stdout.split()
+    done = said.count("done")
+    told = said[done:]
+    assert set(told) <= TYPED, outcome.command
+    sure = done == len(scene.steps) or (bool(told) and told != ["OutcomeUnknown"])
+    with open_store(outcome.directory / DATABASE, hours=10) as store:
+        assert store.verify() == [], outcome.command
+        found = look(store)
+        possible = looks[done : done + 1] if sure else looks[done : done + 2]
+        assert found in possible, outcome.command
+        scene.finish(store, done + possible.index(found))
+        assert look(store) == looks[-1], outcome.command
+        assert store.verify() == [], outcome.command
+    assert scene.left_nothing(outcome.directory), outcome.command
+
+
+@pytest.mark.parametrize(
+    ("scene", "fault"),
+    [
+        (MOVES, Fault("kill", "write", first=1, step=29)),
+        (REPLACE, Fault("tear", "write", first=1, step=37)),
+        (PURGE, Fault("kill_after", "sync", first=1, step=9)),
+        (ERASE, Fault("enospc", "write", sticky=True, first=1, step=41)),
+    ],
+    ids=str,
+)
+def test_a_process_that_ends_leaves_old_or_new(stage: Stage, scene: Scene, fault: Fault) -> None:
+    """Killed, torn off or refused by the disk: old or new, and it goes on."""
+    stage.play(scene, fault)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("scene", SCENES, ids=str)
+def test_a_process_that_ends_anywhere_leaves_old_or_new(
+    stage: Stage, scene: Scene, fault: Fault
+) -> None:
+    """The same at many more places."""
+    stage.play(scene, fault)

@@ -1,0 +1,113 @@
+"""What every part of the machine stands on: the store, its model, and what is open."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+
+from holdfast.backends.base import Backend
+from holdfast.draft import Draft
+from holdfast.following import Follower
+from holdfast.records import Head, Message, Place, ToolCall
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.testing.conformance import SetClock
+from holdfast.turn import Turn
+from tests.model.reference import Identity, Model, World
+
+LEASE = 600.0
+MOST_SESSIONS = 6
+KEYS = ("one", "two\0\ud800", "three")
+which = st.integers(0, MOST_SESSIONS - 1)
+
+
+@dataclass
+class Open:
+    """An open turn; its holder is gone after a reopening."""
+
+    number: int
+    turn: Turn | None
+    tools: dict[str, str] = field(default_factory=dict)
+    draft: Draft | None = None
+    drafting: bool = False
+    written: str = ""
+    flushed: str = ""
+
+
+@dataclass
+class Watcher:
+    """A follower, and what it has put together from what it was told."""
+
+    follower: Follower
+    view: list[str]
+
+
+def places(model: Model) -> st.SearchStrategy[Place]:
+    """Name places of a session in every way, and some that there are not."""
+    ends = [line.head for line in model.lines]
+    heads = st.sampled_from(ends).flatmap(
+        lambda end: st.integers(0, end.seq).map(lambda seq: Head(end.branch, seq))
+    )
+    seqs = st.integers(0, len(model.said))
+    ids = st.sampled_from(sorted(model.ids()) or ["nobody's"])
+    wrong = st.sampled_from(
+        [len(model.said) + 1, "nobody's", Head(1, 99_999), Head(len(model.lines) + 1, 0)]
+    )
+    return st.one_of(seqs, ids, heads, st.sampled_from(ends), heads, ids, wrong)
+
+
+def expected(model: Model) -> st.SearchStrategy[Head | None]:
+    """Expect nothing or the head; now and then one of before."""
+    old = [Head(line.number, seq) for line in model.lines for seq in range(len(line.said) + 1)]
+    fine: list[Head | None] = [None, None, model.head]
+    return st.one_of(*map(st.just, fine), st.sampled_from([*old, Head(99, 0)]))
+
+
+class Driver(RuleBasedStateMachine):
+    """A store next to its model. What others do with both is in the classes that build on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = SetClock()
+        self.store = Store(self.open_backend(), self.clock)
+        self.world = World()
+        self.open: dict[str, Open] = {}
+        self.over: dict[str, list[Turn]] = {}
+        self.batches: dict[str, list[list[Message]]] = {}
+        self.watchers: dict[str, list[Watcher]] = {}
+        self.calls = 0
+        self.ever: list[str] = []  # every session there was, the oldest first
+        self.made(self.store.session(KEYS[0]), Identity(key=KEYS[0]))
+
+    def open_backend(self) -> Backend:
+        """Open the store, as it was left."""
+        raise NotImplementedError
+
+    def made(self, session: Session, who: Identity) -> Model:
+        """Note that a session was made."""
+        model = Model(session.id, who)
+        self.world.add(model)
+        self.ever.append(model.id)
+        return model
+
+    def model(self, which: int) -> Model:
+        """Pick a session; make one if there is none."""
+        models = list(self.world.models.values())
+        return models[which % len(models)] if models else self.made(self.store.create(), Identity())
+
+    def session(self, model: Model) -> Session:
+        """Open a session by its id."""
+        return self.store.get(model.id)
+
+    def new_calls(self, data: st.DataObject) -> list[ToolCall]:
+        """Call tools, under ids that nobody used."""
+        count = data.draw(st.integers(0, 2))
+        self.calls += count
+        return [ToolCall(f"c{self.calls - n}", "tool") for n in range(count)]
+
+    def teardown(self) -> None:
+        try:
+            assert self.store.verify() == []
+            assert self.store.damage == []
+        finally:
+            self.store.close()

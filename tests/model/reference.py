@@ -1,0 +1,425 @@
+"""What a store must hold, told with lists: the model that the machine compares a store with.
+
+A history is a list of `Said`. Whoever shares a message holds the same object, so that sharing is
+identity and erasing it once erases it for all. A session is a list of `Line`s, one for every
+movement of its head, each with its whole history written out; nothing is ever taken from one. What
+`redo` goes back to is a stack. A store is its sessions and the order of their last activity; what
+is stored is whatever a session that is there can reach.
+
+Nothing here knows of paths, rows, tokens or transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.errors import BadQuery, IdConflict, MessageNotFound
+from holdfast.records import JSON, BranchReason, Goal, Head, Message, Place, Relation, Text, Usage
+
+_NOT_SAID = ("hidden", "command", "injected")
+
+
+def bare(message: Message) -> Message:
+    """Take a message without its place and time."""
+    return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None)
+
+
+@dataclass(eq=False)
+class Said:
+    """One stored message: what it says, in which turn, and where it was stored."""
+
+    message: Message
+    turn: str | None
+    home: tuple[str, int]
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def calls(self) -> set[str]:
+        return {call.id for call in self.message.tool_calls}
+
+    @property
+    def results(self) -> set[str]:
+        return {result.call_id for result in self.message.tool_results}
+
+    def erase(self) -> None:
+        """Leave that it was there, and whose it was."""
+        self.message = Message(id=self.id, role=self.message.role, status="erased")
+
+
+@dataclass
+class Line:
+    """A branch with its whole history, and why it was opened."""
+
+    number: int
+    reason: BranchReason
+    said: list[Said] = field(default_factory=list)
+    fork_seq: int = 0
+    asked_seq: int = 0
+    parent: tuple[str, int] | None = None
+
+    @property
+    def head(self) -> Head:
+        return Head(self.number, len(self.said))
+
+
+# -------------------------------------------------------------------------- what is decided
+
+
+def is_whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> bool:
+    """Say whether no call before the cut is answered behind it, or will be."""
+    unanswered: set[str] = set()
+    for one in said[:cut]:
+        unanswered = (unanswered - one.results) | one.calls
+    answered, made = set(awaited), set[str]()
+    for one in said[cut:]:
+        answered |= one.results - made
+        made |= one.calls
+    return not unanswered & answered
+
+
+def whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> int:
+    """Give the nearest cut, there or before it, that splits no tool exchange."""
+    return next(at for at in range(cut, -1, -1) if is_whole(said, at, awaited))
+
+
+def undone(said: Sequence[Said], turns: int) -> int:
+    """Say how many messages are left when so many turns are taken back."""
+    left = list(said)
+    for _ in range(turns):
+        while len(left) > 1 and left[-1].message.role == "summary":
+            left.pop()
+        if left:
+            _take_back(left)
+    return len(left)
+
+
+def _take_back(left: list[Said]) -> None:
+    """Take back the newest turn, or the newest question without a turn and what follows it."""
+    turn = left[-1].turn
+    if turn is not None:
+        # Others may have appended in between, without a turn of their own.
+        while any(one.turn == turn for one in _behind_other_turns(left, turn)):
+            left.pop()
+        return
+    if not any(one.message.role == "user" for one in _behind_other_turns(left, None)):
+        left.pop()
+        return
+    while left[-1].message.role != "user":
+        left.pop()
+    while left and left[-1].message.role == "user" and left[-1].turn is None:
+        left.pop()
+
+
+def _behind_other_turns(said: Sequence[Said], turn: str | None) -> list[Said]:
+    """Give the newest messages that belong to this turn or to none."""
+    found: list[Said] = []
+    for one in reversed(said):
+        if one.turn not in {turn, None}:
+            break
+        found.append(one)
+    return found
+
+
+def preview(said: Iterable[Said]) -> str | None:
+    """Give the first user's words, else the first of an assistant, but what nobody said."""
+    shown = [one.message for one in said]
+    shown = [m for m in shown if not any(m.metadata.get(flag) for flag in _NOT_SAID)]
+    for role in ("user", "assistant"):
+        for message in shown:
+            folded = " ".join(message.text.split())[:120]
+            if message.role == role and folded:
+                return folded
+    return None
+
+
+# ----------------------------------------------------------------------------- one session
+
+
+@dataclass
+class Identity:
+    """Who a session is."""
+
+    key: str | None = None
+    title: str | None = None
+    by_user: bool = False
+    scope: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    cwd: str | None = None
+    pinned: bool = False
+    archived: bool = False
+    goal: Goal | None = None
+    metadata: dict[str, JSON] = field(default_factory=dict)
+    parent: str | None = None
+    relation: Relation | None = None
+    trashed: bool = False
+
+
+@dataclass
+class Model:
+    """One session as it must be."""
+
+    id: str
+    who: Identity
+    lines: list[Line] = field(default_factory=lambda: [Line(1, "start")])
+    redo_stack: list[Line] = field(default_factory=list)
+    queue: list[Message] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
+    spent: list[int] = field(default_factory=list)  # by each turn
+    ledgers: list[dict[str, str]] = field(default_factory=list)
+    tokens: int = 0
+    awaited: set[str] = field(default_factory=set)  # calls of the open turn without a result
+
+    @property
+    def line(self) -> Line:
+        return self.lines[-1]
+
+    @property
+    def said(self) -> list[Said]:
+        return self.line.said
+
+    @property
+    def head(self) -> Head:
+        return self.line.head
+
+    def seqs(self) -> dict[str, int]:
+        """Give the place of every id along the history."""
+        return {one.id: seq for seq, one in enumerate(self.said, 1)}
+
+    def ids(self) -> set[str]:
+        """Give the ids of every branch."""
+        return {one.id for line in self.lines for one in line.said}
+
+    # ------------------------------------------------------------------------------- adding
+
+    def append(self, *messages: Message, turn: int | None = None) -> list[Said]:
+        """Add what is not there yet, in order; give what was added."""
+        here = self.seqs()
+        fresh = {m.id: m for m in reversed(messages) if m.id not in here}
+        ordered = [fresh.pop(m.id) for m in messages if m.id in fresh]
+        name = None if turn is None else f"{self.id}.{turn}"
+        return self._place([(message, name) for message in ordered])
+
+    def _place(self, messages: Sequence[tuple[Message, str | None]]) -> list[Said]:
+        known = self.ids()
+        home = (self.id, self.line.number)
+        placed = [Said(bare(message), turn, home) for message, turn in messages]
+        for one in placed:
+            if one.id not in known:
+                self._charge(one)
+        self.said.extend(placed)
+        if placed:
+            self.redo_stack.clear()
+        return placed
+
+    def _charge(self, one: Said) -> None:
+        spent = (one.message.usage or Usage()).input
+        self.tokens += spent
+        if one.turn is not None:
+            self.spent[int(one.turn.rpartition(".")[2]) - 1] += spent
+
+    # ------------------------------------------------------------------------------- moving
+
+    def locate(self, place: Place | None) -> tuple[Line, int]:
+        """Find a place: the branch it is on, and how many messages come with it."""
+        if place is None:
+            return self.line, len(self.said)
+        if isinstance(place, int):
+            if place > len(self.said):
+                raise MessageNotFound("behind the end")
+            return self.line, place
+        if isinstance(place, Head):
+            if not 1 <= place.branch <= len(self.lines):
+                raise MessageNotFound("no such branch")
+            line = self.lines[place.branch - 1]
+            if place.seq > len(line.said):
+                raise MessageNotFound("behind the end of its branch")
+            return line, place.seq
+        for line in reversed(self.lines):
+            for seq, one in enumerate(line.said, 1):
+                if one.id == place:
+                    return line, seq
+        raise MessageNotFound("no such id")
+
+    def start(self, line: Line, asked: int, reason: BranchReason, number: int) -> Line:
+        """Give a branch that leaves another there, or before the exchange it would cut."""
+        cut = whole(line.said, asked, self.awaited)
+        parent = line.said[cut - 1].home if cut else None
+        return Line(number, reason, line.said[:cut], cut, asked, parent)
+
+    def _leave(self, line: Line, asked: int, reason: BranchReason) -> None:
+        self.lines.append(self.start(line, asked, reason, len(self.lines) + 1))
+
+    def rewind(self, place: Place) -> None:
+        line, seq = self.locate(place)
+        if line.said[:seq] != self.said:
+            self.redo_stack.append(self.line)
+            self._leave(line, seq, "rewind")
+
+    def undo(self, turns: int) -> None:
+        if not self.said:
+            raise BadQuery("nothing to undo")
+        self.redo_stack.append(self.line)
+        self._leave(self.line, undone(self.said, turns), "undo")
+
+    def redo(self) -> None:
+        if not self.redo_stack:
+            raise BadQuery("nothing to redo")
+        target = self.redo_stack.pop()
+        self._leave(target, len(target.said), "redo")
+
+    def clear(self) -> None:
+        if self.said:
+            self.redo_stack.append(self.line)
+            self.lines.append(Line(len(self.lines) + 1, "clear"))
+
+    def has_grown_to(self, messages: Sequence[Message], seen: Head | None) -> bool:
+        """Say whether the history grew from what was seen, and begins with all of these."""
+        if seen is None or seen.branch != self.line.number:
+            return False
+        return seen.seq < len(messages) == self._alike(messages)
+
+    def _alike(self, messages: Sequence[Message]) -> int:
+        """Count the messages with which the history begins already."""
+        pairs = zip(self.said, messages, strict=False)
+        return [*(one.message == bare(two) for one, two in pairs), False].index(False)
+
+    def replace(self, messages: Sequence[Message]) -> None:
+        wanted = list({message.id: message for message in messages}.values())
+        waiting = {message.id: bare(message) for message in self.queue}
+        for message in wanted:
+            if waiting.get(message.id, bare(message)) != bare(message):
+                raise IdConflict(message.id, 0)
+        same = self._alike(wanted)
+        mine = [
+            one for line in self.lines for one in line.said if one.home == (self.id, line.number)
+        ]
+        turns = {one.id: one.turn for one in mine}
+        if same < len(self.said):
+            self._leave(self.line, same, "replace")
+            self.redo_stack.clear()
+        rest = wanted[len(self.said) :]
+        self._place([(message, turns.get(message.id)) for message in rest])
+
+    def covered(self, upto: Place | None) -> str:
+        """Say up to which message a summary stands for the history."""
+        line, seq = self.locate(upto)
+        if line.said[:seq] != self.said[:seq]:
+            raise MessageNotFound("not in the current history")
+        cut = whole(self.said, seq, self.awaited)
+        if not cut:
+            raise BadQuery("nothing to summarize")
+        return self.said[cut - 1].id
+
+    def summarize(self, text: str, summary_id: str, covers: str) -> None:
+        parts = (Text(text),)
+        self.append(Message(id=summary_id, role="summary", parts=parts, covers=covers))
+
+
+# ----------------------------------------------------------------------------- all of them
+
+
+@dataclass
+class Purged:
+    """What a purge leaves to know of a session, while anything of it is shared."""
+
+    parent: str | None
+    relation: Relation | None
+    seq: int
+
+
+@dataclass
+class World:
+    """A store as it must be."""
+
+    models: dict[str, Model] = field(default_factory=dict)
+    purged: dict[str, Purged] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)  # by activity, the newest last
+
+    def add(self, model: Model) -> None:
+        self.models[model.id] = model
+        self.order.append(model.id)
+
+    def touch(self, model: Model) -> None:
+        """Make it the newest."""
+        self.order.remove(model.id)
+        self.order.append(model.id)
+
+    def listed(self, *, trashed: bool = False) -> list[str]:
+        """Name the sessions, newest first."""
+        return [id for id in reversed(self.order) if self.models[id].who.trashed == trashed]
+
+    def latest(self) -> str | None:
+        found = (id for id in self.listed() if self.models[id].who.relation != "delegate")
+        return next(found, None)
+
+    def key_holder(self, key: str) -> Model | None:
+        """Find who has a key; what is in the trash has none."""
+        models = (m for m in self.models.values() if m.who.key == key and not m.who.trashed)
+        return next(models, None)
+
+    def stored(self) -> dict[int, Said]:
+        """Give every message that is stored, once."""
+        return {id(one): one for model in self.models.values() for one in _all(model)}
+
+    def branches(self) -> int:
+        """Count the branches, with those of purged sessions that are shared."""
+        shared = {one.home for one in self.stored().values() if one.home[0] in self.purged}
+        return sum(len(model.lines) for model in self.models.values()) + len(shared)
+
+    def has_branch(self, session_id: str, number: int) -> bool:
+        """Say whether something of this branch of a purged session is still shared."""
+        return any(one.home == (session_id, number) for one in self.stored().values())
+
+    def is_husk(self, session_id: str) -> bool:
+        """Say whether something of a purged session is still shared."""
+        return any(one.home[0] == session_id for one in self.stored().values())
+
+    def purge(self, model: Model) -> tuple[int, list[Said]]:
+        """Take a session away: how many messages went, and which of its own stay for others."""
+        before = len(self.stored())
+        del self.models[model.id]
+        self.order.remove(model.id)
+        self.purged[model.id] = Purged(
+            model.who.parent, model.who.relation, model.lines[0].fork_seq
+        )
+        after = self.stored()
+        kept = [one for one in after.values() if one.home[0] == model.id]
+        return before - len(after), kept
+
+    def copies(self, model: Model) -> list[Said]:
+        """Give what sessions that come from this one stored again of its messages."""
+        mine = {one.id for one in _all(model) if one.home[0] == model.id}
+        descent = self._descent(model.id)
+        stored = self.stored().values()
+        return [one for one in stored if one.home[0] in descent and one.id in mine]
+
+    def _descent(self, session_id: str) -> set[str]:
+        """Name the sessions that come from this one, as far as they are known."""
+        parents = {name: model.who.parent for name, model in self.models.items()}
+        parents |= {name: left.parent for name, left in self.purged.items() if self.is_husk(name)}
+        found = {session_id}
+        while more := {name for name, up in parents.items() if up in found} - found:
+            found |= more
+        return found - {session_id}
+
+    def holders(self, said: Iterable[Said]) -> set[str]:
+        """Name the sessions that have any of these messages."""
+        those = {id(one) for one in said}
+        return {m.id for m in self.models.values() if any(id(one) in those for one in _all(m))}
+
+    def heirs(self, session_id: str) -> set[str]:
+        """Name the other sessions that have messages of this one."""
+        mine = [one for one in self.stored().values() if one.home[0] == session_id]
+        return self.holders(mine) - {session_id}
+
+
+def _all(model: Model) -> Iterator[Said]:
+    for line in model.lines:
+        yield from line.said

@@ -1,0 +1,211 @@
+"""Stores that move a head wrongly, each in one way that somebody's did."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.backends.base import BranchRow, HeadRow, Start, Transaction, Verb
+from holdfast.core.appending import compare
+from holdfast.errors import HeadMoved
+from holdfast.records import Head, Message
+from holdfast.session import Session
+from holdfast.testing.checker import Branch
+from holdfast.verbs import moving
+from tests.mutants.moving import Heads
+from tests.mutants.stores import pause, replaced
+
+
+class Patched(Heads):
+    """A healthy store in which one part of the movements is replaced while it is used."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self._patch = replaced(moving, self.name, self.broken())
+        self._patch.__enter__()
+        super().__init__()
+
+    def broken(self) -> object:
+        """Give the broken part."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        super().close()
+        self._patch.__exit__(None, None, None)
+
+
+class ForgetsCompare(Patched):
+    """It moves whatever the caller expected: an undo takes back what nobody has seen."""
+
+    name = "compare"
+
+    def broken(self) -> object:
+        return lambda expect, actual: None
+
+
+class RefusesAndMoves(Patched):
+    """It moves and then says that the head was another: the caller tries again."""
+
+    name = "_move"
+
+    def broken(self) -> object:
+        healthy = moving._move  # noqa: SLF001 - what is broken here
+
+        def move(
+            session: int, decide: moving.Decide, token: str, expect: Head | None
+        ) -> Verb[Head]:
+            return healthy(session, decide, token, None)
+
+        return move
+
+    def undo(self, turns: int, *, expect: Head | None = None) -> Head:
+        before = self.head()
+        after = super().undo(turns, expect=expect)
+        compare(expect, before)
+        return after
+
+    def rewind(self, to: object, *, expect: Head | None = None) -> Head:
+        before = self.head()
+        after = super().rewind(to, expect=expect)  # type: ignore[arg-type]
+        compare(expect, before)
+        return after
+
+
+class ReusesNumbers(Patched):
+    """It has a current branch and an old one: every movement is called branch 2."""
+
+    name = "_leave"
+
+    def broken(self) -> object:
+        healthy = moving._leave  # noqa: SLF001 - what is broken here
+
+        def leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
+            return healthy(tx, msgspec.structs.replace(head, branch_no=1), start)
+
+        return leave
+
+
+class RedoesTheFirst(Patched):
+    """It redoes to where everything began, whatever was undone last."""
+
+    name = "redo_target"
+
+    def broken(self) -> object:
+        def target(newest_first: Sequence[BranchRow]) -> BranchRow:
+            return list(newest_first)[-1]
+
+        return target
+
+
+class UndoesOneMessage(Patched):
+    """It takes back a message, not a turn: a question stays without its answer."""
+
+    name = "back_by_turns"
+
+    def broken(self) -> object:
+        return lambda tx, head, turns: max(0, head.seq - turns)
+
+
+# ------------------------------------------------------------------------------ wrong by design
+
+
+class LosesRacingAppend(Heads):
+    """It reads a history, takes the end off and writes it back: what came in between is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: set[str] = set()
+
+    def undo(self, turns: int, *, expect: Head | None = None) -> Head:
+        seen = {message.id for message in self.read()}
+        pause()
+        between = {message.id for message in self.read()} - seen
+        head = super().undo(turns, expect=expect)
+        self.lost |= between
+        return head
+
+    def branches(self, session: Session) -> list[Branch]:
+        return [_without(branch, self.lost) for branch in super().branches(session)]
+
+
+def _without(branch: Branch, lost: set[str]) -> Branch:
+    left = [message for message in branch.history if message.id not in lost]
+    kept = tuple(msgspec.structs.replace(m, seq=seq) for seq, m in enumerate(left, 1))
+    shared = sum(m.id not in lost for m in branch.history[: branch.fork_seq])
+    return msgspec.structs.replace(branch, history=kept, fork_seq=shared)
+
+
+class CopiesHistories(Heads):
+    """It begins a branch with copies: every message is stored again, with its whole size."""
+
+    def branches(self, session: Session) -> list[Branch]:
+        found = super().branches(session)
+        return [msgspec.structs.replace(branch, fork_seq=0) for branch in found]
+
+
+class DropsTheTail(Heads):
+    """It forgets what it leaves: of an old branch only what the next one shares is kept."""
+
+    def branches(self, session: Session) -> list[Branch]:
+        found = super().branches(session)
+        return [*map(_shortened, found, found[1:]), found[-1]]
+
+
+def _shortened(branch: Branch, following: Branch) -> Branch:
+    kept = max(branch.fork_seq, following.fork_seq)
+    return msgspec.structs.replace(branch, history=branch.history[:kept])
+
+
+class ReplacesStaleHead(Heads):
+    """It compares, takes its time, and replaces: what was said meanwhile was never compared."""
+
+    def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
+        compare(expect, self.head())
+        pause()
+        return super().replace(messages)
+
+
+class ForksStaleHead(Heads):
+    """It forks what it has in its cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cached: Head | None = None
+
+    def fork(self, *, expect: Head | None = None) -> str:
+        if self.cached is None:
+            self.cached = self.head()
+        return self.session().fork(self.cached, expect=expect).id
+
+
+class ForgetsMoves(Heads):
+    """It acknowledges an undo, and forgets it."""
+
+    def undo(self, turns: int, *, expect: Head | None = None) -> Head:
+        head = self.head()
+        if expect is not None and expect != head:
+            raise HeadMoved(expect, head)
+        return Head(head.branch + 1_000, max(0, head.seq - 2 * turns))
+
+
+class CachesHistories(Heads):
+    """It shows what it read before, whatever moved since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: tuple[int, list[Message]] | None = None
+        self.age = 0
+
+    def look(self) -> tuple[int, list[Message]]:
+        if self.cache is None or self.age % 4 == 0:
+            self.cache = super().look()
+        self.age += 1
+        return self.cache
+
+
+class RenamesBranches(Heads):
+    """It leaves a number out now and then, as a database sequence does."""
+
+    def branches(self, session: Session) -> list[Branch]:
+        found = super().branches(session)
+        return [msgspec.structs.replace(b, number=b.number + (b.number > 3)) for b in found]
