@@ -20,7 +20,17 @@ import apsw
 import msgspec
 
 import holdfast
-from bench import appending, callers, processes, reading, starting
+from bench import (
+    appending,
+    branching,
+    callers,
+    carrying,
+    deleting,
+    moving,
+    processes,
+    reading,
+    starting,
+)
 from bench.measure import TIMES, Result
 from bench.plan import FULL, QUICK, Plan
 from holdfast.backends.sqlite.place import filesystem_of
@@ -37,6 +47,13 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
     "history": reading.history,
     "list": reading.listing,
     "size": reading.size,
+    "fork": moving.fork,
+    "move": moving.move,
+    "replace": moving.replace,
+    "across": branching.across,
+    "chain": branching.chain,
+    "purge": deleting.purge,
+    "carry": carrying.carry,
     "start": starting.start,
 }
 

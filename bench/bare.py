@@ -78,6 +78,13 @@ def fill_sessions(connection: apsw.Connection, sessions: int) -> None:
     connection.execute("COMMIT")
 
 
+def erase(connection: apsw.Connection, first: int, last: int) -> None:
+    """Delete rows so that none of their bytes stay."""
+    connection.execute("PRAGMA secure_delete=ON").fetchall()
+    connection.execute("DELETE FROM messages WHERE n BETWEEN ? AND ?", (first, last))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
 def read(connection: apsw.Connection, after: int) -> list[tuple[object, ...]]:
     """Read the rows behind `after`, undecoded."""
     return connection.execute(_LAST, (after,)).fetchall()

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from holdfast import Message, Session, Store, ToolCall, codec
-from holdfast.backends.base import MessageRow, SessionRow, Transaction, Verb
+from holdfast.backends.base import MessageRow, SessionRow, Start, Transaction, Verb
 from holdfast.session import number_of
 
 MESSAGES_PER_TURN: Final = 4
@@ -76,7 +76,12 @@ def _more(session: int, bodies: list[bytes], size: int) -> Verb[None]:
         tx.add_messages(head.branch, rows)
         tx.put_head(
             msgspec.structs.replace(
-                head, seq=last, updated_at=tx.now(), preview=_USER[:120], preview_rank=2
+                head,
+                seq=last,
+                updated_at=tx.now(),
+                preview=_USER[:120],
+                preview_rank=2,
+                preview_seq=1,
             )
         )
 
@@ -103,6 +108,11 @@ def add_sessions(store: Store, sessions: int) -> None:
         store.backend.write(_more_sessions(numbers))
 
 
+def key_of(number: int) -> str:
+    """Give the key of a session that `add_sessions` made."""
+    return f"customer-{number}"
+
+
 def _more_sessions(numbers: range) -> Verb[None]:
     def run(tx: Transaction) -> None:
         for number in numbers:
@@ -116,7 +126,7 @@ def _add_session(tx: Transaction, number: int) -> None:
         SessionRow(
             n=0,
             id=f"bench{number:011}",
-            key=f"customer-{number}",
+            key=key_of(number),
             scope="support",
             agent="bench",
             title=f"Parcel {number}",
@@ -131,8 +141,13 @@ def _add_session(tx: Transaction, number: int) -> None:
             metadata=b"{}",
             parent=None,
             relation=None,
-        )
+        ),
+        Start(token=f"bench{number:011}"),
     )
     head = tx.head(n)
     assert head is not None
-    tx.put_head(msgspec.structs.replace(head, seq=24, turns=6, preview=_USER[:120], preview_rank=2))
+    tx.put_head(
+        msgspec.structs.replace(
+            head, seq=24, turns=6, preview=_USER[:120], preview_rank=2, preview_seq=1
+        )
+    )

@@ -29,6 +29,10 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     starts: int
     whole_history: int
     lists: tuple[int, ...]
+    replaced: int
+    runs: int
+    purged: tuple[int, ...]
+    carried: tuple[int, ...]
 
 
 FULL = Sizes(
@@ -42,6 +46,10 @@ FULL = Sizes(
     starts=15,
     whole_history=100_000,
     lists=(10_000, 100_000),
+    replaced=10_000,
+    runs=1_000,
+    purged=(10_000, 100_000),
+    carried=(10_000, 100_000),
 )
 QUICK = Sizes(
     rounds=6,
@@ -54,6 +62,10 @@ QUICK = Sizes(
     starts=3,
     whole_history=20_000,
     lists=(10_000,),
+    replaced=2_000,
+    runs=100,
+    purged=(2_000, 10_000),
+    carried=(2_000, 10_000),
 )
 
 
@@ -62,17 +74,17 @@ class Plan:
 
     def __init__(self, sizes: Sizes, directory: Path) -> None:
         self.sizes = sizes
-        self._directory = directory
+        self.directory = directory
         self._count = 0
 
     def path(self, name: str) -> Path:
         """Name a file that is not there yet."""
         self._count += 1
-        return self._directory / f"{self._count:02}-{name}.db"
+        return self.directory / f"{self._count:02}-{name}.db"
 
     def history(self, messages: int) -> Path:
         """Give a store with one session (its key is `KEY`) of at least so many messages."""
-        path = self._directory / f"history-{messages}.db"
+        path = self.directory / f"history-{messages}.db"
         if not path.exists():
             with holdfast.open(path, durability="process") as store:
                 material.lengthen(store, store.session(KEY), messages)
@@ -80,7 +92,7 @@ class Plan:
 
     def bare_history(self, messages: int) -> Path:
         """Give a bare database with so many rows."""
-        path = self._directory / f"bare-{messages}.db"
+        path = self.directory / f"bare-{messages}.db"
         if not path.exists():
             connection = bare.connect(path, "process")
             bare.fill(connection, material.bodies(), messages)
@@ -89,7 +101,7 @@ class Plan:
 
     def many_sessions(self, sessions: int) -> Path:
         """Give a store with so many sessions."""
-        path = self._directory / f"sessions-{sessions}.db"
+        path = self.directory / f"sessions-{sessions}.db"
         if not path.exists():
             with holdfast.open(path, durability="process") as store:
                 material.add_sessions(store, sessions)

@@ -13,12 +13,14 @@ import holdfast
 from bench import bare, material
 from bench.measure import TIMES, Result, Times, alternate, median, millis, ratio, timed
 from bench.plan import KEY, Plan
+from holdfast import Store
 
 _PAGE: Final = 50
 _RESUME_BAR: Final = 0.002
 _RESUME_FLAT: Final = 1.2
 _WHOLE_BAR: Final = 0.3
 _LIST_BAR: Final = 0.0003
+_PINNED: Final = 5
 _REPEATS: Final = 20
 
 _RESUME: Final = """
@@ -107,15 +109,17 @@ def history(plan: Plan) -> Iterator[Result]:
 
 
 def listing(plan: Plan) -> Iterator[Result]:
-    """Read the 50 newest sessions with title, preview, count and state."""
+    """Read the 50 newest sessions with title, preview, count and state, and the few pinned ones."""
     for number in plan.sizes.lists:
         connection = bare.connect(plan.path("bare-list"), "process")
         bare.fill_sessions(connection, number)
         with holdfast.open(plan.many_sessions(number)) as store:
             assert len(store.sessions(limit=_PAGE)) == _PAGE
-            ours, theirs = alternate(
+            _pin_the_oldest(store)
+            ours, pinned, theirs = alternate(
                 10,
                 partial(_repeat, store.sessions),
+                partial(_repeat, partial(store.sessions, pinned=True)),
                 partial(_repeat, partial(bare.newest_sessions, connection)),
             )
         connection.close()
@@ -128,6 +132,22 @@ def listing(plan: Plan) -> Iterator[Result]:
             bar=f"≤ {_LIST_BAR * 1e3:g} ms",
             met=median(ours) <= _LIST_BAR,
         )
+        yield Result(
+            name="list",
+            what=f"list the {_PINNED} pinned of {number:,} sessions",
+            value=median(pinned),
+            figure=millis(median(pinned)),
+            ratio=ratio(pinned, ours),
+            of=f"list {_PAGE}",
+            bar=f"≤ {_LIST_BAR * 1e3:g} ms",
+            met=median(pinned) <= _LIST_BAR,
+        )
+
+
+def _pin_the_oldest(store: Store) -> None:
+    for number in range(_PINNED):
+        store.session(material.key_of(number), create=False).update(pinned=True)
+    assert len(store.sessions(pinned=True)) == _PINNED
 
 
 def _repeat(work: Callable[[], object]) -> Times:

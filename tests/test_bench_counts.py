@@ -6,8 +6,9 @@ own trace of statements and of the steps they took).
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import apsw
@@ -22,6 +23,19 @@ from holdfast.settings import Durability, Location
 
 _PAGES_OF_WAL = 1000
 _LARGEST_FRAME = 4096 + 24
+_Do = Callable[[Session], object]
+
+# Each verb that moves a session or splits one off, how many messages it stores, and what has to
+# happen before it.
+_VERBS: dict[str, tuple[int, _Do, _Do]] = {
+    "fork": (0, lambda s: s.fork(), lambda _: None),
+    "fork in the past": (0, lambda s: s.fork(at=8), lambda _: None),
+    "undo": (0, lambda s: s.undo(), lambda _: None),
+    "redo": (0, lambda s: s.redo(), lambda s: s.undo()),
+    "rewind": (0, lambda s: s.rewind(8), lambda _: None),
+    "clear": (0, lambda s: s.clear(), lambda _: None),
+    "summarize": (1, lambda s: s.summarize("It is about a parcel."), lambda _: None),
+}
 
 
 @contextmanager
@@ -33,14 +47,18 @@ def _watched(path: Path, durability: Durability = "power") -> Iterator[tuple[Sto
 
 
 class _Trace:
-    """What every connection of this process did: statements, and the steps of the engine."""
+    """What every connection of this process did: statements, rows, and the steps of the engine."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
+        self.rows = 0
         self.steps = 0
         self.scanned = 0
 
     def note(self, event: dict[str, object]) -> None:
+        if event["code"] == apsw.SQLITE_TRACE_ROW:
+            self.rows += 1
+            return
         status = event["stmt_status"]
         assert isinstance(status, dict)
         self.statements.append(str(event["sql"]))
@@ -49,7 +67,12 @@ class _Trace:
 
     def clear(self) -> None:
         self.statements.clear()
-        self.steps = self.scanned = 0
+        self.rows = self.steps = self.scanned = 0
+
+    def counted(self) -> tuple[list[str], int, int]:
+        """Give everything that must not depend on how much there is."""
+        assert self.scanned == 0, "no statement walks through a table"
+        return list(self.statements), self.rows, self.steps
 
 
 @pytest.fixture
@@ -57,7 +80,7 @@ def trace() -> Iterator[_Trace]:
     found = _Trace()
 
     def watch(connection: apsw.Connection) -> None:
-        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, found.note)
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE | apsw.SQLITE_TRACE_ROW, found.note)
 
     apsw.connection_hooks.append(watch)
     try:
@@ -232,3 +255,256 @@ def test_listing_reads_a_page_whatever_the_number(tmp_path: Path, trace: _Trace)
             assert trace.scanned == 0
     assert steps[1] <= steps[0] * 1.1
     assert reads[1] <= reads[0] + 8
+
+
+_FILTERS: dict[str, Callable[[Store], object]] = {
+    "pinned": lambda store: store.sessions(pinned=True),
+    "archived": lambda store: store.sessions(archived=True),
+    "trashed": lambda store: store.sessions(trashed=True),
+    "scope": lambda store: store.sessions(scope="rare"),
+    "agent": lambda store: store.sessions(agent="rare"),
+    "cwd": lambda store: store.sessions(cwd="/rare"),
+    "latest": lambda store: store.latest(scope="rare"),
+}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two stores of many sessions; few of them have what few have."""
+    paths = []
+    for number in (2_500, 5_000):
+        paths.append(tmp_path_factory.mktemp("many") / f"{number}.db")
+        with holdfast.open(paths[-1], durability="process") as store:
+            store.create(scope="rare", agent="rare", cwd="/rare").update(pinned=True)
+            store.create().update(archived=True)
+            store.trash(store.create().id)
+            material.add_sessions(store, number)
+    return paths
+
+
+@pytest.mark.parametrize("asked", _FILTERS)
+def test_listing_few_of_many_reads_the_few(many: list[Path], trace: _Trace, asked: str) -> None:
+    """What few sessions have is found by an index, not by walking through all of them."""
+    steps = []
+    for path in many:
+        with holdfast.open(path) as store:
+            trace.clear()
+            assert _FILTERS[asked](store)
+            steps.append(trace.steps)
+    assert steps[0] == steps[1]
+
+
+# ------------------------------------------------------------------------ going back and apart
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+def test_a_verb_that_moves_is_one_commit_and_one_sync(
+    tmp_path: Path, trace: _Trace, verb: str
+) -> None:
+    """Fork, undo, redo, rewind, clear, summarize: each one transaction, and one sync at `power`."""
+    _, act, prepare = _VERBS[verb]
+    with _watched(_history(tmp_path / "a.db", 40)) as (store, watched):
+        session = store.session("k")
+        _append_some(session, 2)
+        prepare(session)
+        trace.clear()
+        before = watched.syncs
+        act(session)
+        assert watched.syncs - before == 1
+        assert trace.statements.count("BEGIN IMMEDIATE") == 1
+        assert trace.statements.count("COMMIT") == 1
+
+
+def test_what_a_store_does_to_a_session_is_one_sync_each(tmp_path: Path) -> None:
+    """Continue, trash and restore: each is one commit, too."""
+    with _watched(_history(tmp_path / "a.db", 40)) as (store, watched):
+        session = store.session("k")
+        _append_some(session, 2)
+        seen = [watched.syncs]
+        for act in (
+            lambda: store.create(parent=session),
+            lambda: store.trash(session.id),
+            lambda: store.restore(session.id),
+        ):
+            act()
+            seen.append(watched.syncs)
+        assert [later - earlier for earlier, later in pairwise(seen)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+def test_a_verb_that_moves_copies_no_message(tmp_path: Path, verb: str) -> None:
+    """Only a summary stores a message: its own."""
+    stored, act, prepare = _VERBS[verb]
+    with holdfast.open(_history(tmp_path / "a.db", 400), durability="process") as store:
+        session = store.session("k")
+        prepare(session)
+        act(session)
+        assert store.stats().messages == 400 + stored
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+def test_a_verb_that_moves_costs_the_same_whatever_the_length(
+    tmp_path: Path, trace: _Trace, verb: str
+) -> None:
+    """The same statements, rows and steps behind 1,000 messages and behind 5,000."""
+    _, act, prepare = _VERBS[verb]
+    found = []
+    for length in (1_000, 5_000):
+        with holdfast.open(_history(tmp_path / f"{length}.db", length)) as store:
+            session = store.session("k")
+            _append_some(session, 3)
+            prepare(session)
+            trace.clear()
+            act(session)
+            found.append(trace.counted())
+    assert found[0] == found[1]
+    statements, rows, _ = found[0]
+    assert len(statements) <= 16
+    assert rows <= 300
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+def test_a_verb_costs_the_same_however_much_was_moved_before(
+    tmp_path: Path, trace: _Trace, verb: str
+) -> None:
+    """Only the newest branches are looked at, however many a session has."""
+    _, act, prepare = _VERBS[verb]
+    found = []
+    for moves in (10, 100):
+        path = _history(tmp_path / f"{moves}.db", 400)
+        with holdfast.open(path, durability="process") as store:
+            session = store.session("k")
+            for _ in range(moves):
+                session.rewind(300)
+                _append_some(session, 1)
+            prepare(session)
+            trace.clear()
+            act(session)
+            found.append(trace.counted())
+    assert found[0] == found[1]
+
+
+def test_replace_stores_only_what_differs(tmp_path: Path) -> None:
+    """The common prefix is shared; what follows it is stored, and nothing of the old is gone."""
+    with holdfast.open(_history(tmp_path / "a.db", 400), durability="process") as store:
+        session = store.session("k")
+        history = session.messages()
+        session.replace([*history[:-4], *material.turn()])
+        assert store.stats().messages == 400 + 4
+        session.replace([message for _ in range(100) for message in material.turn()])
+        assert store.stats().messages == 404 + 400
+        session.replace(session.messages())
+        assert store.stats().messages == 804, "the same history is no change"
+
+
+def test_replace_is_one_commit_and_one_sync(tmp_path: Path) -> None:
+    """However many messages it takes."""
+    with _watched(_history(tmp_path / "a.db", 400)) as (store, watched):
+        session = store.session("k")
+        _append_some(session, 2)
+        wanted = [*session.messages()[:200], *material.turn()]
+        before = watched.syncs
+        assert session.replace(wanted).seq == 204
+        assert watched.syncs - before == 1
+
+
+def test_purge_is_one_commit(tmp_path: Path, trace: _Trace) -> None:
+    """A session is erased whole or not at all; making the bytes go comes after that."""
+    with holdfast.open(_history(tmp_path / "a.db", 1_000)) as store:
+        _append_some(store.session("k"), 2)
+        trace.clear()
+        assert store.purge("k").messages == 1_008
+        scrubbed = next(i for i, one in enumerate(trace.statements) if "wal_checkpoint" in one)
+        assert trace.statements[:scrubbed].count("BEGIN IMMEDIATE") == 1
+        assert not any("messages" in one for one in trace.statements[scrubbed:])
+        assert store.stats().messages == 0
+
+
+# ----------------------------------------------------------------------------- across branches
+
+
+def _forked(store: Store, messages: int, forks: int) -> Session:
+    """Make a fork of forks, each with a history of its own, the last with 20 messages."""
+    session = store.session("k")
+    material.lengthen(store, session, messages)
+    for _ in range(forks):
+        session = session.fork()
+        _append_some(session, 15)
+    session = session.fork()
+    _append_some(session, 5)
+    return session
+
+
+@pytest.mark.parametrize(("messages", "forks"), [(5_000, 1), (200, 12), (5_000, 12)])
+def test_the_last_50_across_a_fork_cost_the_same_whatever_is_behind(
+    tmp_path: Path, trace: _Trace, messages: int, forks: int
+) -> None:
+    """One range more than within one branch; no more for a longer history or more branches."""
+    found = []
+    for length, number in ((200, 1), (messages, forks)):
+        path = tmp_path / f"{length}-{number}.db"
+        with holdfast.open(path, durability="process") as store:
+            name = _forked(store, length, number).id
+        with holdfast.open(path) as store:
+            session = store.get(name)
+            trace.clear()
+            assert len(session.messages(limit=50)) == 50
+            found.append(trace.counted())
+    assert found[0] == found[1]
+    ranges = [one for one in found[0][0] if "FROM messages" in one]
+    assert len(ranges) == 2
+
+
+def test_the_last_50_of_a_chain_of_runs_cost_the_same_however_long_it_is(
+    tmp_path: Path, trace: _Trace
+) -> None:
+    """As many branches are read as hold these messages: 13 of one turn each."""
+    found = []
+    for runs in (20, 80):
+        path = tmp_path / f"{runs}.db"
+        with holdfast.open(path, durability="process") as store:
+            session = store.create()
+            _append_some(session, 1)
+            for _ in range(runs - 1):
+                session = store.create(parent=session)
+                _append_some(session, 1)
+        with holdfast.open(path) as store:
+            session = store.get(session.id)
+            trace.clear()
+            assert len(session.messages(limit=50)) == 50
+            found.append(trace.counted())
+    assert found[0] == found[1]
+    ranges = [one for one in found[0][0] if "FROM messages" in one]
+    assert len(ranges) == 13
+
+
+def test_a_whole_history_is_one_range_for_each_branch(tmp_path: Path, trace: _Trace) -> None:
+    """Each message is read once, also through a fork of a fork of a fork."""
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        session = _forked(store, 1_000, 3)
+        length = session.head().seq
+        trace.clear()
+        assert len(session.messages()) == length
+        ranges = [one for one in trace.statements if "FROM messages" in one]
+        assert len(ranges) == 5
+        assert trace.rows <= length + 10
+
+
+@pytest.mark.parametrize("forks", [1, 5, 12])
+@pytest.mark.parametrize("known", [False, True])
+def test_an_append_behind_branches_costs_the_same_statements(
+    tmp_path: Path, trace: _Trace, forks: int, *, known: bool
+) -> None:
+    """As on one branch, whether the way behind was read before or not."""
+    found = []
+    for number in (0, forks):
+        with holdfast.open(tmp_path / f"{number}.db", durability="process") as store:
+            session = _forked(store, 200, number) if number else store.session("k")
+            _append_some(session, 3)
+            if known:
+                session.messages()
+            trace.clear()
+            _append_some(session, 10)
+            found.append(len(trace.statements))
+            assert trace.scanned == 0
+    assert found[0] == found[1]
