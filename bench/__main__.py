@@ -30,6 +30,7 @@ from bench import (
     processes,
     reading,
     starting,
+    windows,
 )
 from bench.measure import TIMES, Result
 from bench.plan import FULL, QUICK, Plan
@@ -46,6 +47,7 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
     "resume": reading.resume,
     "history": reading.history,
     "list": reading.listing,
+    "window": windows.window,
     "size": reading.size,
     "fork": moving.fork,
     "move": moving.move,

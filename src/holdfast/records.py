@@ -35,6 +35,7 @@ BranchReason: TypeAlias = Literal[
 ]
 LinkState: TypeAlias = Literal["live", "trashed", "purged"]
 Forks: TypeAlias = Literal["keep", "erase"]
+Provider: TypeAlias = Literal["openai", "openai-responses", "anthropic", "gemini"]
 
 T = TypeVar("T")
 
@@ -406,6 +407,37 @@ class UsageReport(msgspec.Struct, frozen=True):
     usage: Usage
     cost: Decimal
     by_model: tuple[ModelUsage, ...]
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """How many messages are not in a window, and why."""
+
+    count: int
+    why: str
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent to a model: iterable over its messages, in the provider's shape.
+
+    `system` is what the provider takes apart from them. `call_ids` gives our id of each call in
+    the window: the same one, unless the provider would not have it.
+    """
+
+    provider: Provider
+    messages: tuple[dict[str, JSON], ...]
+    system: JSON
+    tokens: int
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+    call_ids: dict[str, str]
+
+    def __iter__(self) -> Iterator[dict[str, JSON]]:
+        """Go through the messages."""
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return len(self.messages)
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):

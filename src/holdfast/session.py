@@ -20,11 +20,13 @@ from holdfast.records import (
     Link,
     Message,
     Place,
+    Provider,
     QueuedInput,
     Recovered,
     SessionInfo,
     TurnInfo,
     UsageReport,
+    Window,
     to_parts,
 )
 from holdfast.runtime import Runtime
@@ -92,6 +94,35 @@ class Session:
                 report=self._runtime.report,
             )
         )
+
+    def window(
+        self,
+        *,
+        provider: Provider = "openai",
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        max_messages: int | None = None,
+        keep_first_user: bool = False,
+        system: str | None = None,
+        timestamps: bool = False,
+    ) -> Window:
+        """Choose and shape what is sent to a model: legal for the provider, within the budget.
+
+        `reserve` tokens of `max_tokens` are left for the reply. Nothing that is stored changes.
+        """
+        from holdfast.verbs import windowing  # noqa: PLC0415 - only those who call models need it
+
+        wish = windowing.Wish(
+            provider=provider,
+            max_tokens=max_tokens,
+            reserve=reserve,
+            max_messages=max_messages,
+            keep_first_user=keep_first_user,
+            system=system,
+            timestamps=timestamps,
+        )
+        query = windowing.window(self._n, windowing.check_wish(wish), self._runtime.report)
+        return self._read(query)
 
     # ---------------------------------------------------------------------- going back and apart
 

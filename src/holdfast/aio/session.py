@@ -18,11 +18,13 @@ from holdfast.records import (
     Link,
     Message,
     Place,
+    Provider,
     QueuedInput,
     Recovered,
     SessionInfo,
     TurnInfo,
     UsageReport,
+    Window,
 )
 from holdfast.session import Session, number_of, runtime_of, to_input
 from holdfast.turn import TurnState
@@ -76,6 +78,29 @@ class AsyncSession:
         """Read part of the history, oldest first."""
         return await asyncio.to_thread(
             self._session.messages, limit=limit, before=before, after=after, branch=branch
+        )
+
+    async def window(
+        self,
+        *,
+        provider: Provider = "openai",
+        max_tokens: int | None = None,
+        reserve: int = 0,
+        max_messages: int | None = None,
+        keep_first_user: bool = False,
+        system: str | None = None,
+        timestamps: bool = False,
+    ) -> Window:
+        """Choose and shape what is sent to a model."""
+        return await asyncio.to_thread(
+            self._session.window,
+            provider=provider,
+            max_tokens=max_tokens,
+            reserve=reserve,
+            max_messages=max_messages,
+            keep_first_user=keep_first_user,
+            system=system,
+            timestamps=timestamps,
         )
 
     async def fork(

@@ -314,6 +314,10 @@ class Snapshot(Protocol):
         """Read ranges, in order; each with the id of the session that wrote it."""
         ...
 
+    def newest_summary(self, path: Path, last: int) -> int | None:
+        """Find the last summary along a path, up to a seq."""
+        ...
+
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         """Look ids up along a branch's history; each with the id of the session that wrote it."""
         ...

@@ -43,7 +43,7 @@ from holdfast.backends.base import (
 )
 from holdfast.backends.interrupts import undisturbed
 from holdfast.clock import Clock, to_day
-from holdfast.core.branches import Path, Segment, Step, joined, lies_on
+from holdfast.core.branches import Path, Segment, Step, joined, lies_on, ranges
 from holdfast.core.spending import sum_by_day
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
 from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Stats, Usage
@@ -213,6 +213,12 @@ class MemorySnapshot:
         rows = self._tables.messages.get(segment.branch, {})
         seqs = range(segment.first, (segment.last or 0) + 1)
         return [rows[seq] for seq in seqs if seq in rows]
+
+    def newest_summary(self, path: Path, last: int) -> int | None:
+        """Find the last summary along a path."""
+        found = (row for segment in ranges(path, 1, last) for row in self._range(segment))
+        seqs = [row.seq for row in found if row.body.startswith(b'{"role":"summary"')]
+        return max(seqs, default=None)
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         """Look ids up along a branch's history."""

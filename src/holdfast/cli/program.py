@@ -34,6 +34,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "show": "Show a conversation.",
         "log": "Print the newest messages, and with -f those to come.",
         "tree": "Draw a session's branches and forks.",
+        "window": "Show what a model would be sent.",
         "stats": "Tell how much a store holds, and what it cost.",
     },
     "Write": {

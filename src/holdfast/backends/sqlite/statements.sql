@@ -211,6 +211,10 @@ DELETE FROM messages WHERE place BETWEEN ? AND ?
 SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages
 WHERE place BETWEEN ? AND ? ORDER BY place
 
+-- name: newest_summary
+SELECT max(place) & 4294967295 FROM messages INDEXED BY messages_summaries
+WHERE CAST(substr(body, 1, 17) AS TEXT) = '{"role":"summary"' AND place BETWEEN ? AND ?
+
 -- name: messages_by_id
 SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages INDEXED BY messages_by_id
 WHERE place BETWEEN ? AND ? AND id IN (…)

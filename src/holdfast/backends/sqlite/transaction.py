@@ -40,7 +40,7 @@ from holdfast.backends.base import (
 from holdfast.backends.sqlite.seals import UNFIT, seal
 from holdfast.backends.sqlite.statements import SQL
 from holdfast.clock import Clock
-from holdfast.core.branches import Path, Segment, Step, joined
+from holdfast.core.branches import Path, Segment, Step, joined, ranges
 from holdfast.errors import Damaged
 from holdfast.records import Holder, Usage
 
@@ -356,6 +356,16 @@ class SQLiteSnapshot:
             ]
             found.append((segment.session_id, kept))
         return found
+
+    def newest_summary(self, path: Path, last: int) -> int | None:
+        """Find the last summary along a path; an index has them, so no other message is read."""
+        for segment in reversed(ranges(path, 1, last)):
+            ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
+            row = self._first("newest_summary", *ends)
+            if row is not None and row[0] is not None:
+                seq: int = row[0]
+                return seq
+        return None
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         """Look ids up along a branch's history."""

@@ -115,6 +115,9 @@ CREATE TABLE messages (
   body  ANY     NOT NULL
 ) STRICT;
 CREATE INDEX messages_by_id ON messages (id);
+-- Summaries are few, and windows look for the newest one.
+CREATE INDEX messages_summaries ON messages (place)
+  WHERE CAST(substr(body, 1, 17) AS TEXT) = '{"role":"summary"';
 
 -- number is the fence: a write of a turn is refused unless heads.open_turn is its number.
 CREATE TABLE turns (

@@ -1,0 +1,63 @@
+"""Estimating tokens without a tokenizer.
+
+Tokenizers cut text into pieces of four or five letters of English, two digits, a sign or two, and
+about a character where an alphabet needs more than one byte. Counting characters by kind, with a
+weight each, is mostly within an eighth of what the common tokenizers say, and takes microseconds.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Final
+
+from holdfast.records import File, Message, Part, Text, Thinking, ToolCall, ToolResult
+
+MESSAGE: Final = 4  # what a message costs beside its words
+IMAGE: Final = 1_000
+_OTHER_FILE: Final = 500
+_LETTERS: Final = str.maketrans("", "", string.ascii_letters)
+_DIGITS: Final = str.maketrans("", "", string.digits)
+
+
+def of_text(text: str) -> int:
+    """Estimate the tokens of a text."""
+    if not text:
+        return 0
+    plain = text if text.isascii() else text.encode("ascii", "ignore").decode("ascii")
+    foreign = 0 if plain is text else len(text.encode("utf-8", "surrogatepass")) - len(text)
+    rest = plain.translate(_LETTERS)
+    signs = rest.translate(_DIGITS)
+    spaces, lines = signs.count(" "), signs.count("\n")  # A run of spaces is a token or two.
+    return 1 + int(
+        0.22 * (len(plain) - len(rest))
+        + 0.6 * (len(rest) - len(signs))
+        + 0.1 * spaces
+        + 0.3 * lines
+        + 0.65 * (len(signs) - spaces - lines)
+        + 0.5 * foreign
+    )
+
+
+def of_message(message: Message) -> int:
+    """Estimate what a message costs in a window."""
+    return MESSAGE + sum(of_part(part) for part in message.parts)
+
+
+def of_part(part: Part) -> int:
+    """Estimate what a part costs."""
+    if isinstance(part, Text | Thinking):
+        return of_text(part.text)
+    if isinstance(part, ToolCall):
+        arguments = part.arguments if isinstance(part.arguments, str) else repr(part.arguments)
+        return MESSAGE + of_text(part.name) + of_text(arguments)
+    if isinstance(part, ToolResult):
+        return MESSAGE + _of_result(part)
+    if isinstance(part, File):
+        return IMAGE if (part.mime or "").startswith("image/") else _OTHER_FILE
+    return of_text(repr(part.data))
+
+
+def _of_result(result: ToolResult) -> int:
+    if isinstance(result.content, str):
+        return of_text(result.content)
+    return sum(of_part(piece) for piece in result.content)

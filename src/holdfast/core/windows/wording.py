@@ -1,0 +1,60 @@
+"""The words of messages on their way to a model.
+
+A reply that was cut off says so. With `timestamps` a user's message says when it was written; only
+a user's, because a model repeats such marks on its own messages. For the same reason copies of our
+marks are taken out of replies.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC
+from typing import Final
+
+import msgspec
+
+from holdfast.records import File, Message, Part, Text
+
+CUT_OFF: Final = "[cut off]"
+_TIME: Final = r"\[\d{4}-\d\d-\d\d \d\d:\d\d UTC\]"
+_CRUMB: Final = r"\[(?:image|file|tool call): [^\]\n]{0,200}\]"
+_ECHOES: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_CRUMB})[ \t]*")
+
+
+def worded(message: Message, *, timestamps: bool) -> Message:
+    """Give a message with the marks it needs, and without those it should not have."""
+    if message.role == "user" and timestamps and message.created_at is not None:
+        if not any(isinstance(part, File) or _is_said(part) for part in message.parts):
+            return message
+        mark = Text(f"[{message.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC]")
+        return msgspec.structs.replace(message, parts=_before_text(mark, message.parts))
+    if message.role != "assistant":
+        return message
+    parts = tuple(_without_echoes(part) for part in message.parts)
+    if message.status == "partial":
+        parts = _cut_off(parts)
+    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _is_said(part: Part) -> bool:
+    return isinstance(part, Text) and bool(part.text.strip())
+
+
+def _cut_off(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Say behind the last words that there were to be more."""
+    if parts and isinstance(parts[-1], Text):
+        return (*parts[:-1], Text(f"{parts[-1].text} {CUT_OFF}".lstrip()))
+    return (*parts, Text(CUT_OFF))
+
+
+def _before_text(mark: Text, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    for at, part in enumerate(parts):
+        if isinstance(part, Text):
+            return (*parts[:at], Text(f"{mark.text} {part.text}"), *parts[at + 1 :])
+    return (*parts, mark)
+
+
+def _without_echoes(part: Part) -> Part:
+    if not isinstance(part, Text) or "[" not in part.text:
+        return part
+    return Text(_ECHOES.sub("", part.text))

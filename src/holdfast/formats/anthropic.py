@@ -1,0 +1,341 @@
+"""Messages of Anthropic's Messages API.
+
+`decode` reads one message of a request, or a whole reply; `encode` writes it again, the same. A
+user's message that holds nothing but tool results is a `tool` message of ours. What a reply has
+beyond role and content (its id, why it stopped) is kept, and never sent.
+
+A message that came from elsewhere is written as far as this shape can carry it:
+
+* thinking is sent if it is signed and nothing says that the signature is somebody else's; thinking
+  that cannot be sent, blank text and what belongs to another provider are left out. `content` is
+  then an empty list if nothing remains: such a message is not to be sent;
+* images, PDF files and text files go to the user's messages as blocks; in the assistant's, and of
+  other kinds, or when a file is given without its data, its breadcrumb stands for it;
+* a call's arguments become an object (see `arguments_of`);
+* a system message and a summary become a user's message that begins with what it is. Only a system
+  message that came in as one of Anthropic's goes out as one: not every model takes them.
+
+The content of a message is a list of blocks, except when a user's message is nothing but one text:
+then it is that text.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.errors import BadMessage
+from holdfast.formats.beside import (
+    JSONObject,
+    MessageNote,
+    PartNote,
+    arguments_of,
+    beyond,
+    introduced,
+    kept_piece,
+    kind_of,
+    laid_under,
+    message_note,
+    to_raw,
+    verbatim,
+    with_notes,
+)
+from holdfast.formats.shared import breadcrumb, copied, from_base64, mime_of
+from holdfast.records import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Raw,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+SOURCE: Final = "anthropic"
+
+_ROLES: Final[dict[str, Role]] = {"assistant": "assistant", "system": "system", "user": "user"}
+_IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+_PDF: Final = "application/pdf"
+_PLAIN: Final = "text/plain"
+_OTHERS: Final = frozenset({"gemini", "openai", "openai-responses"})
+_BLANK: Final[JSONObject] = {"type": "text"}
+# The two forms of a content that is one text.
+_STRING: Final = "string"
+_BLOCKS: Final = "blocks"
+
+
+# -------------------------------------------------------------------------------------- decoding
+
+
+def decode(item: Mapping[str, JSON]) -> Message:
+    """Read one message. What is none raises `BadMessage`."""
+    if not isinstance(item, Mapping):
+        raise BadMessage(f"expected a message, got {type(item).__name__}")
+    given = {key: copied(value) for key, value in item.items()}
+    role = given.pop("role", None)
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadMessage("role: must be user, assistant or system")
+    content = given.pop("content", None)
+    blocks = _blocks_of(content)
+    parts = [part for block in blocks for part in _decode_block(block, role)]
+    note = _note_of(given, role, content, blocks)
+    if note != MessageNote({}):
+        parts.append(to_raw(SOURCE, note))
+    only_results = all(block.get("type") == "tool_result" for block in blocks)
+    return Message(
+        role="tool" if role == "user" and blocks and only_results else _ROLES[role],
+        parts=tuple(parts),
+        model=_text_or_none(note.reply.get("model")),
+        usage=_usage_of(note.reply.get("usage")),
+    )
+
+
+def _blocks_of(content: JSON) -> list[JSONObject]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise BadMessage("content: expected text or a list of blocks")
+    blocks: list[JSONObject] = []
+    for number, block in enumerate(content):
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise BadMessage(f"content[{number}]: expected an object with a type")
+        blocks.append(block)
+    return blocks
+
+
+def _note_of(
+    given: JSONObject, role: str, content: JSON, blocks: Sequence[JSONObject]
+) -> MessageNote:
+    """Note what a message has beyond its blocks."""
+    is_reply = given.get("type") == "message"
+    fields: JSONObject = {} if is_reply else given
+    made: JSONObject = {}
+    if role == "system":
+        fields, made = {**fields, "role": "system"}, {"role": "user"}
+    form = None
+    if _is_one_text(blocks) and isinstance(content, str) == (role == "assistant"):
+        form = _STRING if isinstance(content, str) else _BLOCKS
+    return MessageNote(fields, made, form, given if is_reply else {})
+
+
+def _is_one_text(blocks: Sequence[JSONObject]) -> bool:
+    return len(blocks) == 1 and blocks[0].keys() == {"type", "text"} and _is_text(blocks[0])
+
+
+def _is_text(block: JSONObject) -> bool:
+    return block["type"] == "text" and isinstance(block.get("text"), str)
+
+
+def _usage_of(given: JSON) -> Usage | None:
+    """Count as we do: what came from the cache, or went there, is a part of the input."""
+    if not isinstance(given, dict):
+        return None
+    read, wrote = (
+        _count(given, "cache_read_input_tokens"),
+        _count(given, "cache_creation_input_tokens"),
+    )
+    return Usage(
+        input=_count(given, "input_tokens") + read + wrote,
+        output=_count(given, "output_tokens"),
+        cache_read=read,
+        cache_write=wrote,
+    )
+
+
+def _count(given: JSONObject, key: str) -> int:
+    value = given.get(key)
+    return value if type(value) is int and value > 0 else 0
+
+
+def _text_or_none(value: JSON) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _decode_block(block: JSONObject, role: str) -> tuple[Part, ...]:
+    """Read a block: a part, with a note where it says more than the part, or else as it is."""
+    part = _read_block(block, role)
+    if part is None:
+        return (verbatim(SOURCE, block),)
+    plain = _encode_part(part, None, role)
+    if plain == block and not isinstance(part, Thinking):
+        return (part,)
+    bare = PartNote(kind_of(part), {})
+    fields, made = beyond(block, _encode_part(part, bare, role) or {})
+    if made:  # The part does not say the same.
+        return (verbatim(SOURCE, block),)
+    return part, to_raw(SOURCE, PartNote(bare.of, fields))
+
+
+def _read_block(block: JSONObject, role: str) -> Part | None:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return Text(text)
+        case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
+            return Thinking(text, signature)
+        case {"type": "tool_use", "id": str(id), "name": str(name), "input": dict(arguments)}:
+            return ToolCall(id, name, arguments)
+        case {"type": "tool_result", "tool_use_id": str(call_id)}:
+            return _read_result(block, call_id)
+        case {"type": "image" | "document", "source": dict(source)} if role != "assistant":
+            return _read_file(block, source)
+    return None
+
+
+def _read_result(block: JSONObject, call_id: str) -> ToolResult | None:
+    content, error = block.get("content"), block.get("is_error")
+    if isinstance(content, str):
+        return ToolResult(call_id, content, error=error is True)
+    if content is not None and not isinstance(content, list):
+        return None
+    inside: list[Text | File | Raw] = []
+    for piece in content or ():
+        if not isinstance(piece, dict) or not isinstance(piece.get("type"), str):
+            return None
+        inside += _read_inside(piece)
+    return ToolResult(call_id, tuple(inside) or "", error=error is True)
+
+
+def _read_inside(piece: JSONObject) -> list[Text | File | Raw]:
+    parts = _decode_block(piece, "user")
+    kept = [part for part in parts if isinstance(part, Text | File | Raw)]
+    return kept if len(kept) == len(parts) else [verbatim(SOURCE, piece)]
+
+
+def _read_file(block: JSONObject, source: JSONObject) -> File | None:
+    """Read a file that is there; one that is elsewhere (a URL, an uploaded file) stays as it is."""
+    title = _text_or_none(block.get("title")) if block["type"] == "document" else None
+    match source:
+        case {"type": "base64", "media_type": str(mime), "data": str(text)}:
+            data = from_base64(text)
+        case {"type": "text", "media_type": "text/plain" as mime, "data": str(text)}:
+            data = _utf8(text)
+        case _:
+            return None
+    return None if data is None else File(name=title or None, mime=mime, data=data)
+
+
+def _utf8(text: str) -> bytes | None:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return None
+
+
+# -------------------------------------------------------------------------------------- encoding
+
+
+def encode(message: Message) -> JSONObject:
+    """Write a message. If nothing of it can be sent, its content is an empty list."""
+    note = message_note(SOURCE, message.parts)
+    role = "assistant" if message.role == "assistant" else "user"
+    whole = laid_under(note.fields, note.made, {"role": role})
+    natively = message.role == "system" and whole.get("role") == "system"
+    if not natively:
+        whole["role"] = role
+    content = introduced("user" if natively else message.role, _encode_parts(message, role), _BLANK)
+    usual = _BLOCKS if role == "assistant" else _STRING
+    whole["content"] = _content_of(content, note.form or usual)
+    return {key: copied(value) for key, value in whole.items()}
+
+
+def _encode_parts(message: Message, role: str) -> list[JSONObject]:
+    noted = with_notes(SOURCE, message.parts)
+    if _is_foreign(message):
+        noted = [(part, note) for part, note in noted if note or not isinstance(part, Thinking)]
+    blocks = [_encode_part(part, note, role) for part, note in noted]
+    return [block for block in blocks if block is not None]
+
+
+def _is_foreign(message: Message) -> bool:
+    """Say whether the thinking in a message, unless noted as ours, is another provider's."""
+    if message.model is not None and "claude" not in message.model.lower():
+        return True
+    return any(isinstance(part, Raw) and part.source in _OTHERS for part in message.parts)
+
+
+def _content_of(blocks: list[JSON], form: str) -> JSON:
+    match blocks:
+        case [{"type": "text", "text": str(text), **rest}] if form == _STRING and not rest:
+            return text
+    return blocks
+
+
+def _encode_part(part: Part, note: PartNote | None, role: str) -> JSONObject | None:
+    """Write a part; None if it cannot be sent."""
+    if isinstance(part, Raw):
+        kept = kept_piece(part)
+        return kept if kept is not None and isinstance(kept.get("type"), str) else None
+    if isinstance(part, File):
+        block = _encode_file(part, role, noted=note is not None)
+        if block is None:
+            return {**_BLANK, "text": breadcrumb(part)}
+    else:
+        block = _encode_said(part, noted=note is not None)
+    return block if block is None or note is None else laid_under(note.fields, {}, block)
+
+
+def _encode_said(
+    part: Text | Thinking | ToolCall | ToolResult, *, noted: bool
+) -> JSONObject | None:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text} if noted or part.text.strip() else None
+    if isinstance(part, Thinking):
+        if not part.signature and not noted:
+            return None
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}
+    if isinstance(part, ToolCall):
+        call: JSONObject = {"id": part.id, "name": part.name, "input": arguments_of(part)}
+        return {"type": "tool_use", **call}
+    return _encode_result(part)
+
+
+def _encode_result(result: ToolResult) -> JSONObject:
+    block: JSONObject = {"type": "tool_result", "tool_use_id": result.call_id}
+    if isinstance(result.content, str):
+        if result.content:
+            block["content"] = result.content
+    else:
+        inside = [
+            _encode_part(part, note, "user") for part, note in with_notes(SOURCE, result.content)
+        ]
+        if pieces := [piece for piece in inside if piece is not None]:
+            block["content"] = [*pieces]
+    if result.error:
+        block["is_error"] = True
+    return block
+
+
+def _encode_file(file: File, role: str, *, noted: bool) -> JSONObject | None:
+    """Write a file whose data are there; None if it must be told in words."""
+    if role == "assistant" or file.data is None or not (file.data or noted):
+        return None
+    mime = mime_of(file).partition(";")[0].strip()
+    if mime in _IMAGES:
+        return {"type": "image", "source": _base64_source(mime, file.data)}
+    source = _document_source(mime, bytes(file.data), noted=noted)
+    if source is None:
+        return None
+    return {"type": "document", "source": source, **({"title": file.name} if file.name else {})}
+
+
+def _document_source(mime: str, data: bytes, *, noted: bool) -> JSONObject | None:
+    if mime == _PDF:
+        return _base64_source(mime, data)
+    if not mime.startswith("text/"):
+        return None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not text.strip() and not noted:
+        return None
+    return {"type": "text", "media_type": _PLAIN, "data": text}
+
+
+def _base64_source(mime: str, data: bytes) -> JSONObject:
+    return {"type": "base64", "media_type": mime, "data": b64encode(data).decode("ascii")}

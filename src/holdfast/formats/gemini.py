@@ -1,0 +1,343 @@
+"""Contents of Google's Gemini API, with the names of its REST interface (`functionCall`).
+
+`decode` reads one content; `encode` writes it again, the same. A user's content that holds nothing
+but function responses is a `tool` message of ours, and so is one of the old role `function`.
+
+Calls often have no ids here: a response belongs to a call by its name and its place. So that both
+are a pair for us, the k-th call of a function within a content gets the id `name-k`, and so does
+the k-th response. Such ids are taken out again on the way back.
+
+A function's response is an object. If it is `{"output": …}`, `{"result": …}` or `{"error": …}`
+with a text, that text is the result; otherwise the result is the object as JSON.
+
+Signatures may stand beside any part, and are kept there; they are never a `Thinking.signature`.
+
+A message that came from elsewhere is written as far as this shape can carry it:
+
+* thoughts, empty text and what belongs to another provider are left out. `parts` is then an empty
+  list if nothing remains: such a message is not to be sent;
+* images, sound, video, PDF and text files are sent with their data; for files of other kinds, or
+  given without their data, the breadcrumb stands;
+* a call's arguments become an object (see `arguments_of`), a result `{"output": text}` or
+  `{"error": text}`, its files the parts of the response;
+* a result that does not say which function it is from takes the name from `names` (call id to
+  name), else `unknown`;
+* a system message and a summary become a user's content that begins with what it is.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.errors import BadMessage
+from holdfast.formats.beside import (
+    JSONObject,
+    MessageNote,
+    PartNote,
+    arguments_of,
+    beyond,
+    introduced,
+    kept_piece,
+    kind_of,
+    laid_under,
+    message_note,
+    parsed_object,
+    to_raw,
+    verbatim,
+    with_notes,
+)
+from holdfast.formats.shared import breadcrumb, copied, from_base64, mime_of
+from holdfast.records import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Raw,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+
+SOURCE: Final = "gemini"
+
+_ROLES: Final[dict[str, Role]] = {"function": "tool", "model": "assistant", "user": "user"}
+_MEDIA: Final = ("application/pdf", "audio/", "image/", "text/", "video/")
+_MEDIA_IN_RESULTS: Final = ("application/pdf", "image/", "text/plain")
+# The Python package's own names for what REST calls otherwise.
+_PYTHON_NAMES: Final = frozenset(
+    {"code_execution_result", "executable_code", "file_data", "function_call"}
+    | {"function_response", "inline_data", "thought_signature", "tool_call", "tool_response"}
+)
+# The object inside a part that says the most.
+_INNER: Final = ("functionCall", "functionResponse", "inlineData")
+_TEXT_KEYS: Final = frozenset({"error", "output", "result"})
+_UNKNOWN: Final = "unknown"
+_JSON: Final = "json"
+_RESULT: Final = "result"
+_URLSAFE: Final = "urlsafe"
+
+
+# -------------------------------------------------------------------------------------- decoding
+
+
+def decode(item: Mapping[str, JSON]) -> Message:
+    """Read one content. What is none raises `BadMessage`."""
+    if not isinstance(item, Mapping):
+        raise BadMessage(f"expected a content, got {type(item).__name__}")
+    given = {key: copied(value) for key, value in item.items()}
+    role = given.get("role") or "user"
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadMessage("role: must be user, model or function")
+    pieces = _pieces_of(given.get("parts"))
+    ids = _MadeIds()
+    parts = [part for piece in pieces for part in _decode_piece(piece, ids)]
+    only_results = bool(pieces) and all("functionResponse" in piece for piece in pieces)
+    ours = "tool" if role == "user" and only_results else _ROLES[role]
+    given.pop("parts", None)  # No parts and an empty list of them are the same to this interface.
+    fields, made = beyond(given, {"role": _role_of(ours)})
+    if fields or made:
+        parts.append(to_raw(SOURCE, MessageNote(fields, made)))
+    return Message(role=ours, parts=tuple(parts))
+
+
+def _pieces_of(given: JSON) -> list[JSONObject]:
+    pieces: list[JSONObject] = []
+    if given is not None and not isinstance(given, list):
+        raise BadMessage("parts: expected a list")
+    for number, piece in enumerate(given or ()):
+        if not isinstance(piece, dict):
+            raise BadMessage(f"parts[{number}]: expected an object")
+        if foreign := _PYTHON_NAMES.intersection(piece):
+            raise BadMessage(
+                f"parts[{number}]: {min(foreign)} is not a name of the REST interface; "
+                'use model_dump(mode="json", by_alias=True, exclude_none=True)'
+            )
+        pieces.append(piece)
+    return pieces
+
+
+class _MadeIds:
+    """Makes ids for the calls, or the responses, of one content that have none."""
+
+    def __init__(self) -> None:
+        self._used: Counter[str] = Counter()
+
+    def next(self, name: str) -> str:
+        self._used[name] += 1
+        return f"{name}-{self._used[name]}"
+
+
+def _decode_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part, ...]:
+    """Read a piece: a part, with a note where it says more than the part, or else as it is."""
+    part, form = _read_piece(piece, ids)
+    if part is None:
+        return (verbatim(SOURCE, piece),)
+    if form is None and _encode_part(part, None) == piece:
+        return (part,)
+    return part, to_raw(SOURCE, _note_of(piece, part, form))
+
+
+def _note_of(piece: JSONObject, part: Part, form: str | None) -> PartNote:
+    kind = kind_of(part)
+    ours = _encode_part(part, PartNote(kind, {}, form=form)) or {}
+    fields, _ = beyond(piece, ours)
+    inner: JSONObject = {}
+    made: JSONObject = {}
+    for key in _INNER:
+        given, said = piece.get(key), ours.get(key)
+        if isinstance(given, dict) and isinstance(said, dict):
+            inner, made = beyond(given, said)
+            fields.pop(key, None)
+    return PartNote(kind, fields, inner, made, form)
+
+
+def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | None]:
+    """Give the part a piece is, and the form it has if it is not the usual one."""
+    said = {key: value for key, value in piece.items() if value is not None}
+    match said:
+        case {"functionCall": dict(call)}:
+            return _read_call(call, ids), None
+        case {"functionResponse": dict(response)}:
+            return _read_response(response, ids)
+        case {"inlineData": dict(blob)}:
+            return _read_blob(blob)
+        case {"text": str(text)}:
+            return (Thinking(text) if said.get("thought") is True else Text(text)), None
+    return None, None
+
+
+def _read_call(call: JSONObject, ids: _MadeIds) -> ToolCall | None:
+    name, id, arguments = call.get("name"), call.get("id"), call.get("args")
+    if not isinstance(name, str) or not isinstance(arguments, dict | None):
+        return None
+    return ToolCall(id if id and isinstance(id, str) else ids.next(name), name, arguments or {})
+
+
+def _read_response(given: JSONObject, ids: _MadeIds) -> tuple[ToolResult | None, str | None]:
+    name, id, response = given.get("name"), given.get("id"), given.get("response")
+    pieces = given.get("parts")
+    if not isinstance(name, str | None) or not isinstance(response, dict | None):
+        return None, None
+    inside = _read_inside(pieces)
+    if inside is None:
+        return None, None
+    text, error, form = _read_answer(response)
+    call_id = id if id and isinstance(id, str) else ids.next(name or _UNKNOWN)
+    content = (Text(text), *inside) if inside else text
+    return ToolResult(call_id, content, error=error, name=name), form
+
+
+def _read_answer(response: JSONObject | None) -> tuple[str, bool, str | None]:
+    """Give the text of a response, whether it is an error, and its form."""
+    if response is None:
+        return "", False, None
+    error = "error" in response and "output" not in response
+    [key, value] = next(iter(response.items()), ("", None))
+    if len(response) == 1 and key in _TEXT_KEYS and isinstance(value, str):
+        return value, error, _RESULT if key == "result" else None
+    return json.dumps(response, ensure_ascii=False), error, _JSON
+
+
+def _read_inside(pieces: JSON) -> list[File | Raw] | None:
+    """Read the parts of a response; None if they are none."""
+    inside: list[File | Raw] = []
+    if pieces is None:
+        return inside
+    if not isinstance(pieces, list):
+        return None
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            return None
+        parts = _decode_piece(piece, _MadeIds())
+        kept = [part for part in parts if isinstance(part, File | Raw)]
+        inside += kept if len(kept) == len(parts) else [verbatim(SOURCE, piece)]
+    return inside
+
+
+def _read_blob(blob: JSONObject) -> tuple[File | None, str | None]:
+    mime, text, name = blob.get("mimeType"), blob.get("data"), blob.get("displayName")
+    if not isinstance(mime, str) or not isinstance(text, str):
+        return None, None
+    data, form = from_base64(text), None
+    if data is None:
+        data, form = _from_urlsafe(text), _URLSAFE
+    if data is None:
+        return None, None
+    return File(name=name if isinstance(name, str) else None, mime=mime, data=data), form
+
+
+def _from_urlsafe(text: str) -> bytes | None:
+    """Read base64 as Google's Python package writes it."""
+    try:
+        data = urlsafe_b64decode(text)
+    except ValueError:
+        return None
+    return data if urlsafe_b64encode(data).decode("ascii") == text else None
+
+
+# -------------------------------------------------------------------------------------- encoding
+
+
+def encode(message: Message, *, names: Mapping[str, str] | None = None) -> JSONObject:
+    """Write a message. If nothing of it can be sent, its `parts` are an empty list."""
+    note = message_note(SOURCE, message.parts)
+    noted = with_notes(SOURCE, message.parts)
+    pieces = [_encode_part(part, beside, names or {}) for part, beside in noted]
+    role = _role_of(message.role)
+    parts = introduced(message.role, [piece for piece in pieces if piece is not None], {})
+    whole = laid_under(note.fields, note.made, {"role": role})
+    if whole.get("role") not in (None, role, "function" if message.role == "tool" else role):
+        whole["role"] = role
+    whole["parts"] = parts
+    return {key: copied(value) for key, value in whole.items()}
+
+
+def _role_of(role: Role) -> str:
+    return "model" if role == "assistant" else "user"
+
+
+def _encode_part(
+    part: Part, note: PartNote | None, names: Mapping[str, str] | None = None
+) -> JSONObject | None:
+    """Write a part; None if it cannot be sent."""
+    if isinstance(part, Raw):
+        return kept_piece(part)
+    if isinstance(part, File):
+        piece = _encode_file(part, _MEDIA, note)
+        return {"text": breadcrumb(part)} if piece is None else _with(note, piece)
+    if isinstance(part, Text):
+        return _with(note, {"text": part.text}) if part.text or note else None
+    if isinstance(part, Thinking):
+        return _with(note, {"text": part.text, "thought": True}) if note else None
+    if isinstance(part, ToolCall):
+        call: JSONObject = {"id": part.id} if part.id else {}
+        call |= {"name": part.name, "args": arguments_of(part)}
+        return _with(note, {"functionCall": call})
+    return _with(note, {"functionResponse": _encode_result(part, note, names or {})})
+
+
+def _with(note: PartNote | None, ours: JSONObject) -> JSONObject:
+    """Put what is noted of a part under what we write of it."""
+    if note is None:
+        return ours
+    for key in _INNER:
+        if isinstance(said := ours.get(key), dict):
+            ours = {**ours, key: laid_under(note.inner, note.made, said)}
+    return laid_under(note.fields, {}, ours)
+
+
+def _encode_result(
+    result: ToolResult, note: PartNote | None, names: Mapping[str, str]
+) -> JSONObject:
+    content = (Text(result.content),) if isinstance(result.content, str) else result.content
+    texts: list[str] = []
+    pieces: list[JSON] = []
+    for part, beside in with_notes(SOURCE, content):
+        piece = _encode_inside(part, beside)
+        if piece is not None:
+            pieces.append(piece)
+        elif isinstance(part, Text):
+            texts.append(part.text)
+        elif isinstance(part, File):
+            texts.append(breadcrumb(part))
+    given: JSONObject = {"id": result.call_id} if result.call_id else {}
+    given["name"] = result.name or names.get(result.call_id) or _UNKNOWN
+    given["response"] = _encode_answer("\n".join(texts), result, note.form if note else None)
+    return {**given, "parts": pieces} if pieces else given
+
+
+def _encode_inside(part: Part, note: PartNote | None) -> JSONObject | None:
+    """Write what may stand in a response beside its text."""
+    if isinstance(part, Raw):
+        return kept_piece(part)
+    if not isinstance(part, File):
+        return None
+    piece = _encode_file(part, _MEDIA_IN_RESULTS, note)
+    return None if piece is None else _with(note, piece)
+
+
+def _encode_answer(text: str, result: ToolResult, form: str | None) -> JSONObject:
+    if form == _JSON:
+        whole = parsed_object(text)
+        if whole is not None:
+            return whole
+    if result.error:
+        return {"error": text}
+    return {"result" if form == _RESULT else "output": text}
+
+
+def _encode_file(file: File, kinds: Sequence[str], note: PartNote | None) -> JSONObject | None:
+    """Write a file whose data are there; None if it must be told in words."""
+    if file.data is None or not (file.data or note):
+        return None
+    mime = file.mime if note and file.mime is not None else mime_of(file)
+    if note is None and not mime.startswith(tuple(kinds)):
+        return None
+    write = urlsafe_b64encode if note and note.form == _URLSAFE else b64encode
+    return {"inlineData": {"mimeType": mime, "data": write(file.data).decode("ascii")}}

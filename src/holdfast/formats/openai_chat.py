@@ -1,0 +1,489 @@
+"""Messages of OpenAI's chat completions, and of all who speak that shape.
+
+`decode` reads one message of a request, or of a reply; `encode` writes it again, the same. A
+message that came from elsewhere is written as far as this shape can carry it:
+
+* text, images, WAV and MP3 sound and PDF files go to the user's messages as pieces of content; in
+  other roles, and of other kinds, a file becomes its breadcrumb (`[image: cat.png]`);
+* reasoning, and what another provider alone understands, is left out;
+* a summary is a system message; names are folded to the letters that are allowed in them;
+* one message of ours may take several here, because each tool result is a message of its own:
+  `encode_all` writes them in order, `encode` refuses such a message.
+
+Calls of the old kind (`function_call`, role `function`) have no ids. They get one made from the
+function's name, so that call and result are a pair. `modern` makes them calls like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeGuard
+
+import msgspec
+
+from holdfast.errors import BadMessage
+from holdfast.formats.openai_notes import (
+    AUDIO_FORMATS,
+    IMAGES,
+    JSONObject,
+    Noted,
+    Piece,
+    forced_note,
+    from_audio,
+    laid_over,
+    message_note,
+    note,
+    noted,
+    raw_object,
+    to_audio,
+)
+from holdfast.formats.shared import (
+    breadcrumb,
+    copied,
+    from_base64,
+    from_data_url,
+    mime_of,
+    name_of,
+    read_arguments,
+    to_base64,
+    to_data_url,
+    write_arguments,
+)
+from holdfast.records import JSON, File, Message, Part, Raw, Role, Text, ToolCall, ToolResult
+
+SOURCE: Final = "openai"
+
+_ROLES: Final[dict[str, Role]] = {
+    "assistant": "assistant",
+    "developer": "system",
+    "system": "system",
+    "user": "user",
+}
+# Who speaks when a message holds neither a call nor a result. What stands beside a tool's result
+# is not to be trusted more than a user's word.
+_SPEAKERS: Final = {
+    "assistant": "assistant",
+    "summary": "system",
+    "system": "system",
+    "tool": "user",
+    "user": "user",
+}
+_PIECES: Final = {
+    "file": {"user"},
+    "image_url": {"user"},
+    "input_audio": {"user"},
+    "refusal": {"assistant"},
+    "text": set[str](),  # One that could not be read as text is none.
+}
+_OLD_KINDS: Final = frozenset({"function", "function_call"})
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_MAX_NAME: Final = 64
+_MAX_ID: Final = 40
+
+
+# -------------------------------------------------------------------------------------- decoding
+
+
+def decode(item: Mapping[str, JSON]) -> Message:
+    """Read one message. What is none raises `BadMessage`."""
+    if not isinstance(item, Mapping):
+        raise BadMessage(f"expected a chat message, got {type(item).__name__}")
+    role = item.get("role")
+    if role == "tool" or role == "function":  # noqa: PLR1714 (mypy narrows by ==)
+        return _decode_result(item, role)
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadMessage(f"role: {role!r} is not one of chat completions")
+    parts: list[Part] = [*_decode_content(item.get("content"))]
+    if role == "assistant":
+        parts += _decode_calls(item)
+    name = item.get("name")
+    message = Message(
+        role=_ROLES[role],
+        parts=tuple(parts),
+        name=name if isinstance(name, str) and name else None,
+    )
+    return _with_note(message, item)
+
+
+def _decode_result(item: Mapping[str, JSON], role: str) -> Message:
+    """Read what a tool, or a function of the old kind, answered."""
+    name = item.get("name")
+    name = name if isinstance(name, str) else None
+    call_id = item.get("tool_call_id") if role == "tool" else _old_id(name or "")
+    if not isinstance(call_id, str):
+        raise BadMessage("tool_call_id: a tool message needs the id of its call")
+    given = item.get("content")
+    content = given if isinstance(given, str) else tuple(_decode_content(given))
+    parts: list[Part] = [ToolResult(call_id, content or "", name=name)]
+    if role == "function":
+        parts.append(Raw(SOURCE, {"part": {}, "of": "function"}))
+    return _with_note(Message(role="tool", parts=tuple(parts)), item)
+
+
+def _with_note(message: Message, item: Mapping[str, JSON]) -> Message:
+    """Add, as its last part, what the message has beyond its parts."""
+    ours = encode(message)
+    given = _sendable({key: value for key, value in item.items() if key not in ours})
+    if item["role"] != ours["role"]:
+        given["role"] = item["role"]
+    extra: JSONObject = {"fields": copied(given)} if given else {}
+    if shape := _shape(item, ours):
+        extra["shape"] = shape
+    last = message_note(SOURCE, extra, str(ours["role"]))
+    if last is None:
+        return message
+    return msgspec.structs.replace(message, parts=(*message.parts, last))
+
+
+def _shape(item: Mapping[str, JSON], ours: JSONObject) -> str | None:
+    """Say how the content was written, where its parts do not tell."""
+    if "content" not in item:
+        return "absent"
+    if item["content"] is None and ours["content"] is not None:
+        return "null"
+    as_list = isinstance(item["content"], list) and item["content"]
+    return "list" if as_list and isinstance(ours["content"], str) else None
+
+
+def _decode_content(content: JSON) -> list[Piece]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Text(content)]
+    if not isinstance(content, list):
+        raise BadMessage(f"content: expected text or a list, got {type(content).__name__}")
+    return [part for piece in content for part in _decode_piece(piece)]
+
+
+def _decode_piece(piece: JSON) -> list[Piece]:
+    """Read a piece of content: a part, and a note if it has more to it; else keep it as it is."""
+    if not isinstance(piece, dict):
+        return [Raw(SOURCE, {"content": copied(piece)})]
+    kind = piece.get("type")
+    if kind == "text" and isinstance(piece.get("text"), str):
+        return _text_parts(piece, str(piece["text"]))
+    if kind == "file":
+        return _file_parts(piece)
+    file = _read_file(piece)
+    if file is None:
+        return [Raw(SOURCE, {"content": copied(piece)})]
+    return _parts_of(file, str(kind), piece, _write_file(file, str(kind)))
+
+
+def _text_parts(piece: JSONObject, text: str) -> list[Piece]:
+    more = note(SOURCE, piece, {"type": "text", "text": text}, "text")
+    return [Text(text)] if more is None else [Text(text), more]
+
+
+def _read_file(piece: JSONObject) -> File | None:
+    if piece.get("type") == "input_audio":
+        return from_audio(piece)
+    image = piece.get("image_url")
+    if piece.get("type") == "image_url" and isinstance(image, dict):
+        return from_data_url(image.get("url"))
+    return None
+
+
+def _file_parts(piece: JSONObject) -> list[Piece]:
+    """Read a file; its data are a data URL, or the bare base64."""
+    given = piece.get("file")
+    inner = given if isinstance(given, dict) and "file_id" not in given else {}
+    name = inner.get("filename")
+    name = name if isinstance(name, str) else None
+    file = from_data_url(inner.get("file_data"), name)
+    if file is not None:
+        return _parts_of(file, "file", piece, _write_file(file, "file"))
+    data = from_base64(inner.get("file_data"))
+    if data is None:
+        return [Raw(SOURCE, {"content": copied(piece)})]
+    file = File(name=name, mime=mime_of(File(name=name)), data=data)
+    ours = _write_file(file, "file", bare=True)
+    kept = forced_note(SOURCE, piece, ours, "file")
+    return [file, Raw(SOURCE, {**_object(kept.data), "bare": True})]
+
+
+def _parts_of(file: File, kind: str, piece: JSONObject, ours: JSONObject) -> list[Piece]:
+    """Give a file, and a note if it has more to it, or would not be written as this kind."""
+    if _kind_of(file) != kind:
+        return [file, forced_note(SOURCE, piece, ours, kind)]
+    more = note(SOURCE, piece, ours, kind)
+    return [file] if more is None else [file, more]
+
+
+def _object(value: JSON) -> JSONObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _decode_calls(item: Mapping[str, JSON]) -> list[Part]:
+    calls = item.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise BadMessage(f"tool_calls: expected a list, got {type(calls).__name__}")
+    parts = [part for call in calls or () for part in _decode_call(call)]
+    old = item.get("function_call")
+    return parts if old is None else [*parts, *_decode_old_call(old)]
+
+
+def _decode_call(call: JSON) -> list[Part]:
+    """Read a call. One that has no name, id or text is kept as it is, and never sent."""
+    if not isinstance(call, dict):
+        return [Raw(SOURCE, {"call": copied(call)})]
+    kind, key = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
+    inner = _object(call.get(kind))
+    id, name, text = call.get("id"), inner.get("name"), inner.get(key)
+    if not (isinstance(id, str) and isinstance(name, str) and isinstance(text, str)):
+        return [Raw(SOURCE, {"call": copied(call)})]
+    if kind == "custom":
+        made = ToolCall(id, name, text)
+        return [made, forced_note(SOURCE, call, _write_custom(made), "custom")]
+    made = ToolCall(id, name, read_arguments(text))
+    more = note(SOURCE, call, _write_call(made), "function_tool")
+    return [made] if more is None else [made, more]
+
+
+def _decode_old_call(call: JSON) -> list[Part]:
+    name, text = _object(call).get("name"), _object(call).get("arguments")
+    if not (isinstance(name, str) and isinstance(text, str)):
+        return [Raw(SOURCE, {"call": copied(call)})]
+    made = ToolCall(_old_id(name), name, read_arguments(text))
+    return [made, forced_note(SOURCE, _object(call), _write_function(made), "function_call")]
+
+
+def _old_id(name: str) -> str:
+    return f"function_call_{name}"[:_MAX_ID]
+
+
+# -------------------------------------------------------------------------------------- encoding
+
+
+def encode(message: Message) -> dict[str, JSON]:
+    """Write a message. One that takes several chat messages raises `BadMessage`."""
+    written = encode_all(message)
+    if len(written) != 1:
+        raise BadMessage(
+            f"message {message.id!r} holds tool results together with other things, which takes "
+            f"{len(written)} chat messages; use encode_all."
+        )
+    return written[0]
+
+
+def encode_all(message: Message) -> list[dict[str, JSON]]:
+    """Write a message as the chat messages it takes: one for each result, one for what is between.
+
+    Calls are the assistant's, whoever's message they stand in.
+    """
+    speaker = _SPEAKERS[message.role]
+    written: list[dict[str, JSON]] = []
+    group: list[Noted] = []
+    role = speaker
+    for part, more in noted(message.parts, SOURCE):
+        wanted = _role_for(part, speaker, role)
+        if group and (wanted != role or isinstance(part, ToolResult)):
+            written.append(_write(role, group, message))
+            group = []
+        role = wanted
+        group.append((part, more))
+    if group or not written:
+        written.append(_write(role, group, message))
+    return written
+
+
+def modern(message: Message) -> Message:
+    """Make calls and results of the old kind into such with ids; leave all others as they are."""
+    kept = tuple(part for part in message.parts if not _is_old_note(part))
+    return message if len(kept) == len(message.parts) else _replaced(message, kept)
+
+
+def _replaced(message: Message, parts: tuple[Part, ...]) -> Message:
+    return msgspec.structs.replace(message, parts=parts)
+
+
+def _is_old_note(part: Part) -> bool:
+    return (
+        isinstance(part, Raw)
+        and part.source == SOURCE
+        and isinstance(part.data, dict)
+        and part.data.get("of") in _OLD_KINDS
+    )
+
+
+def _role_for(part: Part, speaker: str, role: str) -> str:
+    """Say in whose message a part goes; what is said of a message belongs to the one before."""
+    if isinstance(part, ToolResult):
+        return "tool"
+    if isinstance(part, ToolCall):
+        return "assistant"
+    return role if isinstance(part, Raw) and raw_object(part, "fields") is not None else speaker
+
+
+def _write(role: str, group: Sequence[Noted], message: Message) -> dict[str, JSON]:
+    about = _about(group)
+    if group and isinstance(group[0][0], ToolResult):
+        ours = _write_result(group[0][0], group[0][1], about)
+    else:
+        ours = _write_spoken(role, group, about)
+        name = _folded(message.name) if role == _SPEAKERS[message.role] else None
+        if name:
+            ours["name"] = name
+    if about.get("of") != ours["role"]:
+        return ours
+    fields = _object(about.get("fields"))
+    if fields.get("role") == "developer" and ours["role"] == "system":
+        ours["role"] = "developer"
+    return {**_object(copied(_sendable(fields))), **ours}
+
+
+def _about(group: Sequence[Noted]) -> JSONObject:
+    """Find what is said of the message as a whole."""
+    for part, _ in group:
+        if isinstance(part, Raw) and raw_object(part, "fields") is not None:
+            return _object(part.data)
+    return {}
+
+
+def _sendable(fields: JSONObject) -> JSONObject:
+    """Leave out fields that parts alone may set, and such as every request would be refused for."""
+    return {key: value for key, value in fields.items() if _is_sendable(key, value)}
+
+
+def _is_sendable(key: str, value: JSON) -> bool:
+    if key in {"content", "role", "tool_call_id", "tool_calls"}:
+        return False
+    if key == "name":
+        return isinstance(value, str) and _fits(value)
+    if value is None:
+        return True
+    if key == "refusal":
+        return isinstance(value, str)
+    if key == "audio":
+        return isinstance(value, dict) and isinstance(value.get("id"), str)
+    return key != "function_call"
+
+
+def _folded(name: str | None) -> str:
+    return _NOT_IN_NAMES.sub("_", name or "").strip("_")[:_MAX_NAME] if not _fits(name) else name
+
+
+def _fits(name: str | None) -> TypeGuard[str]:
+    return bool(name) and len(name or "") <= _MAX_NAME and not _NOT_IN_NAMES.search(name or "")
+
+
+def _write_spoken(role: str, group: Sequence[Noted], about: JSONObject) -> JSONObject:
+    ours: JSONObject = {"role": role}
+    calls = [(part, more) for part, more in group if isinstance(part, ToolCall)]
+    content = _write_content(group, role, about)
+    shape = about.get("shape") if role == "assistant" else None
+    if content is not None:
+        ours["content"] = content
+    elif shape != "absent":
+        ours["content"] = None if calls or shape == "null" else ""
+    return {**ours, **_write_calls(calls)}
+
+
+def _write_content(group: Sequence[Noted], role: str, about: JSONObject) -> JSON:
+    """Write content: text if it is no more than that, else a list of pieces; None for nothing."""
+    pieces = [piece for part, more in group for piece in _write_piece(part, more, role)]
+    if not pieces:
+        return None
+    if len(pieces) == 1 and pieces[0].keys() == {"type", "text"} and about.get("shape") != "list":
+        return pieces[0]["text"]
+    return [*pieces]
+
+
+def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
+    if isinstance(part, Text):
+        piece: JSONObject = {"type": "text", "text": part.text}
+        return [laid_over(piece, more) if more.get("of") == "text" else piece]
+    if isinstance(part, File):
+        return [_write_given_file(part, more, role)]
+    kept = raw_object(part, "content") if isinstance(part, Raw) else None
+    if kept is None or not isinstance(kept.get("type"), str):
+        return []
+    fits = role in _PIECES.get(str(kept["type"]), {role})
+    return [_object(copied(kept))] if fits and _is_whole(kept) else []
+
+
+def _is_whole(piece: JSONObject) -> bool:
+    """Say whether a piece that is kept as it was has what its kind needs."""
+    match piece["type"]:
+        case "image_url":
+            return isinstance(_object(piece.get("image_url")).get("url"), str)
+        case "input_audio" | "file" as kind:
+            return isinstance(piece.get(kind), dict)
+        case "refusal":
+            return isinstance(piece.get("refusal"), str)
+        case _:
+            return True
+
+
+def _write_given_file(file: File, more: JSONObject, role: str) -> JSONObject:
+    """Write a file: as the kind it was given as, as the kind it is, or as its breadcrumb."""
+    given = more.get("of")
+    kind = given if isinstance(given, str) and given in _FILE_KINDS else _kind_of(file)
+    if kind is None or file.data is None or role != "user":
+        return {"type": "text", "text": breadcrumb(file)}
+    ours = _write_file(file, kind, bare=more.get("bare") is True)
+    return laid_over(ours, more) if kind == given else ours
+
+
+_FILE_KINDS: Final = frozenset({"file", "image_url", "input_audio"})
+
+
+def _kind_of(file: File) -> str | None:
+    mime = mime_of(file)
+    if mime in IMAGES:
+        return "image_url"
+    if mime in AUDIO_FORMATS:
+        return "input_audio"
+    return "file" if mime == "application/pdf" else None
+
+
+def _write_file(file: File, kind: str, *, bare: bool = False) -> JSONObject:
+    if kind == "input_audio":
+        return to_audio(file)
+    if kind == "image_url":
+        return {"type": "image_url", "image_url": {"url": to_data_url(file)}}
+    data = to_base64(file) if bare else to_data_url(file)
+    return {"type": "file", "file": {"filename": name_of(file), "file_data": data}}
+
+
+def _write_calls(calls: Sequence[tuple[ToolCall, JSONObject]]) -> JSONObject:
+    """Write calls; only a single one may be of the old kind."""
+    if not calls:
+        return {}
+    first, more = calls[0]
+    if len(calls) == 1 and more.get("of") == "function_call":
+        return {"function_call": laid_over(_write_function(first), more)}
+    return {"tool_calls": [_write_noted_call(call, more) for call, more in calls]}
+
+
+def _write_noted_call(call: ToolCall, more: JSONObject) -> JSONObject:
+    if more.get("of") == "custom":
+        return laid_over(_write_custom(call), more)
+    ours = _write_call(call)
+    return laid_over(ours, more) if more.get("of") == "function_tool" else ours
+
+
+def _write_call(call: ToolCall) -> JSONObject:
+    return {"id": call.id, "type": "function", "function": _write_function(call)}
+
+
+def _write_function(call: ToolCall) -> JSONObject:
+    return {"name": call.name, "arguments": write_arguments(call.arguments)}
+
+
+def _write_custom(call: ToolCall) -> JSONObject:
+    custom: JSONObject = {"name": call.name, "input": write_arguments(call.arguments)}
+    return {"id": call.id, "type": "custom", "custom": custom}
+
+
+def _write_result(result: ToolResult, more: JSONObject, about: JSONObject) -> JSONObject:
+    content: JSON = result.content if isinstance(result.content, str) else None
+    if not isinstance(result.content, str):
+        inside = noted(result.content, SOURCE)
+        pieces = [piece for part, mark in inside for piece in _write_piece(part, mark, "tool")]
+        content = [*pieces] if pieces else ""
+    if more.get("of") != "function":
+        return {"role": "tool", "tool_call_id": result.call_id, "content": content}
+    old = None if about.get("shape") == "null" and not content else content
+    return {"role": "function", "name": result.name or "", "content": old}

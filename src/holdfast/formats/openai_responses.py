@@ -1,0 +1,416 @@
+"""Items of OpenAI's responses: what goes in as `input`, and what comes out as `output`.
+
+`decode` reads one item; `encode` writes a message as the items it takes, in the order of its parts.
+So the parts of several items may be put together in one message, and still give these items.
+
+* a message is text and files, then a note of its id, status and phase;
+* a call and its output are a `ToolCall` and a `ToolResult`; the note behind them keeps the item's
+  id, and whether they are of a custom tool;
+* reasoning is kept whole as a `Raw` item (with its encrypted content, which only OpenAI reads); a
+  `Thinking` part before it shows what can be read of it, and is never sent;
+* the items of built-in tools, references, and kinds that are not known yet, are `Raw` items.
+
+A message that came from elsewhere is written as far as this shape can carry it: images and
+documents go to users, instructions and tool results; elsewhere, and of other kinds, a file becomes
+its breadcrumb (`[image: cat.png]`). Reasoning of others is left out. A summary is a system message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.errors import BadMessage
+from holdfast.formats.openai_notes import (
+    IMAGES,
+    JSONObject,
+    Noted,
+    Piece,
+    forced_note,
+    from_audio,
+    laid_over,
+    message_note,
+    note,
+    noted,
+    raw_object,
+    to_audio,
+)
+from holdfast.formats.shared import (
+    breadcrumb,
+    copied,
+    from_base64,
+    from_data_url,
+    mime_of,
+    name_of,
+    read_arguments,
+    to_base64,
+    to_data_url,
+    write_arguments,
+)
+from holdfast.records import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Raw,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+
+SOURCE: Final = "openai-responses"
+
+_ROLES: Final[dict[str, Role]] = {
+    "assistant": "assistant",
+    "developer": "system",
+    "system": "system",
+    "user": "user",
+}
+# Who speaks in a message of ours. What stands beside a tool's result is not to be trusted more
+# than a user's word.
+_SPEAKERS: Final = {
+    "assistant": "assistant",
+    "summary": "system",
+    "system": "system",
+    "tool": "user",
+    "user": "user",
+}
+_FROM_SYSTEM: Final = frozenset({"additional_tools", "compaction_trigger", "configuration_update"})
+_FROM_TOOLS: Final = ("_output", "_response")
+_CALLS: Final = {"custom_tool_call": "input", "function_call": "arguments"}
+_OUTPUTS: Final = frozenset({"custom_tool_call_output", "function_call_output"})
+_SAID_PIECES: Final = frozenset({"output_text", "refusal"})
+_GIVEN_PIECES: Final = frozenset({"input_file", "input_image", "input_text"})
+_FILE_KINDS: Final = frozenset({"input_audio", "input_file", "input_image"})
+_DOCUMENTS: Final = frozenset(
+    {
+        "application/json",
+        "application/msword",
+        "application/pdf",
+        "application/rtf",
+        "application/vnd.ms-excel",
+        "application/vnd.ms-powerpoint",
+        "application/vnd.oasis.opendocument.text",
+        "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "application/xml",
+    }
+)
+
+
+# -------------------------------------------------------------------------------------- decoding
+
+
+def decode(item: Mapping[str, JSON]) -> Message:
+    """Read one item. What is none raises `BadMessage`."""
+    if not isinstance(item, Mapping):
+        raise BadMessage(f"expected an item of a response, got {type(item).__name__}")
+    kind = item.get("type")
+    if kind == "message" or (kind is None and "role" in item):
+        return _decode_message(item)
+    if isinstance(kind, str) and kind in _CALLS:
+        return Message(role="assistant", parts=tuple(_decode_call(item, kind)))
+    if isinstance(kind, str) and kind in _OUTPUTS:
+        return Message(role="tool", parts=tuple(_decode_output(item, kind)))
+    kept = _object(copied(dict(item)))
+    if not _is_whole(kept):
+        raise BadMessage(f"type: {kind!r} is no item of a response, or lacks what it needs")
+    parts: list[Part] = [Raw(SOURCE, {"item": kept})]
+    if thought := _readable(kept):
+        parts.insert(0, Thinking(thought))
+    return Message(role=_role_of(kind), parts=tuple(parts))
+
+
+def _role_of(kind: JSON) -> Role:
+    if not isinstance(kind, str):
+        return "assistant"
+    if kind in _FROM_SYSTEM:
+        return "system"
+    return "tool" if kind.endswith(_FROM_TOOLS) else "assistant"
+
+
+def _readable(item: JSONObject) -> str:
+    """Give what can be read of a reasoning item: the reasoning itself, or else its summary."""
+    if item.get("type") != "reasoning":
+        return ""
+    said = item.get("content") or item.get("summary")
+    pieces = [_object(piece).get("text") for piece in said] if isinstance(said, list) else []
+    return "\n\n".join(text for text in pieces if isinstance(text, str))
+
+
+def _decode_message(item: Mapping[str, JSON]) -> Message:
+    role = item.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise BadMessage(f"role: {role!r} is not one of a response")
+    content = item.get("content")
+    if not isinstance(content, str | list):
+        raise BadMessage(f"content: expected text or a list, got {type(content).__name__}")
+    speaker = _ROLES[role]
+    parts: list[Part] = [*_decode_content(content, speaker)]
+    fields: JSONObject = {
+        key: copied(value) for key, value in item.items() if key not in {"content", "role"}
+    }
+    if role != speaker:
+        fields["role"] = role
+    extra: JSONObject = {"fields": fields} if fields else {}
+    if content == []:
+        extra["shape"] = "empty"
+    elif isinstance(content, list) and isinstance(_write_content(parts, speaker), str):
+        extra["shape"] = "list"
+    last = message_note(SOURCE, extra, speaker)
+    return Message(role=speaker, parts=(*parts, last) if last else tuple(parts))
+
+
+def _write_content(parts: Sequence[Part], role: str) -> JSON:
+    return _content_of(_write_pieces(noted(parts, SOURCE), role), role, shape=None)
+
+
+def _decode_content(content: str | list[JSON], role: str) -> list[Piece]:
+    if isinstance(content, str):
+        return [Text(content)]
+    return [part for piece in content for part in _decode_piece(piece, role)]
+
+
+def _decode_piece(piece: JSON, role: str) -> list[Piece]:
+    """Read a piece of content: a part, and a note if it has more to it; else keep it as it is."""
+    if not isinstance(piece, dict):
+        return [Raw(SOURCE, {"content": copied(piece)})]
+    kind, text = piece.get("type"), piece.get("text")
+    if isinstance(text, str) and kind in {"input_text", "output_text"}:
+        return _text_parts(piece, text, role)
+    file, bare = _read_file(piece)
+    if file is None:
+        return [Raw(SOURCE, {"content": copied(piece)})]
+    ours = _write_file(file, str(kind), bare=bare)
+    if bare:
+        kept = _object(forced_note(SOURCE, piece, ours, str(kind)).data)
+        return [file, Raw(SOURCE, {**kept, "bare": True})]
+    if _kind_of(file) != kind:
+        return [file, forced_note(SOURCE, piece, ours, str(kind))]
+    more = note(SOURCE, piece, ours, str(kind))
+    return [file] if more is None else [file, more]
+
+
+def _text_parts(piece: JSONObject, text: str, role: str) -> list[Piece]:
+    """Read text. What an assistant said is always output, and nothing else is, when it is sent."""
+    ours = _write_text(text, role)
+    more = note(SOURCE, piece, ours, str(ours["type"])) if piece["type"] == ours["type"] else None
+    return [Text(text)] if more is None else [Text(text), more]
+
+
+def _read_file(piece: JSONObject) -> tuple[File | None, bool]:
+    """Read a file, and say whether its data are the bare base64 instead of a data URL."""
+    if piece.get("type") == "input_audio":
+        return from_audio(piece), False
+    if piece.get("type") == "input_image" and "file_id" not in piece:
+        return from_data_url(piece.get("image_url")), False
+    if piece.get("type") != "input_file" or {"file_id", "file_url"} & piece.keys():
+        return None, False
+    name = piece.get("filename")
+    name = name if isinstance(name, str) else None
+    if file := from_data_url(piece.get("file_data"), name):
+        return file, False
+    data = from_base64(piece.get("file_data"))
+    if data is None:
+        return None, False
+    return File(name=name, mime=mime_of(File(name=name)), data=data), True
+
+
+def _decode_call(item: Mapping[str, JSON], kind: str) -> list[Part]:
+    id, name, text = item.get("call_id"), item.get("name"), item.get(_CALLS[kind])
+    if not (isinstance(id, str) and isinstance(name, str) and isinstance(text, str)):
+        raise BadMessage(f"{kind}: needs call_id, name and {_CALLS[kind]}, all text")
+    if kind == "custom_tool_call":
+        call = ToolCall(id, name, text)
+        return [call, forced_note(SOURCE, item, _write_call(call, kind), kind)]
+    call = ToolCall(id, name, read_arguments(text))
+    more = note(SOURCE, item, _write_call(call, kind), kind)
+    return [call] if more is None else [call, more]
+
+
+def _decode_output(item: Mapping[str, JSON], kind: str) -> list[Part]:
+    id, output, name = item.get("call_id"), item.get("output"), item.get("name")
+    if not isinstance(output, str | list):
+        raise BadMessage(f"{kind}: output: expected text or a list, got {type(output).__name__}")
+    if not isinstance(id, str):  # What a program called has no call that we know of.
+        return [Raw(SOURCE, {"item": copied(dict(item))})]
+    content = output if isinstance(output, str) else tuple(_decode_content(output, "tool"))
+    result = ToolResult(id, content, name=name if isinstance(name, str) else None)
+    ours = _write_result(result, kind)
+    if kind == "custom_tool_call_output":
+        return [result, forced_note(SOURCE, item, ours, kind)]
+    more = note(SOURCE, item, ours, kind)
+    return [result] if more is None else [result, more]
+
+
+def _object(value: JSON) -> JSONObject:
+    return value if isinstance(value, dict) else {}
+
+
+# -------------------------------------------------------------------------------------- encoding
+
+
+def encode(message: Message) -> list[dict[str, JSON]]:
+    """Write a message as items; one that holds nothing this shape can carry gives none."""
+    role = _SPEAKERS[message.role]
+    items: list[dict[str, JSON]] = []
+    said: list[Noted] = []
+    for part, more in noted(message.parts, SOURCE):
+        about = _about(part)
+        if about is None and not _is_item(part):
+            said.append((part, more))
+            continue
+        items += _write_message(said, role, about or {})
+        items += _write_item(part, more)
+        said = []
+    return items + _write_message(said, role, {})
+
+
+def answer_note(message: Message, call_id: str) -> Raw | None:
+    """Give the note that must stand behind a result of this call: a custom tool needs its own."""
+    for part, more in noted(message.parts, SOURCE):
+        if isinstance(part, ToolCall) and part.id == call_id:
+            custom = more.get("of") == "custom_tool_call"
+            return Raw(SOURCE, {"part": {}, "of": "custom_tool_call_output"}) if custom else None
+    return None
+
+
+def _about(part: Part) -> JSONObject | None:
+    """Give what a part says of the message before it, if it is of that kind."""
+    if not isinstance(part, Raw) or raw_object(part, "fields") is None:
+        return None
+    return _object(part.data)
+
+
+def _is_item(part: Part) -> bool:
+    kept = isinstance(part, Raw) and raw_object(part, "item") is not None
+    return kept or isinstance(part, ToolCall | ToolResult)
+
+
+def _write_item(part: Part, more: JSONObject) -> list[JSONObject]:
+    """Write what is an item by itself."""
+    given = more.get("of")
+    if isinstance(part, ToolCall):
+        kind = "custom_tool_call" if given == "custom_tool_call" else "function_call"
+        return [laid_over(_write_call(part, kind), more if given == kind else {})]
+    if isinstance(part, ToolResult):
+        custom = given == "custom_tool_call_output"
+        kind = "custom_tool_call_output" if custom else "function_call_output"
+        return [laid_over(_write_result(part, kind), more if given == kind else {})]
+    kept = raw_object(part, "item") if isinstance(part, Raw) else None
+    return [_object(copied(kept))] if kept is not None and _is_whole(kept) else []
+
+
+def _is_whole(item: JSONObject) -> bool:
+    """Say whether an item that is kept as it was is one: its kind is known, or it is a reference.
+
+    Those that have parts of ours are never kept so, except an output that answers no call.
+    """
+    kind, id = item.get("type"), item.get("id")
+    if kind is None or kind == "item_reference":
+        return isinstance(id, str) and item.keys() <= {"id", "type"}
+    if kind == "reasoning":
+        return isinstance(id, str) and isinstance(item.get("summary"), list)
+    if kind == "function_call_output":
+        return item.get("call_id") is None and isinstance(item.get("output"), str | list)
+    return isinstance(kind, str) and kind not in {"message", *_CALLS, *_OUTPUTS}
+
+
+def _write_call(call: ToolCall, kind: str) -> JSONObject:
+    text = write_arguments(call.arguments)
+    return {"type": kind, "call_id": call.id, "name": call.name, _CALLS[kind]: text}
+
+
+def _write_result(result: ToolResult, kind: str) -> JSONObject:
+    output: JSON = result.content if isinstance(result.content, str) else ""
+    if not isinstance(result.content, str):
+        output = [*_write_pieces(noted(result.content, SOURCE), "tool")] or ""
+    return {"type": kind, "call_id": result.call_id, "output": output}
+
+
+def _write_message(said: Sequence[Noted], role: str, about: JSONObject) -> list[JSONObject]:
+    """Write what was said; nothing is no message, unless it came as an empty one."""
+    pieces = _write_pieces(said, role)
+    fits = about.get("of") == role
+    shape = about.get("shape") if fits else None
+    if not pieces and shape != "empty":
+        return []
+    ours: JSONObject = {"role": role, "content": _content_of(pieces, role, shape=shape)}
+    if not fits:
+        return [ours]
+    fields = _object(copied(about.get("fields")))
+    if fields.pop("role", None) == "developer" and role == "system":
+        ours["role"] = "developer"
+    if fields.get("type", "message") != "message":
+        del fields["type"]
+    return [{**fields, **ours}]
+
+
+def _content_of(pieces: Sequence[JSONObject], role: str, *, shape: JSON) -> JSON:
+    """Give text if the content is no more than that, else the list of its pieces."""
+    if len(pieces) == 1 and shape != "list":
+        text = pieces[0].get("text")
+        if isinstance(text, str) and pieces[0] == _write_text(text, role):
+            return text
+    return [*pieces]
+
+
+def _write_pieces(said: Sequence[Noted], role: str) -> list[JSONObject]:
+    return [piece for part, more in said for piece in _write_piece(part, more, role)]
+
+
+def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
+    if isinstance(part, Text):
+        ours = _write_text(part.text, role)
+        return [laid_over(ours, more) if more.get("of") == ours["type"] else ours]
+    if isinstance(part, File):
+        return [_write_given_file(part, more, role)]
+    kept = raw_object(part, "content") if isinstance(part, Raw) else None
+    if kept is None or not _is_piece(kept, role):
+        return []
+    return [_object(copied(kept))]
+
+
+def _is_piece(piece: JSONObject, role: str) -> bool:
+    """Say whether a piece that is kept as it was may stand here, and has what its kind needs."""
+    kind = piece.get("type")
+    if not isinstance(kind, str) or kind in {"input_text", "output_text"}:
+        return False  # Text that could not be read as text is none.
+    if kind == "refusal" and not isinstance(piece.get("refusal"), str):
+        return False
+    return kind not in (_GIVEN_PIECES if role == "assistant" else _SAID_PIECES)
+
+
+def _write_text(text: str, role: str) -> JSONObject:
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "input_text", "text": text}
+
+
+def _write_given_file(file: File, more: JSONObject, role: str) -> JSONObject:
+    """Write a file: as the kind it was given as, as the kind it is, or as its breadcrumb."""
+    given = more.get("of")
+    kind = given if isinstance(given, str) and given in _FILE_KINDS else _kind_of(file)
+    if kind is None or file.data is None or role == "assistant":
+        return _write_text(breadcrumb(file), role)
+    ours = _write_file(file, kind, bare=more.get("bare") is True)
+    return laid_over(ours, more) if kind == given else ours
+
+
+def _kind_of(file: File) -> str | None:
+    mime = mime_of(file)
+    if mime in IMAGES:
+        return "input_image"
+    return "input_file" if mime in _DOCUMENTS or mime.startswith("text/") else None
+
+
+def _write_file(file: File, kind: str, *, bare: bool = False) -> JSONObject:
+    if kind == "input_audio":
+        return to_audio(file)
+    if kind == "input_image":
+        return {"type": "input_image", "image_url": to_data_url(file), "detail": "auto"}
+    data = to_base64(file) if bare else to_data_url(file)
+    return {"type": "input_file", "filename": name_of(file), "file_data": data}

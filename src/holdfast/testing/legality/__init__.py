@@ -1,0 +1,46 @@
+"""Whether a provider would take what is about to be sent, by its published rules.
+
+`problems(provider, messages, system)` looks at nothing but the payload and gives one plain sentence
+for every rule that is broken, with the place and the rule's name; no sentence means legal. The
+checkers are written from what the providers publish (see `RULES`, with where each rule is known
+from) and share no code with what makes windows: the two must be able to disagree.
+
+What depends on more than the payload cannot be seen here: whether a signature is genuine, whether
+a model takes images or an assistant's message at the end, and which reasoning item a Responses item
+was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from holdfast.errors import BadQuery
+from holdfast.records import JSON
+from holdfast.testing.legality import anthropic, gemini, openai_chat, openai_responses
+from holdfast.testing.legality.reading import Findings
+from holdfast.testing.legality.rules import RULES, Rule
+
+__all__ = ["PROVIDERS", "RULES", "Rule", "problems"]
+
+_Check: TypeAlias = Callable[[Findings, Sequence[Mapping[str, JSON]], JSON], None]
+
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "openai": openai_chat.check,
+    "openai-responses": openai_responses.check,
+    "anthropic": anthropic.check,
+    "gemini": gemini.check,
+}
+PROVIDERS: Final = tuple(_CHECKS)
+
+
+def problems(
+    provider: str, messages: Sequence[Mapping[str, JSON]], system: JSON = None
+) -> list[str]:
+    """Say what the provider would refuse, a sentence each; an empty list means it is legal."""
+    check = _CHECKS.get(provider)
+    if check is None:
+        raise BadQuery(f"no rules are known for {provider!r}: give one of {', '.join(PROVIDERS)}")
+    found = Findings()
+    check(found, messages, system)
+    return found.sentences

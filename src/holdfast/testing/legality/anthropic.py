@@ -1,0 +1,277 @@
+"""What Anthropic's messages take: user and assistant in turn, results in the very next message.
+
+The instructions are a field beside the messages. A message is text or a list of blocks. Each
+`tool_use` of an assistant message is answered by one `tool_result` in the user message directly
+behind it, before anything else in there. Thinking goes back only as it came, with its signature.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from holdfast.records import JSON
+from holdfast.testing.legality.reading import (
+    Findings,
+    Object,
+    as_object,
+    is_list,
+    is_text,
+    items_of,
+    matches,
+    objects_in,
+    shown,
+    word,
+)
+
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
+_USER: Final = frozenset(
+    {"text", "image", "document", "search_result", "tool_result", "container_upload"}
+)
+# What a server tool answers stands in the assistant's message: `web_search_tool_result` and such.
+_SERVER_RESULT: Final = re.compile(r"[a-z_]+_tool_result")
+_ASSISTANT: Final = frozenset({"text", "tool_use", "server_tool_use", "container_upload"})
+_IN_RESULTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+_MOST_BREAKPOINTS: Final = 4
+
+
+def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+    """Check a list of messages, and the instructions beside it."""
+    if not messages:
+        found.add("not-empty", "messages", "there is no message")
+    _check_system(found, system)
+    for at, message in enumerate(messages):
+        _check_message(found, f"messages[{at}]", message)
+    _check_turns(found, messages)
+    _check_exchanges(found, messages)
+    _check_end(found, messages)
+    _check_breakpoints(found, messages, system)
+
+
+def _blocks(message: Object) -> list[tuple[int, Object]]:
+    """Give the blocks of a message; plain text counts as one."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [(0, {"type": "text", "text": content})]
+    return objects_in(content)
+
+
+def _of_type(message: Object, kind: str) -> list[tuple[int, Object]]:
+    return [(at, block) for at, block in _blocks(message) if word(block, "type") == kind]
+
+
+# --------------------------------------------------------------------------- messages and turns
+
+
+def _check_system(found: Findings, system: JSON) -> None:
+    if system is None:
+        return
+    blocks = items_of([{"type": "text", "text": system}] if isinstance(system, str) else system)
+    if not blocks:
+        found.add("system-place", "system", "instructions are text or a list of text blocks")
+    for at, block in enumerate(blocks):
+        text = as_object(block).get("text")
+        if word(as_object(block), "type") != "text" or not isinstance(text, str):
+            found.add("system-place", f"system[{at}]", "instructions hold text blocks only")
+        elif not text.strip():
+            found.add("text-empty", f"system[{at}]", "the text block is empty or white space")
+
+
+def _check_turns(found: Findings, messages: Sequence[Object]) -> None:
+    roles = [word(message, "role") for message in messages]
+    if roles and roles[0] == "assistant":
+        found.add("first-user", "messages[0]", "the first message is not the user's")
+    for at in range(1, len(roles)):
+        if roles[at] == roles[at - 1] and roles[at] in {"user", "assistant"}:
+            found.add("alternate", f"messages[{at}]", f"a second {roles[at]} message in a row")
+
+
+def _check_message(found: Findings, where: str, message: Object) -> None:
+    role = word(message, "role")
+    if role not in {"user", "assistant"}:
+        found.add("role", where, f"no message has the role {shown(role)}")
+    for field in message:
+        if field not in {"role", "content"}:
+            found.add("fields", where, f"a message has no field {shown(field)}")
+    content = message.get("content")
+    if not isinstance(content, str) and not is_list(content):
+        found.add("content", where, "content is neither text nor a list of blocks")
+    elif is_list(content) and not content:
+        found.add("content-empty", where, "the list of blocks is empty")
+    for at, block in _blocks(message):
+        _check_block(found, f"{where}.content[{at}]", role, block)
+    if role == "assistant":
+        _check_thinking(found, where, message)
+        _check_server_results(found, where, message)
+
+
+def _check_end(found: Findings, messages: Sequence[Object]) -> None:
+    """Check an assistant's message at the end, which the model is to go on from."""
+    if not messages or word(messages[-1], "role") != "assistant":
+        return
+    where = f"messages[{len(messages) - 1}]"
+    blocks = [block for _, block in _blocks(messages[-1])]
+    if any(word(block, "type") in _THINKING for block in blocks):
+        found.add("prefill", where, "the last message is the assistant's and holds thinking")
+    text = blocks[-1].get("text") if blocks else None
+    if isinstance(text, str) and text != text.rstrip():
+        found.add("prefill", where, "the last message is the assistant's and ends in white space")
+
+
+# -------------------------------------------------------------------------------------- blocks
+
+
+def _check_block(found: Findings, where: str, role: str, block: Object) -> None:
+    kind = word(block, "type")
+    if role in {"user", "assistant"} and not _may_hold(role, kind):
+        found.add("block-type", where, f"{shown(kind)} cannot stand in a message of the {role}")
+    elif kind == "text":
+        _check_text(found, where, block)
+    elif kind == "image":
+        _check_image(found, where, block)
+    elif kind == "document":
+        if not word(as_object(block.get("source")), "type"):
+            found.add("source", where, "a document needs a source")
+    elif kind in {"tool_use", "server_tool_use"}:
+        _check_call(found, where, block)
+    elif kind == "tool_result":
+        _check_result(found, where, block)
+
+
+def _may_hold(role: str, kind: str) -> bool:
+    if role == "user":
+        return kind in _USER
+    return kind in _ASSISTANT or kind in _THINKING or matches(_SERVER_RESULT, kind)
+
+
+def _check_text(found: Findings, where: str, block: Object) -> None:
+    text = block.get("text")
+    if not isinstance(text, str):
+        found.add("content", where, "the text block has no text")
+    elif not text.strip():
+        found.add("text-empty", where, "the text block is empty or white space")
+
+
+def _check_image(found: Findings, where: str, block: Object) -> None:
+    source = as_object(block.get("source"))
+    kind = word(source, "type")
+    if kind == "base64":
+        if word(source, "media_type") not in _IMAGES or not is_text(source.get("data")):
+            found.add("source", where, "an image is JPEG, PNG, GIF or WebP, with its data")
+    elif kind not in {"url", "file"}:
+        found.add("source", where, f"no image has a source of the type {shown(kind)}")
+
+
+def _check_thinking(found: Findings, where: str, message: Object) -> None:
+    blocks = _blocks(message)
+    for at, block in blocks:
+        if word(block, "type") == "thinking" and not is_text(block.get("signature")):
+            found.add("signature", f"{where}.content[{at}]", "the thinking has no signature")
+        if word(block, "type") == "redacted_thinking" and not is_text(block.get("data")):
+            found.add("signature", f"{where}.content[{at}]", "the redacted thinking has no data")
+    kinds = [word(block, "type") for _, block in blocks]
+    if not any(kind in _THINKING for kind in kinds):
+        return
+    if kinds[0] not in _THINKING:
+        found.add("thinking-first", where, "thinking comes behind other blocks")
+    if kinds[-1] in _THINKING:
+        found.add("thinking-last", where, "the last block is thinking")
+
+
+def _check_breakpoints(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+    marked = sum(1 for _, block in objects_in(system) if block.get("cache_control"))
+    for at, message in enumerate(messages):
+        for place, block in _blocks(message):
+            if not block.get("cache_control"):
+                continue
+            marked += 1
+            if word(block, "type") in _THINKING:
+                where = f"messages[{at}].content[{place}]"
+                found.add("breakpoints", where, "thinking cannot end a cached prefix")
+    if marked > _MOST_BREAKPOINTS:
+        found.add("breakpoints", "messages", f"{marked} blocks have cache_control, of at most 4")
+
+
+# --------------------------------------------------------------------------- calls and results
+
+
+def _check_call(found: Findings, where: str, block: Object) -> None:
+    if not matches(_ID, block.get("id")):
+        found.add("call-id", where, f"{shown(block.get('id'))} cannot be the id of a call")
+    if not matches(_NAME, block.get("name")):
+        found.add("call-name", where, f"{shown(block.get('name'))} cannot name a tool")
+    if not isinstance(block.get("input"), dict):
+        found.add("call-input", where, "input is not an object")
+
+
+def _check_result(found: Findings, where: str, block: Object) -> None:
+    content = block.get("content")
+    if content is not None and not isinstance(content, str) and not is_list(content):
+        found.add("content", where, "a result is text or a list of blocks")
+    for at, inner in objects_in(content):
+        here = f"{where}.content[{at}]"
+        kind = word(inner, "type")
+        if kind not in _IN_RESULTS:
+            found.add("block-type", here, f"{shown(kind)} cannot stand in a result")
+        elif kind == "text":
+            _check_text(found, here, inner)
+        elif kind == "image":
+            _check_image(found, here, inner)
+        if block.get("is_error") and kind != "text":
+            found.add("error-result", here, "a result that is an error holds text only")
+    if block.get("is_error") and not content:
+        found.add("error-result", where, "a result that is an error says nothing")
+
+
+def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
+    for at, message in enumerate(messages):
+        before = messages[at - 1] if at else {}
+        behind = messages[at + 1] if at + 1 < len(messages) else {}
+        for call_id in _calls(message):
+            if call_id not in set(_results(behind)):
+                what = f"call {shown(call_id)} has no result in the message directly behind"
+                found.add("call-answered", f"messages[{at}]", what)
+        _check_results(found, f"messages[{at}]", message, set(_calls(before)))
+    made = Counter(call_id for message in messages for call_id in _calls(message))
+    for call_id, times in made.items():
+        if times > 1:
+            found.add("call-id-unique", "messages", f"{times} calls have the id {shown(call_id)}")
+
+
+def _check_results(found: Findings, where: str, message: Object, calls: set[str]) -> None:
+    for call_id, times in Counter(_results(message)).items():
+        if call_id not in calls:
+            what = f"no call {shown(call_id)} in the message directly before"
+            found.add("result-has-call", where, what)
+        elif times > 1:
+            found.add("one-result", where, f"call {shown(call_id)} is answered {times} times")
+    places = [at for at, _ in _of_type(message, "tool_result")]
+    if places and places[-1] >= len(places):
+        found.add("results-first", where, "a result comes behind other blocks")
+
+
+def _calls(message: Object) -> Iterator[str]:
+    if word(message, "role") == "assistant":
+        yield from (str(block.get("id")) for _, block in _of_type(message, "tool_use"))
+
+
+def _results(message: Object) -> Iterator[str]:
+    if word(message, "role") == "user":
+        yield from (str(block.get("tool_use_id")) for _, block in _of_type(message, "tool_result"))
+
+
+def _check_server_results(found: Findings, where: str, message: Object) -> None:
+    made: set[str] = set()
+    for at, block in _blocks(message):
+        if word(block, "type") == "server_tool_use":
+            made.add(word(block, "id"))
+        elif (
+            _SERVER_RESULT.fullmatch(word(block, "type")) and word(block, "tool_use_id") not in made
+        ):
+            what = f"no server call {shown(block.get('tool_use_id'))} before it in its message"
+            found.add("server-result", f"{where}.content[{at}]", what)

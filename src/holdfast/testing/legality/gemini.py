@@ -1,0 +1,187 @@
+"""What Gemini's contents take: user and model in turn, as many responses as calls.
+
+A content is a role and a list of parts, and a part is exactly one thing. The functions that a
+model's content calls are answered in the content directly behind, one response for each call, by
+name, and by id where the call has one. Fields may be written in either of the two ways the API
+reads them, `functionCall` or `function_call`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from holdfast.records import JSON
+from holdfast.testing.legality.reading import (
+    Findings,
+    Object,
+    as_object,
+    is_list,
+    is_text,
+    matches,
+    objects_in,
+    shown,
+    word,
+)
+
+_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
+_DATA: Final = (
+    "text",
+    "inlineData",
+    "fileData",
+    "functionCall",
+    "functionResponse",
+    "executableCode",
+    "codeExecutionResult",
+    "toolCall",
+    "toolResponse",
+)
+_CAPITAL: Final = re.compile(r"([A-Z])")
+
+
+def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+    """Check a list of contents, and the instructions beside it."""
+    if not messages:
+        found.add("not-empty", "messages", "there is no content")
+    _check_system(found, system)
+    for at, content in enumerate(messages):
+        _check_content(found, f"messages[{at}]", content)
+    _check_turns(found, messages)
+    _check_exchanges(found, messages)
+
+
+def _get(thing: Object, field: str) -> JSON:
+    """Read a field, written either way."""
+    if field in thing:
+        return thing[field]
+    return thing.get(_CAPITAL.sub(r"_\1", field).lower())
+
+
+def _of_kind(content: Object, field: str) -> list[Object]:
+    """Give what the parts of a content hold of one kind."""
+    held = [_get(part, field) for _, part in objects_in(content.get("parts"))]
+    return [as_object(thing) for thing in held if thing is not None]
+
+
+# --------------------------------------------------------------------------- contents and turns
+
+
+def _check_system(found: Findings, system: JSON) -> None:
+    if system is None:
+        return
+    parts = objects_in(as_object(system).get("parts"))
+    texts = [system] if isinstance(system, str) else [part.get("text") for _, part in parts]
+    if not texts or not all(is_text(text) for text in texts):
+        found.add("system-place", "system", "instructions are a content with text parts only")
+
+
+def _check_turns(found: Findings, messages: Sequence[Object]) -> None:
+    roles = [word(content, "role") for content in messages]
+    if roles and roles[0] == "model":
+        found.add("first-user", "messages[0]", "the first content is not the user's")
+    for at in range(1, len(roles)):
+        if roles[at] == roles[at - 1] and roles[at] in {"user", "model"}:
+            found.add("alternate", f"messages[{at}]", f"a second {roles[at]} content in a row")
+
+
+def _check_content(found: Findings, where: str, content: Object) -> None:
+    role = word(content, "role")
+    if role not in {"user", "model"}:
+        found.add("role", where, f"no content has the role {shown(role)}")
+    for field in content:
+        if field not in {"role", "parts"}:
+            found.add("fields", where, f"a content has no field {shown(field)}")
+    parts = content.get("parts")
+    if not is_list(parts) or not parts:
+        found.add("parts", where, "the content has no parts")
+    for at, part in objects_in(parts):
+        _check_part(found, f"{where}.parts[{at}]", role, part)
+
+
+# --------------------------------------------------------------------------------------- parts
+
+
+def _check_part(found: Findings, where: str, role: str, part: Object) -> None:
+    held = [field for field in _DATA if _get(part, field) is not None]
+    if len(held) != 1:
+        what = " and ".join(held) if held else "nothing"
+        found.add("part-data", where, f"a part holds exactly one thing, and this one {what}")
+        return
+    thing = _get(part, held[0])
+    if held[0] == "text":
+        _check_text(found, where, part)
+    elif held[0] == "functionCall":
+        _check_call(found, where, role, as_object(thing))
+    elif held[0] == "functionResponse":
+        _check_response(found, where, role, as_object(thing))
+    elif held[0] == "inlineData":
+        blob = as_object(thing)
+        if not is_text(_get(blob, "mimeType")) or not _get(blob, "data"):
+            found.add("part-shape", where, "inline data needs a MIME type and data")
+    elif held[0] == "fileData" and not is_text(_get(as_object(thing), "fileUri")):
+        found.add("part-shape", where, "a file needs its address")
+
+
+def _check_text(found: Findings, where: str, part: Object) -> None:
+    if not isinstance(part["text"], str):
+        found.add("part-shape", where, "text is not text")
+    elif not part["text"] and not _get(part, "thoughtSignature"):
+        # A signature may come alone, in a part whose text is empty, and goes back like that.
+        found.add("text-empty", where, "the text is empty")
+
+
+def _check_call(found: Findings, where: str, role: str, call: Object) -> None:
+    if role == "user":
+        found.add("call-place", where, "a user calls no function")
+    if not matches(_NAME, call.get("name")):
+        found.add("call-name", where, f"{shown(call.get('name'))} cannot name a function")
+    if not isinstance(call.get("args"), dict | None):
+        found.add("call-args", where, "args is not an object")
+
+
+def _check_response(found: Findings, where: str, role: str, response: Object) -> None:
+    if role == "model":
+        found.add("call-place", where, "a model answers no function call")
+    if not isinstance(response.get("response"), dict):
+        found.add("response-object", where, "response is not an object")
+
+
+# --------------------------------------------------------------------------- calls and responses
+
+
+def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
+    for at in range(len(messages) + 1):
+        before = messages[at - 1] if at else {}
+        here = messages[at] if at < len(messages) else {}
+        calls = _of_kind(before, "functionCall") if word(before, "role") == "model" else []
+        answers = _of_kind(here, "functionResponse") if word(here, "role") == "user" else []
+        _check_exchange(found, at, calls, answers)
+
+
+def _check_exchange(
+    found: Findings, at: int, calls: Sequence[Object], answers: Sequence[Object]
+) -> None:
+    """Check the responses of content `at` against the calls of the content before it."""
+    if answers and not calls:
+        what = "it holds a function response, and the content before calls none"
+        found.add("result-has-call", f"messages[{at}]", what)
+        return
+    if len(answers) != len(calls):
+        what = f"{len(calls)} calls, and {len(answers)} responses directly behind"
+        found.add("same-number", f"messages[{at - 1}]", what)
+        return
+    if Counter(_name(call) for call in calls) != Counter(_name(answer) for answer in answers):
+        found.add("same-names", f"messages[{at}]", "the responses name other functions")
+    given = [call["id"] for call in calls if is_text(call.get("id"))]
+    if len(set(map(str, given))) != len(given):
+        found.add("call-id-unique", f"messages[{at - 1}]", "two calls have one id")
+    elif given and Counter(map(str, given)) != Counter(
+        str(answer["id"]) for answer in answers if is_text(answer.get("id"))
+    ):
+        found.add("same-ids", f"messages[{at}]", "the responses give other ids than the calls")
+
+
+def _name(thing: Object) -> str:
+    return str(thing.get("name"))

@@ -1,0 +1,190 @@
+"""What OpenAI's chat completions take: instructions are messages, results directly behind calls.
+
+An assistant message with calls opens an exchange. The `tool` messages directly behind it answer
+its calls, each once, in any order; the first message of another role closes it, and what is not
+answered by then never will be. The exchange is found by its place, so ids need to differ only
+within one message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.records import JSON
+from holdfast.testing.legality.reading import (
+    Findings,
+    Object,
+    as_object,
+    is_list,
+    is_text,
+    items_of,
+    matches,
+    objects_in,
+    shown,
+    word,
+)
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_IMAGE_URL: Final = re.compile(r"https?://.+|data:image/[a-z.+-]+;base64,.+", re.DOTALL)
+_LONGEST_CALL_ID: Final = 40
+_PARTS: Final[Mapping[str, frozenset[str]]] = {
+    "developer": frozenset({"text"}),
+    "system": frozenset({"text"}),
+    "user": frozenset({"text", "image_url", "input_audio", "file"}),
+    "assistant": frozenset({"text", "refusal"}),
+    "tool": frozenset({"text"}),
+}
+# What stands for an assistant's content when it has none.
+_INSTEAD: Final = ("tool_calls", "refusal", "audio", "function_call")
+
+
+def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
+    """Check a list of chat messages."""
+    if system is not None:
+        found.add("system-place", "system", "instructions are the first message, not a field")
+    if not messages:
+        found.add("not-empty", "messages", "there is no message")
+    for at, message in enumerate(messages):
+        _check_message(found, f"messages[{at}]", message)
+    _check_exchanges(found, messages)
+
+
+def _check_message(found: Findings, where: str, message: Object) -> None:
+    role = word(message, "role")
+    if role not in _PARTS:
+        found.add("role", where, f"no message has the role {shown(role)}")
+        return
+    if "name" in message and not matches(_NAME, message["name"]):
+        found.add("name", where, f"{shown(message['name'])} cannot be a name")
+    _check_content(found, where, role, message)
+    if "tool_calls" in message:
+        _check_calls(found, where, role, message["tool_calls"])
+
+
+# ------------------------------------------------------------------------------------- content
+
+
+def _check_content(found: Findings, where: str, role: str, message: Object) -> None:
+    content = message.get("content")
+    if content is None:
+        if role != "assistant" or not any(message.get(field) for field in _INSTEAD):
+            found.add("content", where, f"the {role} message has no content")
+    elif isinstance(content, str):
+        # A tool may well answer with nothing; an assistant's calls may stand beside nothing.
+        if not content and role != "tool" and not any(message.get(field) for field in _INSTEAD):
+            found.add("content-empty", where, f"the {role} message is empty")
+    elif is_list(content):
+        _check_parts(found, where, role, items_of(content))
+    else:
+        found.add("content", where, "content is neither text nor a list of parts")
+
+
+def _check_parts(found: Findings, where: str, role: str, parts: Sequence[object]) -> None:
+    if not parts:
+        found.add("content-empty", where, f"the {role} message has an empty list of parts")
+    for at, part in enumerate(parts):
+        here = f"{where}.content[{at}]"
+        kind = word(as_object(part), "type")
+        if kind not in _PARTS[role]:
+            found.add("part-type", here, f"a {role} message cannot hold {shown(kind)}")
+        else:
+            _check_part(found, here, as_object(part))
+
+
+def _check_part(found: Findings, where: str, part: Object) -> None:
+    kind = word(part, "type")
+    if kind in {"text", "refusal"}:
+        if not isinstance(part.get(kind), str):
+            found.add("part-shape", where, f"the {kind} part has no {kind}")
+        elif not part[kind]:
+            found.add("content-empty", where, f"the {kind} part is empty")
+    elif kind == "image_url":
+        if not matches(_IMAGE_URL, as_object(part.get("image_url")).get("url")):
+            found.add("part-shape", where, "an image needs a web address or a base64 data URL")
+    elif kind == "file":
+        file = as_object(part.get("file"))
+        if not is_text(file.get("file_data")) and not is_text(file.get("file_id")):
+            found.add("part-shape", where, "a file needs its data or its id")
+    else:
+        audio = as_object(part.get("input_audio"))
+        if not is_text(audio.get("data")) or word(audio, "format") not in {"wav", "mp3"}:
+            found.add("part-shape", where, "audio needs data and a format, wav or mp3")
+
+
+# --------------------------------------------------------------------------------------- calls
+
+
+def _check_calls(found: Findings, where: str, role: str, calls: JSON) -> None:
+    if role != "assistant":
+        found.add("call-place", where, f"a {role} message cannot call tools")
+    if not is_list(calls) or not calls:
+        found.add("call-shape", where, "tool_calls is not a list with at least one call")
+    for at, call in enumerate(items_of(calls)):
+        _check_call(found, f"{where}.tool_calls[{at}]", as_object(call))
+    ids = Counter(call["id"] for _, call in objects_in(calls) if isinstance(call.get("id"), str))
+    for call_id, times in ids.items():
+        if times > 1:
+            found.add("call-id-unique", where, f"{times} calls have the id {shown(call_id)}")
+
+
+def _check_call(found: Findings, where: str, call: Object) -> None:
+    call_id = call.get("id")
+    if not isinstance(call_id, str) or not 1 <= len(call_id) <= _LONGEST_CALL_ID:
+        found.add("call-id", where, f"{shown(call_id)} cannot be the id of a call")
+    kind = word(call, "type")
+    if kind not in {"function", "custom"}:
+        found.add("call-shape", where, f"no call has the type {shown(kind)}")
+        return
+    body = as_object(call.get(kind))
+    if not matches(_NAME, body.get("name")):
+        found.add("call-name", where, f"{shown(body.get('name'))} cannot name a function")
+    text = "arguments" if kind == "function" else "input"
+    if not isinstance(body.get(text), str):
+        found.add("call-arguments", where, f"{text} is not text")
+
+
+def _check_exchanges(found: Findings, messages: Sequence[Object]) -> None:
+    """Follow the exchanges: `open_calls` are still to be answered, `answered` have been."""
+    open_calls: dict[str, int] = {}
+    answered: set[str] = set()
+    for at, message in enumerate(messages):
+        if word(message, "role") == "tool":
+            _take_result(
+                found, f"messages[{at}]", message.get("tool_call_id"), open_calls, answered
+            )
+            continue
+        _report_open(found, open_calls)
+        calls = [call.get("id") for _, call in objects_in(message.get("tool_calls"))]
+        open_calls = {call_id: at for call_id in calls if isinstance(call_id, str)}
+        answered = set()
+    _report_open(found, open_calls)
+
+
+def _take_result(
+    found: Findings, where: str, call_id: JSON, open_calls: dict[str, int], answered: set[str]
+) -> None:
+    if not isinstance(call_id, str):
+        found.add("result-has-call", where, "a tool message without the id of its call")
+    elif call_id in answered:
+        found.add("one-result", where, f"call {shown(call_id)} is answered a second time")
+    elif call_id in open_calls:
+        del open_calls[call_id]
+        answered.add(call_id)
+    else:
+        found.add(
+            "result-has-call",
+            where,
+            f"no call {shown(call_id)} is open in the assistant message directly before",
+        )
+
+
+def _report_open(found: Findings, open_calls: Mapping[str, int]) -> None:
+    for call_id, at in open_calls.items():
+        found.add(
+            "call-answered",
+            f"messages[{at}]",
+            f"call {shown(call_id)} has no tool message directly behind",
+        )

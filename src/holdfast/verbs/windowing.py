@@ -1,0 +1,344 @@
+"""Making a window: read as much of the tail as the budget can hold, then decide (`core.windows`).
+
+The history is read from its end, a page at a time, and no further than needed: a window over a
+million messages costs what one over a thousand does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, get_args
+
+import msgspec
+
+from holdfast import checks
+from holdfast.backends.base import HeadRow, Query, Snapshot
+from holdfast.core import tokens
+from holdfast.core.leases import settled
+from holdfast.core.windows.budgeting import Fitted, Limits, cost, fit
+from holdfast.core.windows.choosing import choose
+from holdfast.core.windows.exchanging import Block, Outcomes, exchanges, fill
+from holdfast.core.windows.rules import RULES
+from holdfast.core.windows.shaping import Shaped, shape
+from holdfast.core.windows.wording import worded
+from holdfast.errors import BadQuery, SessionNotFound
+from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.ids import split_turn_id
+from holdfast.records import (
+    JSON,
+    File,
+    LeftOut,
+    Message,
+    Part,
+    Provider,
+    Thinking,
+    ToolOutcome,
+    ToolResult,
+    Window,
+)
+from holdfast.verbs.histories import Report, read_span
+from holdfast.verbs.turns import is_abandoned
+
+_FIRST_PAGE: Final = 64
+_OVER_BUDGET: Final = "over the budget"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants of a window."""
+
+    provider: Provider
+    max_tokens: int | None
+    reserve: int
+    max_messages: int | None
+    keep_first_user: bool
+    system: str | None
+    timestamps: bool
+
+    @property
+    def budget(self) -> int | None:
+        """How many tokens the messages may have."""
+        if self.max_tokens is None:
+            return None
+        return max(0, self.max_tokens - self.reserve - tokens.of_text(self.system or ""))
+
+
+def check_wish(wish: Wish) -> Wish:
+    """Refuse what makes no sense."""
+    if wish.provider not in get_args(Provider):
+        raise BadQuery(f"provider: must be one of {', '.join(get_args(Provider))}")
+    for field, value in (("max_tokens", wish.max_tokens), ("max_messages", wish.max_messages)):
+        if value is not None:
+            checks.check_number(value, field, lowest=1)
+    checks.check_number(wish.reserve, "reserve")
+    if wish.system is not None:
+        checks.check_text(wish.system, "system")
+    return wish
+
+
+def window(session: int, wish: Wish, report: Report) -> Query[Window]:
+    """Make a window of a session's history."""
+
+    def run(snapshot: Snapshot) -> Window:
+        head = snapshot.head(session)
+        if head is None:
+            raise SessionNotFound("this session is no longer in the store.")
+        return _Maker(snapshot, head, wish, report).make()
+
+    return run
+
+
+class _View(msgspec.Struct, frozen=True):
+    """What was read fits so far: how much of it, and what is out."""
+
+    fitted: Fitted
+    note: Message | None
+    left_out: Counter[str]
+    unread: int
+    asked: bool
+    limits: Limits
+    noted: int
+
+
+class _Maker:
+    """Makes one window from one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, head: HeadRow, wish: Wish, report: Report) -> None:
+        self._snapshot = snapshot
+        self._head = head
+        self._wish = wish
+        self._report = report
+        self._rules = RULES[wish.provider]
+
+    def make(self) -> Window:
+        """Read, decide, and write it in the provider's shape."""
+        summary = self._summary()
+        covered = 0 if summary is None else self._covered(summary)
+        first = self._first_user()
+        view = self._view(summary, covered, first)
+        lead, kept, out = self._led(view, first)
+        shaped = shape(
+            [self._filled(block) for block in kept],
+            view.note,
+            self._rules,
+            [self._filled(block) for block in lead],
+        )
+        return Window(
+            provider=self._wish.provider,
+            messages=tuple(self._written(shaped)),
+            system=_unicode(self._system(shaped.system)),
+            tokens=self._cost(view.note, [*lead, *kept]),
+            left_out=self._left_out(view, covered, lead, sum(b.messages for b in out), shaped),
+            notes=tuple(self._notes(view)),
+            call_ids=shaped.call_ids,
+        )
+
+    def _view(self, summary: Message | None, covered: int, first: Message | None) -> _View:
+        """Read back from the end, a page at a time, until more would not fit."""
+        tail: list[Message] = []
+        low, page = self._head.seq + 1, _FIRST_PAGE
+        if self._wish.max_tokens is None and self._wish.max_messages is None:
+            page = self._head.seq
+        while True:
+            view = self._fitted(tail, summary, covered, first)
+            if low <= covered + 1 or (view.fitted.full and view.asked):
+                return view
+            high, low = low - 1, max(covered + 1, low - page)
+            tail = self._read(low, high) + tail
+            page *= 2  # As much again as was read, so that deciding anew costs no more.
+
+    def _fitted(
+        self, tail: list[Message], summary: Message | None, covered: int, first: Message | None
+    ) -> _View:
+        """See how much of what was read fits."""
+        unread = (tail[0].seq or 1) - 1 if tail else self._head.seq
+        begin = 0
+        if unread > covered:
+            # What it answers was not read.
+            begin = next((at for at, m in enumerate(tail) if m.role != "tool"), len(tail))
+        chosen = choose(tail[begin:], summary, covered)
+        said = [worded(m, timestamps=self._wish.timestamps) for m in chosen.messages]
+        blocks = exchanges(said, chosen.left_out, self._is_sent)
+        outcomes = self._outcomes(blocks)
+        for block in blocks:
+            fill(block, outcomes)
+        chosen.left_out[_OVER_BUDGET] += begin
+        limits = Limits(self._wish.budget, self._wish.max_messages)
+        if chosen.note is not None:
+            limits = limits.less([Block(chosen.note)])
+        asked = any(block.said.role == "user" for block in blocks)
+        fitted = fit(blocks, limits)
+        if first is not None and all(block.said.seq != first.seq for block in fitted.blocks):
+            fitted = fit(blocks, limits.less([Block(first)]))
+        noted = 0 if summary is None else summary.seq or 0
+        return _View(fitted, chosen.note, chosen.left_out, unread, asked, limits, noted)
+
+    def _led(
+        self, view: _View, first: Message | None
+    ) -> tuple[list[Block], list[Block], list[Block]]:
+        """Put the first user's message before the rest, if it is to be kept and is not in it."""
+        kept, out = view.fitted.blocks, view.fitted.out
+        if first is None or any(block.said.seq == first.seq for block in kept):
+            return [], kept, out
+        marked = worded(first, timestamps=self._wish.timestamps)
+        return [Block(marked)], kept, [b for b in out if b.said.seq != first.seq]
+
+    def _left_out(
+        self, view: _View, covered: int, lead: Sequence[Block], out: int, shaped: Shaped
+    ) -> tuple[LeftOut, ...]:
+        """Count the messages of the history that are not in the window, by why."""
+        counts = Counter(view.left_out)
+        hidden = min(view.unread, covered)
+        counts["covered by a summary"] += hidden
+        counts[_OVER_BUDGET] += view.unread - hidden + out
+        counts["before the first user message"] += shaped.before
+        if covered < view.noted <= view.unread:
+            counts[_OVER_BUDGET] -= 1  # It is there, as the note.
+        for block in lead:
+            seq = block.said.seq or 0
+            if seq <= view.unread:
+                counts["covered by a summary" if seq <= covered else _OVER_BUDGET] -= 1
+        return tuple(LeftOut(count, why) for why, count in sorted(counts.items()) if count > 0)
+
+    def _notes(self, view: _View) -> Iterator[str]:
+        yield from view.fitted.notes
+        if view.limits.tokens == 0 and view.note is not None:
+            yield "the summary leaves no room in the budget"
+
+    def _cost(self, note: Message | None, blocks: Sequence[Block]) -> int:
+        said = 0 if note is None else tokens.of_message(note)
+        return said + tokens.of_text(self._wish.system or "") + sum(map(cost, blocks))
+
+    # --------------------------------------------------------------------------------- reading
+
+    def _summary(self) -> Message | None:
+        """Read the newest summary that was not erased."""
+        path, last = self._snapshot.path(self._head.branch), self._head.seq
+        while (seq := self._snapshot.newest_summary(path, last)) is not None:
+            (found,) = self._read(seq, seq)
+            if found.status == "complete":
+                return found
+            last = seq - 1
+        return None
+
+    def _read(self, low: int, high: int) -> list[Message]:
+        path = self._snapshot.path(self._head.branch, low)
+        return read_span(self._snapshot, path, (low, high), report=self._report)
+
+    def _covered(self, summary: Message) -> int:
+        """Find up to which seq a summary stands for the history."""
+        if summary.covers is None:
+            return (summary.seq or 1) - 1
+        stored = self._snapshot.stored(self._head.branch, [summary.covers])
+        found = stored.get(summary.covers)
+        return (summary.seq or 1) - 1 if found is None else found[1].seq
+
+    def _first_user(self) -> Message | None:
+        """Read the first thing a user said, if it is to be kept."""
+        seq = self._head.preview_seq
+        if not self._wish.keep_first_user or not seq:
+            return None
+        blocks = exchanges(self._read(seq, seq), Counter(), self._is_sent)
+        return next((block.said for block in blocks if block.said.role == "user"), None)
+
+    def _outcomes(self, blocks: Sequence[Block]) -> Outcomes:
+        """Look up in the ledger what became of calls without a result."""
+        turns = {b.said.turn_id for b in blocks if b.said.turn_id and None in b.results.values()}
+        return {(turn, call): outcome for turn in turns for call, outcome in self._ledger(turn)}
+
+    def _ledger(self, turn: str) -> list[tuple[str, ToolOutcome]]:
+        """Read what became of a turn's calls; those of a crashed turn as its recovery will say."""
+        session_id, number = split_turn_id(turn)
+        owner = self._snapshot.relative(session_id)
+        row = None if owner is None else self._snapshot.turn(owner.n, number)
+        if owner is None or row is None:
+            return []
+        over = row.state != "open" or is_abandoned(row, self._snapshot.now())
+        tools = self._snapshot.tools(owner.n, number)
+        return [(t.call_id, settled(t.outcome) if over else t.outcome) for t in tools]
+
+    # --------------------------------------------------------------------------------- writing
+
+    def _filled(self, block: Block) -> Block:
+        """Fetch the data of files that are sent."""
+        said = msgspec.structs.replace(
+            block.said, parts=tuple(self._with_data(part) for part in block.said.parts)
+        )
+        results = {
+            call: None if result is None else self._result(result)
+            for call, result in block.results.items()
+        }
+        return Block(said, results, block.messages)
+
+    def _result(self, result: ToolResult) -> ToolResult:
+        if isinstance(result.content, str):
+            return result
+        content = tuple(
+            self._fetched(piece) if isinstance(piece, File) else piece for piece in result.content
+        )
+        return msgspec.structs.replace(result, content=content)
+
+    def _with_data(self, part: Part) -> Part:
+        return self._fetched(part) if isinstance(part, File) else part
+
+    def _fetched(self, file: File) -> File:
+        if file.data is not None or file.sha256 is None:
+            return file
+        return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
+
+    def _written(self, shaped: Shaped) -> list[dict[str, JSON]]:
+        said = shaped.messages
+        if self._wish.system and not self._rules.system_apart:
+            said = [Message.system(self._wish.system), *said]
+        names = _names(said)
+        return [sendable(item) for message in said for item in self._write(message, names)]
+
+    def _write(self, message: Message, names: Mapping[str, str]) -> list[dict[str, JSON]]:
+        if self._wish.provider == "gemini":
+            return [gemini.encode(message, names=names)]
+        return _WRITERS[self._wish.provider](message)
+
+    def _is_sent(self, message: Message) -> bool:
+        """Say whether this provider is sent anything but thoughts of a message without words."""
+        parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
+        items = self._write(msgspec.structs.replace(message, parts=parts), {})
+        return any(item.get("content") or item.get("parts") or "type" in item for item in items)
+
+    def _system(self, found: Sequence[str]) -> JSON:
+        if not self._rules.system_apart:
+            return None
+        text = "\n\n".join(text for text in (self._wish.system, *found) if text)
+        if not text:
+            return None
+        return text if self._wish.provider == "anthropic" else {"parts": [{"text": text}]}
+
+
+_WRITERS: Final[dict[str, Callable[[Message], list[dict[str, JSON]]]]] = {
+    "anthropic": lambda message: [anthropic.encode(message)],
+    "openai": openai_chat.encode_all,
+    "openai-responses": openai_responses.encode,
+}
+
+
+def sendable(item: dict[str, JSON]) -> dict[str, JSON]:
+    """Give an item that can be sent: text is Unicode, whatever was stored as such."""
+    try:
+        msgspec.json.encode(item)
+    except UnicodeEncodeError:
+        return {str(_unicode(name)): _unicode(value) for name, value in item.items()}
+    return item
+
+
+def _unicode(value: JSON) -> JSON:
+    if isinstance(value, str):
+        # Halves of a pair that belong together become one character, the others a mark.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_unicode(inner) for inner in value]
+    if isinstance(value, dict):
+        return {str(_unicode(name)): _unicode(inner) for name, inner in value.items()}
+    return value
+
+
+def _names(messages: Sequence[Message]) -> dict[str, str]:
+    return {call.id: call.name for message in messages for call in message.tool_calls}

@@ -1,0 +1,135 @@
+"""The golden table: what a window must hold for histories that broke somebody's agent.
+
+Each case runs on every provider. The independent checker says whether the window is legal; the case
+says what must be in it, what must not, and in which order. Nothing stored may change by asking.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+import pytest
+
+import holdfast
+from holdfast.records import JSON, Provider, Window
+from holdfast.session import Session
+from holdfast.testing.legality import problems
+from tests.windows.cases import CASES, MADE_UP, Case
+
+each_provider = pytest.mark.parametrize("provider", get_args(Provider))
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name.replace(" ", "-"))
+def case(request: pytest.FixtureRequest) -> Case:
+    found = request.param
+    assert isinstance(found, Case)
+    return found
+
+
+@pytest.fixture
+def session(case: Case) -> Iterator[Session]:
+    """The case's history, stored, and what was done with it since."""
+    with holdfast.open("memory:") as store:
+        session = store.session("case")
+        if case.history:
+            session.append(*case.history)
+        for step in case.steps:
+            session = step.run(session)
+        yield session
+
+
+def _window(session: Session, provider: Provider, case: Case) -> Window:
+    return session.window(provider=provider, **case.ask)
+
+
+def _strings(value: JSON) -> Iterator[str]:
+    """Give the texts of a payload in the order they are sent, without the names of fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def _sent(window: Window) -> str:
+    return "\n".join([*_strings(window.system), *_strings([*window.messages])])
+
+
+def _places(text: str, sent: str) -> list[int]:
+    """Find a text as whole words."""
+    return [match.start() for match in re.finditer(rf"(?<!\w){re.escape(text)}(?!\w)", sent)]
+
+
+def test_the_names_tell_the_cases_apart() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names) >= 60
+
+
+def test_the_history_is_one_that_can_be_stored(session: Session, case: Case) -> None:
+    assert len(session.messages()) > 0 or case.may_be_empty
+
+
+@each_provider
+def test_the_window_is_legal(session: Session, case: Case, provider: Provider) -> None:
+    window = _window(session, provider, case)
+    if not window.messages and case.may_be_empty:
+        return
+    assert problems(provider, window.messages, window.system) == []
+    assert json.loads(json.dumps(list(window.messages))) == list(window.messages)
+
+
+@each_provider
+def test_the_window_holds_what_it_must(session: Session, case: Case, provider: Provider) -> None:
+    sent = _sent(_window(session, provider, case))
+    places = {text: _places(text, sent) for text in case.has}
+    assert {text: len(found) for text, found in places.items()} == dict.fromkeys(case.has, 1)
+    order = [places[text][0] for text in case.has]
+    assert order == sorted(order)
+    for texts in case.either:
+        assert any(text in sent for text in texts)
+    for where, text in case.has_on:
+        assert where != provider or len(_places(text, sent)) == 1
+
+
+@each_provider
+def test_the_window_lacks_what_it_must_not_hold(
+    session: Session, case: Case, provider: Provider
+) -> None:
+    sent = _sent(_window(session, provider, case))
+    assert [text for text in case.lacks if _places(text, sent)] == []
+    assert [text for where, text in case.lacks_on if where == provider and text in sent] == []
+    assert case.longest is None or len(sent) <= case.longest
+
+
+@each_provider
+def test_only_missing_results_are_made_up(session: Session, case: Case, provider: Provider) -> None:
+    sent = _sent(_window(session, provider, case))
+    if any(MADE_UP[0] in texts for texts in case.either):
+        return  # The case leaves it open.
+    assert sum(sent.count(text) for text in MADE_UP) == case.fills
+
+
+@each_provider
+def test_the_window_says_what_it_did(session: Session, case: Case, provider: Provider) -> None:
+    window = _window(session, provider, case)
+    said = " ".join(window.notes).lower()
+    assert [word for word in case.notes if word not in said] == []
+    if case.left_out is not None:
+        assert bool(window.left_out) is case.left_out
+
+
+@each_provider
+def test_asking_changes_nothing_and_gives_the_same_again(
+    session: Session, case: Case, provider: Provider
+) -> None:
+    before = session.messages(), session.head()
+    first = _window(session, provider, case)
+    again = _window(session, provider, case)
+    assert json.dumps([first.system, *first.messages]) == json.dumps(
+        [again.system, *again.messages]
+    )
+    assert (session.messages(), session.head()) == before
