@@ -506,3 +506,9 @@ def test_what_is_in_a_window_is_the_end_of_the_history(history: _History, ask: _
     if tags[0] in users and not any(tag in users for tag in tags[1:]):
         tags = tags[1:]  # The newest user message; what follows it may begin later.
     assert tags == legal[len(legal) - len(tags) :]
+
+
+def test_an_image_alone_can_be_the_first_user_message(session: Session) -> None:
+    session.append(Message.user([_PNG]), *_turns(50))
+    window = session.window(provider="anthropic", max_messages=6, keep_first_user=True)
+    assert '"image"' in json.dumps(window.messages[0])

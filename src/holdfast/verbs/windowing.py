@@ -234,11 +234,14 @@ class _Maker:
         return (summary.seq or 1) - 1 if found is None else found[1].seq
 
     def _first_user(self) -> Message | None:
-        """Read the first thing a user said, if it is to be kept."""
-        seq = self._head.preview_seq
-        if not self._wish.keep_first_user or not seq:
+        """Read the first thing a user said, if it is to be kept: words, or an image alone."""
+        if not self._wish.keep_first_user or not self._head.seq:
             return None
-        blocks = exchanges(self._read(seq, seq), Counter(), self._is_sent)
+        words = self._head.preview_seq
+        early = self._read(1, min(words or self._head.seq, _FIRST_PAGE))
+        later = self._read(words, words) if words > _FIRST_PAGE else []
+        meant = [m for m in (*early, *later) if not m.metadata.get("injected")]
+        blocks = exchanges(choose(meant, None, 0).messages, Counter(), self._is_sent)
         return next((block.said for block in blocks if block.said.role == "user"), None)
 
     def _outcomes(self, blocks: Sequence[Block]) -> Outcomes:
