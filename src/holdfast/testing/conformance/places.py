@@ -105,7 +105,7 @@ class Places(Setting):
         assert session.rewind(2) == Head(1, 2)
         assert session.fork().head() == Head(1, 2)
 
-    @pytest.mark.parametrize("between", [70, 200])
+    @pytest.mark.parametrize("between", [70, 200, 300, 1100])
     def test_an_exchange_with_much_in_between(self, session: Session, between: int) -> None:
         """Others may append while a tool runs; its exchange stays whole."""
         session.append(*talk("u +a"), *(Message.user("x") for _ in range(between)))
