@@ -239,6 +239,78 @@ def test_resuming_reads_the_same_whatever_the_length(tmp_path: Path, trace: _Tra
     assert reads[1] <= reads[0] + 8
 
 
+_WINDOWS: dict[str, _Do] = {
+    "tokens": lambda s: s.window(max_tokens=8_000, reserve=1_000),
+    "messages": lambda s: s.window(max_messages=50),
+    "the first user's message, too": lambda s: s.window(max_messages=50, keep_first_user=True),
+    "instructions and times": lambda s: s.window(
+        provider="anthropic", max_tokens=8_000, system="be brief", timestamps=True
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A short and a long history of the same turns."""
+    folder = tmp_path_factory.mktemp("histories")
+    return [_history(folder / f"{length}.db", length) for length in (1_000, 20_000)]
+
+
+@pytest.mark.parametrize("asked", _WINDOWS)
+def test_a_window_costs_the_same_whatever_the_length(
+    histories: list[Path], trace: _Trace, asked: str
+) -> None:
+    """Of 1,000 and of 20,000 messages: the same statements, rows and steps, and few of them."""
+    found, reads = [], []
+    for path in histories:
+        with _watched(path) as (store, watched):
+            session = store.session("k")
+            trace.clear()
+            before = watched.reads
+            _WINDOWS[asked](session)
+            reads.append(watched.reads - before)
+            found.append(trace.counted())
+    assert found[0] == found[1]
+    statements, rows, _ = found[0]
+    assert len(statements) <= 12
+    assert rows <= 100
+    # Each b-tree may have grown by a level or two.
+    assert reads[1] <= reads[0] + 8
+
+
+def test_a_window_behind_a_summary_reads_what_follows_it(
+    histories: list[Path], trace: _Trace
+) -> None:
+    """Without any limit: the summary is found by an index, and what it stands for is not read."""
+    found = []
+    for path in histories:
+        with holdfast.open(path, durability="process") as store:
+            fork = store.session("k").fork()
+            fork.summarize("It is about a parcel.")
+            _append_some(fork, 5)
+            trace.clear()
+            fork.window()
+            found.append(trace.counted())
+    assert found[0] == found[1]
+    statements, rows, _ = found[0]
+    assert len(statements) <= 14
+    assert rows <= 30
+
+
+def test_a_window_writes_nothing(tmp_path: Path, trace: _Trace) -> None:
+    """No sync, and no statement that could change anything."""
+    with _watched(_history(tmp_path / "a.db", 400)) as (store, watched):
+        session = store.session("k")
+        _append_some(session, 2)
+        session.messages(limit=1)
+        trace.clear()
+        before = watched.syncs, watched.bytes_written
+        session.window(max_tokens=8_000)
+        assert (watched.syncs, watched.bytes_written) == before
+        assert {one.partition(" ")[0] for one in trace.statements} == {"BEGIN", "SELECT", "COMMIT"}
+        assert "BEGIN IMMEDIATE" not in trace.statements
+
+
 def test_listing_reads_a_page_whatever_the_number(tmp_path: Path, trace: _Trace) -> None:
     """The 50 newest of 200 and of 5,000 sessions: the same steps, no walk through a table."""
     steps, reads = [], []

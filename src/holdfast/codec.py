@@ -24,6 +24,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast import tokens
 from holdfast.checks import check_message, to_cost, to_time
 from holdfast.errors import BadMessage, Damaged, TooLarge
 from holdfast.records import (
@@ -45,6 +46,7 @@ from holdfast.records import (
 BLOB_THRESHOLD: Final = 64 * 1024
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 MAX_BATCH: Final = 10_000
+_UNSENT: Final = frozenset({"damaged", "erased"})
 
 S = TypeVar("S")
 GetBlob = Callable[[str], bytes | None]
@@ -73,6 +75,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
     covers: str | None = None
+    tokens: int | None = None
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -144,6 +147,7 @@ def _encode(message: Message, now: datetime) -> Encoded:
         metadata=message.metadata,
         provenance=message.provenance,
         covers=message.covers,
+        tokens=None if message.status in _UNSENT else tokens.of_message(message),
     )
     if any(map(_may_hold_data, body.parts)):
         return _encode_files(message, body)
@@ -268,6 +272,7 @@ def decode(
         metadata=stored.metadata,
         provenance=stored.provenance,
         covers=stored.covers,
+        tokens=stored.tokens,
     )
 
 
@@ -316,7 +321,7 @@ def tombstone(message: Message) -> Message:
 
 
 def same_body(stored: bytes, given: bytes) -> bool:
-    """Say whether two bodies are the same message, their times aside."""
+    """Say whether two bodies are the same message, their times and estimates aside."""
     if stored == given:
         return True
     try:
@@ -324,8 +329,8 @@ def same_body(stored: bytes, given: bytes) -> bool:
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError):
         return False
     # As bytes, because 1, 1.0 and true are equal to Python.
-    same_time = msgspec.structs.replace(one, at=two.at)
-    return to_json(same_time, _encode_sorted) == to_json(two, _encode_sorted)
+    same_beside = msgspec.structs.replace(one, at=two.at, tokens=two.tokens)
+    return to_json(same_beside, _encode_sorted) == to_json(two, _encode_sorted)
 
 
 def checksum(message_id: str, turn: int | None, body: bytes) -> int:

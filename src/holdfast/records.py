@@ -156,7 +156,8 @@ class MessageFields(TypedDict, total=False):
 class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One message of a history. Made once, stored as it is, never changed.
 
-    A summary stands, in windows, for the history up to the message whose id is `covers`.
+    A summary stands, in windows, for the history up to the message whose id is `covers`. `tokens`
+    is about what a stored message costs there.
     """
 
     id: str = msgspec.field(default_factory=ids.message_id)
@@ -173,6 +174,11 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     metadata: dict[str, JSON] = {}
     provenance: Provenance | None = None
     covers: str | None = None
+    tokens: int | None = None
+
+    def with_parts(self, parts: Sequence[Part]) -> Message:
+        """Give it with other parts; what it then costs is not known."""
+        return msgspec.structs.replace(self, parts=tuple(parts), tokens=None)
 
     @property
     def text(self) -> str:
@@ -407,6 +413,17 @@ class UsageReport(msgspec.Struct, frozen=True):
     usage: Usage
     cost: Decimal
     by_model: tuple[ModelUsage, ...]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """How many tokens replies had, as the provider counted and as we estimated."""
+
+    counted: int = 0
+    estimated: int = 0
+
+    def __add__(self, other: Measured) -> Measured:
+        """Add both."""
+        return Measured(self.counted + other.counted, self.estimated + other.estimated)
 
 
 class LeftOut(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import tokens
+from holdfast import tokens
 from holdfast.records import File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 from tests.model import strategies as some
 

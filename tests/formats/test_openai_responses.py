@@ -17,7 +17,7 @@ from openai.types.responses import Response
 from holdfast import codec
 from holdfast.errors import BadMessage
 from holdfast.formats import openai_chat
-from holdfast.formats.openai_responses import SOURCE, answer_note, decode, encode
+from holdfast.formats.openai_responses import SOURCE, decode, encode
 from holdfast.formats.shared import write_arguments
 from holdfast.records import (
     JSON,
@@ -637,20 +637,6 @@ def test_a_chat_goes_on_as_responses() -> None:
 def test_reasoning_stays_where_it_can_be_read() -> None:
     message = decode(ITEMS["reasoning, encrypted"])
     assert openai_chat.encode(message) == {"role": "assistant", "content": ""}
-
-
-def test_an_answer_to_a_custom_tool_is_written_as_one() -> None:
-    """Also if it was made for a call that nobody answered."""
-    parts = (*decode(ITEMS["call"]).parts, *decode(ITEMS["custom call"]).parts)
-    asked = Message.assistant(parts)
-    note = answer_note(asked, "call_2")
-    assert note is not None
-    made = Message(role="tool", parts=(ToolResult("call_2", "not run"), note))
-    assert encode(made) == [
-        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "not run"}
-    ]
-    assert answer_note(asked, "call_1") is None
-    assert answer_note(asked, "call_9") is None
 
 
 def test_a_message_whose_text_is_gone_is_none() -> None:

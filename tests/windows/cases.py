@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypedDict
 
-from holdfast.formats import openai_responses
+import msgspec
+
+from holdfast.formats import anthropic, openai_chat, openai_responses
 from holdfast.records import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 from holdfast.session import Session
 
@@ -562,6 +564,40 @@ _ORDER: Final = (
         either=(("be brief",),),
     ),
     Case(
+        "a file among the instructions",
+        (Message.system(("see this:", _PNG)), _user("one"), Message.system((_PNG,)), _user("two")),
+        has=("see this:", "one", "two"),
+        either=(_PICTURE,),
+    ),
+    Case(
+        "thinking that is not the assistant's",
+        (_user(Thinking("let me think", "c2lnbmVk"), "one"), _says("two"), _user("three")),
+        has=("one", "two", "three"),
+        lacks=("c2lnbmVk",),
+    ),
+    Case(
+        "a result that names another tool",
+        (
+            _user("one"),
+            _calls(_call("c1")),
+            Message(role="tool", parts=(ToolResult("c1", "mine", name="listen"),)),
+            _user("two"),
+        ),
+        has=("one", "mine", "two"),
+        lacks=("listen",),
+    ),
+    Case(
+        "a file type in capitals",
+        (_user("one", File(name="a", mime="IMAGE/PNG", data=_PNG.data)), _says("two")),
+        has=("one", "two"),
+        lacks=("IMAGE/PNG",),
+    ),
+    Case(
+        "a reply at the end with blanks before a note",
+        (_user("one"), anthropic.decode({"role": "assistant", "content": "sure  "})),
+        has=("one", "sure"),
+    ),
+    Case(
         "instructions given, and instructions stored",
         (Message.system("stored words"), _user("one"), _says("two"), _user("three")),
         has=("given words", "one", "two", "three"),
@@ -632,6 +668,41 @@ _EMPTY: Final = (
         "a tool that failed",
         (_user("one"), _calls(_call("c1")), _done("c1", "no such file", error=True), _user("two")),
         has=("one", "no such file", "two"),
+        has_on=(
+            ("openai", "[error] no such file"),
+            ("openai-responses", "[error] no such file"),
+        ),
+        lacks_on=(("anthropic", "[error]"), ("gemini", "[error]")),
+    ),
+    Case(
+        "tools that failed and say so themselves",
+        (
+            _user("one"),
+            _calls(_call("c1"), _call("c2")),
+            _done("c1", "Error: no such file", error=True),
+            _done("c2", "[failed] no such host", error=True),
+            _user("two"),
+        ),
+        has=("one", "Error: no such file", "[failed] no such host", "two"),
+        lacks=("[error]",),
+    ),
+    Case(
+        "a tool that speaks of errors and did not fail",
+        (_user("one"), _calls(_call("c1")), _done("c1", "no errors found"), _user("two")),
+        has=("one", "no errors found", "two"),
+        lacks=("[error]",),
+    ),
+    Case(
+        "a tool that failed and took a picture",
+        (
+            _user("one"),
+            _calls(_call("c1"), _call("c2")),
+            _done("c1", (Text("a blank page"), _PNG), error=True),
+            _done("c2", (_PNG,), error=True),
+            _user("two"),
+        ),
+        has=("one", "a blank page", "two"),
+        either=(_PICTURE,),
     ),
     Case(
         "a hidden message and a command",
@@ -819,6 +890,142 @@ _PARTS: Final = (
         (_user("one"), _says(Raw("elsewhere", {"secret": "of elsewhere"})), _user("two")),
         has=("one", "two"),
         lacks=("of elsewhere",),
+    ),
+)
+
+# -------------------------------------------------------- items that belong together, and old kinds
+
+
+def _items(*items: dict[str, JSON]) -> tuple[Message, ...]:
+    """Decode items of responses, a message each."""
+    return tuple(map(openai_responses.decode, items))
+
+
+_FIRST_CALL: Final[dict[str, JSON]] = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "call_1",
+    "name": "look",
+    "arguments": "{}",
+}
+_SECOND_CALL: Final[dict[str, JSON]] = {**_FIRST_CALL, "id": "fc_2", "call_id": "call_2"}
+_CUSTOM_CALL: Final[dict[str, JSON]] = {
+    "type": "custom_tool_call",
+    "id": "ctc_1",
+    "call_id": "call_1",
+    "name": "plan",
+    "input": "TO oslo",
+}
+_OLD_CALL: Final = openai_chat.decode(
+    {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "look", "arguments": "{}"},
+    }
+)
+
+_TOGETHER: Final = (
+    Case(
+        "a call with its reasoning item",
+        (_user("one"), *_items(_REASONING, _FIRST_CALL), _done("call_1", "mine"), _user("two")),
+        has=("one", "mine", "two"),
+        has_on=(("openai-responses", "rs_1"), ("openai-responses", "fc_1")),
+        lacks_on=(("openai", "fc_1"), ("anthropic", "fc_1"), ("gemini", "fc_1")),
+    ),
+    Case(
+        "a call whose reasoning item was left out",
+        (
+            _user("one"),
+            msgspec.structs.replace(*_items(_REASONING), metadata={"hidden": True}),
+            *_items(_FIRST_CALL),
+            _done("call_1", "mine"),
+            _user("two"),
+        ),
+        has=("one", "mine", "two"),
+        lacks=("rs_1", "fc_1"),
+    ),
+    Case(
+        "a call whose reasoning item is over the budget",
+        (
+            _user("one"),
+            *_items(_REASONING, _FIRST_CALL),
+            _done("call_1", "mine"),
+            *_items(_SECOND_CALL),
+            _done("call_2", "other"),
+        ),
+        has=("one", "other"),
+        lacks=("rs_1", "fc_1", "fc_2", "mine"),
+        ask={"max_messages": 3},
+    ),
+    Case(
+        "parallel calls stored one a message",
+        (
+            _user("one"),
+            *_items(_REASONING, _FIRST_CALL, _SECOND_CALL),
+            _done("call_2", "second"),
+            _done("call_1", "first"),
+            _user("two"),
+        ),
+        has=("one", "first", "second", "two"),
+        has_on=(("openai-responses", "fc_1"), ("openai-responses", "fc_2")),
+    ),
+    Case(
+        "a custom tool that nobody answered",
+        (_user("one"), *_items(_CUSTOM_CALL), _user("two")),
+        has=("one", "two"),
+        has_on=(("openai-responses", "custom_tool_call_output"),),
+        fills=1,
+    ),
+    Case(
+        "a custom tool that was answered like any other",
+        (_user("one"), *_items(_CUSTOM_CALL), _done("call_1", "mine"), _user("two")),
+        has=("one", "mine", "two"),
+        has_on=(("openai-responses", "custom_tool_call_output"),),
+    ),
+    Case(
+        "function calls of the first kind",
+        (
+            _user("one"),
+            _OLD_CALL,
+            openai_chat.decode({"role": "function", "name": "look", "content": "mine"}),
+            _user("two"),
+            msgspec.structs.replace(_OLD_CALL, id="again"),
+            _user("three"),
+        ),
+        has=("one", "mine", "two", "three"),
+        fills=1,
+    ),
+    Case(
+        "a refusal",
+        (
+            _user("one"),
+            openai_chat.decode({"role": "assistant", "content": None, "refusal": "I will not."}),
+            _user("two"),
+        ),
+        has=("one", "two"),
+        has_on=(("openai", "I will not."),),
+    ),
+    Case(
+        "a server's search that never came back",
+        (
+            _user("one"),
+            anthropic.decode(
+                {
+                    "role": "assistant",
+                    "content": [
+                        {
+                            "type": "server_tool_use",
+                            "id": "srv_1",
+                            "name": "web_search",
+                            "input": {},
+                        }
+                    ],
+                }
+            ),
+            _user("two"),
+        ),
+        has=("one", "two"),
+        lacks=("srv_1",),
     ),
 )
 
@@ -1032,4 +1239,14 @@ _MOVES: Final = (
     ),
 )
 
-CASES: Final = (*_MISSING, *_ORPHANS, *_IDS, *_ORDER, *_EMPTY, *_PARTS, *_BUDGET, *_MOVES)
+CASES: Final = (
+    *_MISSING,
+    *_ORPHANS,
+    *_IDS,
+    *_ORDER,
+    *_EMPTY,
+    *_PARTS,
+    *_TOGETHER,
+    *_BUDGET,
+    *_MOVES,
+)

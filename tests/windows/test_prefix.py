@@ -15,8 +15,7 @@ from typing import Final, TypeAlias, TypedDict, Unpack, get_args
 import pytest
 
 import holdfast
-from holdfast import Message, Session, ToolCall
-from holdfast.core import tokens
+from holdfast import Message, Session, ToolCall, tokens
 from holdfast.records import Provider, Window
 
 _TURNS: Final = 300

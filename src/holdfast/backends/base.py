@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from holdfast.records import (
     BranchReason,
     Damage,
     Holder,
+    Measured,
     Relation,
     SalvageReport,
     Stats,
@@ -37,6 +38,8 @@ from holdfast.records import (
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+MEASURED_ROWS: Final = 64
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -189,6 +192,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     model: str | None
     usage: Usage
     cost: int
+    measured: Measured = Measured()
 
 
 def in_order(rows: Iterable[UsageRow]) -> list[UsageRow]:
@@ -352,6 +356,13 @@ class Snapshot(Protocol):
 
     def usage(self, session: int) -> list[UsageRow]:
         """Read usage by day and model."""
+        ...
+
+    def measured(self, model: str) -> Measured:
+        """Sum up how well replies of a model were estimated, in its newest rows of usage.
+
+        These are `MEASURED_ROWS`, by day and then by session.
+        """
         ...
 
     def blob(self, sha256: str) -> bytes | None:

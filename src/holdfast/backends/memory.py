@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.backends.base import (
+    MEASURED_ROWS,
     Backend,
     Belongings,
     BranchRow,
@@ -46,7 +47,7 @@ from holdfast.clock import Clock, to_day
 from holdfast.core.branches import Path, Segment, Step, joined, lies_on, ranges
 from holdfast.core.spending import sum_by_day
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
-from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Stats, Usage
+from holdfast.records import BackupReport, Damage, Growth, Measured, SalvageReport, Stats, Usage
 from holdfast.settings import Location
 
 T = TypeVar("T")
@@ -268,6 +269,17 @@ class MemorySnapshot:
     def usage(self, session: int) -> list[UsageRow]:
         """Read usage by day and model, that of no model first."""
         return in_order(self._tables.usage.get(session, {}).values())
+
+    def measured(self, model: str) -> Measured:
+        """Sum up how well replies of a model were estimated."""
+        found = [
+            (day, session, row.measured)
+            for session, rows in self._tables.usage.items()
+            for (day, of), row in rows.items()
+            if of == model
+        ]
+        newest = sorted(found, key=lambda row: row[:2], reverse=True)[:MEASURED_ROWS]
+        return sum((measured for *_, measured in newest), Measured())
 
     def all_usage(self) -> list[UsageRow]:
         """Read the usage of every session, by day and model."""
@@ -496,7 +508,12 @@ class MemoryTransaction(MemorySnapshot):
         key = (row.day, row.model)
         if key in rows:
             so_far = rows[key]
-            row = UsageRow(*key, so_far.usage + row.usage, so_far.cost + row.cost)
+            row = UsageRow(
+                *key,
+                so_far.usage + row.usage,
+                so_far.cost + row.cost,
+                so_far.measured + row.measured,
+            )
         self._set(rows, key, row)
 
     # -------------------------------------------------------------------- turns, drafts, queue

@@ -269,15 +269,6 @@ def encode(message: Message) -> list[dict[str, JSON]]:
     return items + _write_message(said, role, {})
 
 
-def answer_note(message: Message, call_id: str) -> Raw | None:
-    """Give the note that must stand behind a result of this call: a custom tool needs its own."""
-    for part, more in noted(message.parts, SOURCE):
-        if isinstance(part, ToolCall) and part.id == call_id:
-            custom = more.get("of") == "custom_tool_call"
-            return Raw(SOURCE, {"part": {}, "of": "custom_tool_call_output"}) if custom else None
-    return None
-
-
 def _about(part: Part) -> JSONObject | None:
     """Give what a part says of the message before it, if it is of that kind."""
     if not isinstance(part, Raw) or raw_object(part, "fields") is None:

@@ -52,7 +52,7 @@ def to_base64(file: File) -> str:
 
 def to_data_url(file: File) -> str:
     """Write a file as a data URL."""
-    return f"data:{file.mime or mime_of(file)};base64,{to_base64(file)}"
+    return f"data:{(file.mime or mime_of(file)).lower()};base64,{to_base64(file)}"
 
 
 def from_base64(text: JSON) -> bytes | None:
@@ -69,7 +69,7 @@ def from_base64(text: JSON) -> bytes | None:
 def from_data_url(url: JSON, name: str | None = None) -> File | None:
     """Read a data URL; None when it is none, or writing it again would give another."""
     head = _DATA_URL.match(url) if isinstance(url, str) else None
-    if head is None or not isinstance(url, str):
+    if head is None or not isinstance(url, str) or head[1] != head[1].lower():
         return None
     data = from_base64(url[head.end() :])
     return None if data is None else File(name=name, mime=head[1], data=data)

@@ -421,6 +421,7 @@ class _Section:
                     model=used.model,
                     usage=used.usage,
                     cost=to_money(used.cost),
+                    measured=used.measured,
                 )
             )
         for waiting in snapshot.queue(n):

@@ -32,6 +32,7 @@ from holdfast.records import (
     JSON,
     BranchReason,
     Goal,
+    Measured,
     Message,
     Part,
     Provenance,
@@ -186,6 +187,7 @@ class UsageLine(Line, frozen=True, kw_only=True, tag="usage"):
     model: str | None = None
     usage: Usage = Usage()
     cost: Decimal = Decimal(0)
+    measured: Measured = Measured()
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

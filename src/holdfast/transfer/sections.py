@@ -18,7 +18,7 @@ from holdfast.backends.base import MessageRow, QueueRow, SessionRow, ToolRow, Tu
 from holdfast.clock import EPOCH, to_micros
 from holdfast.core.drafts import Chunk, Opening
 from holdfast.errors import Invalid, StoreUnavailable
-from holdfast.records import Damage, Holder, Usage
+from holdfast.records import Damage, Holder, Measured, Usage
 from holdfast.transfer.lines import (
     BadLine,
     BlobLine,
@@ -51,6 +51,7 @@ from holdfast.verbs.sessions import check_changes, check_optional_text, identity
 
 T = TypeVar("T")
 L = TypeVar("L", EndLine, SessionLine)
+C = TypeVar("C", Usage, Measured)
 _NOBODY: Final = Holder("?", 0, "", "", "")
 _EARLIEST: Final = -50_000_000_000_000_000  # Some time in the year 385.
 _RAW_BYTES: Final = 64 * 1024 * 1024
@@ -420,7 +421,8 @@ def _used(line: UsageLine) -> UsageRow:
     day = (line.day - EPOCH.date()).days
     if day < 0:
         raise BadLine("is of a day that cannot be")
-    return UsageRow(day, line.model, _usage(line.usage), from_money(line.cost))
+    cost = from_money(line.cost)
+    return UsageRow(day, line.model, _counts(line.usage), cost, _counts(line.measured))
 
 
 def _turn(line: TurnLine) -> NewTurn:
@@ -438,7 +440,7 @@ def _turn(line: TurnLine) -> NewTurn:
         first_seq=line.first_seq,
         started_at=_micros(line.started_at),
         ended_at=_maybe(_micros, line.ended_at),
-        usage=_usage(line.usage),
+        usage=_counts(line.usage),
         cost=from_money(line.cost),
         error=line.error,
     )
@@ -487,10 +489,10 @@ def _maybe(convert: Callable[[datetime], T], value: datetime | None) -> T | None
     return None if value is None else convert(value)
 
 
-def _usage(usage: Usage) -> Usage:
-    if not all(0 <= count <= 2**63 - 1 for count in msgspec.structs.astuple(usage)):
+def _counts(counts: C) -> C:
+    if not all(0 <= count <= 2**63 - 1 for count in msgspec.structs.astuple(counts)):
         raise BadLine("has counts that cannot be")
-    return usage
+    return counts
 
 
 def _token(text: str) -> str:

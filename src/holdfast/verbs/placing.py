@@ -15,10 +15,12 @@ from holdfast.backends.base import HeadRow, MessageRow, ToolRow, Transaction, Tu
 from holdfast.codec import Encoded, checksum
 from holdfast.core import titles
 from holdfast.core.appending import new_messages
+from holdfast.core.measuring import REACH, measure, reported
 from holdfast.core.spending import to_pico
 from holdfast.errors import BadMessage, SessionNotFound, TooLarge, TurnLost
 from holdfast.ids import turn_id
 from holdfast.records import Head, Message, ToolResult, Usage
+from holdfast.verbs.histories import read_span
 
 _MOST: Final = 2**63 - 1
 _DAY: Final = 86_400_000_000
@@ -84,7 +86,7 @@ def place(
     if turn:
         _note_tools(tx, turn, messages)
     if charged:
-        _spend(tx, moved, charged, turn)
+        _spend(tx, moved, messages, charged, turn)
     tx.put_head(moved)
     return moved
 
@@ -144,16 +146,40 @@ def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
 
 
 def _spend(
-    tx: Transaction, head: HeadRow, charged: Sequence[Message], turn: TurnRow | None
+    tx: Transaction,
+    head: HeadRow,
+    messages: Sequence[Message],
+    charged: Sequence[Message],
+    turn: TurnRow | None,
 ) -> None:
     """Add what messages used to the sums by day and model, and to those of their turn."""
     total, price = Usage(), 0
     for message in charged:
         spent, cost = message.usage or Usage(), to_pico(message.cost)
         total, price = total + spent, price + cost
-        tx.add_usage(head.session, UsageRow(head.updated_at // _DAY, message.model, spent, cost))
+        day = head.updated_at // _DAY
+        measured = measure(message, _before(tx, head, messages, message))
+        tx.add_usage(head.session, UsageRow(day, message.model, spent, cost, measured))
     if turn:
         tx.put_turn(msgspec.structs.replace(turn, usage=turn.usage + total, cost=turn.cost + price))
+
+
+def _before(
+    tx: Transaction, head: HeadRow, messages: Sequence[Message], reply: Message
+) -> list[Message]:
+    """Read what stands before a reply that is being stored, as far back as the reply before it."""
+    usage = reported(reply)
+    if usage is None or not usage.input:
+        return []
+    found = list(messages[: messages.index(reply)])[-REACH:]
+    if any(map(reported, found)):
+        return found
+    high = head.seq - len(messages)
+    low = max(1, high - REACH + len(found) + 1)
+    if low > high:
+        return found
+    path = tx.path(head.branch, low)
+    return read_span(tx, path, (low, high)) + found
 
 
 def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> None:

@@ -12,18 +12,19 @@ from typing import Final, get_args
 
 import msgspec
 
-from holdfast import checks
+from holdfast import checks, tokens
 from holdfast.backends.base import HeadRow, Query, Snapshot
-from holdfast.core import tokens
 from holdfast.core.leases import settled
-from holdfast.core.windows.budgeting import Fitted, Limits, cost, fit
+from holdfast.core.measuring import factor
+from holdfast.core.tokenizers import exact
+from holdfast.core.windows.budgeting import Fitted, Limits, fit
 from holdfast.core.windows.choosing import choose
-from holdfast.core.windows.exchanging import Block, Outcomes, exchanges, fill
+from holdfast.core.windows.exchanging import Answer, Block, Outcomes, exchanges, fill
 from holdfast.core.windows.rules import RULES
 from holdfast.core.windows.shaping import Shaped, shape
 from holdfast.core.windows.wording import worded
 from holdfast.errors import BadQuery, SessionNotFound
-from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.formats import anthropic, fitting, gemini, openai_chat, openai_responses
 from holdfast.ids import split_turn_id
 from holdfast.records import (
     JSON,
@@ -34,7 +35,6 @@ from holdfast.records import (
     Provider,
     Thinking,
     ToolOutcome,
-    ToolResult,
     Window,
 )
 from holdfast.verbs.histories import Report, read_span
@@ -55,13 +55,6 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None
     timestamps: bool
 
-    @property
-    def budget(self) -> int | None:
-        """How many tokens the messages may have."""
-        if self.max_tokens is None:
-            return None
-        return max(0, self.max_tokens - self.reserve - tokens.of_text(self.system or ""))
-
 
 def check_wish(wish: Wish) -> Wish:
     """Refuse what makes no sense."""
@@ -73,6 +66,8 @@ def check_wish(wish: Wish) -> Wish:
     checks.check_number(wish.reserve, "reserve")
     if wish.system is not None:
         checks.check_text(wish.system, "system")
+        if not wish.system.strip():
+            return msgspec.structs.replace(wish, system=None)
     return wish
 
 
@@ -109,6 +104,10 @@ class _Maker:
         self._wish = wish
         self._report = report
         self._rules = RULES[wish.provider]
+        model = self._model()
+        exactly = exact(model)
+        self._count = exactly or tokens.of_text
+        self._factor = 1.0 if exactly or model is None else factor(snapshot.measured(model))
 
     def make(self) -> Window:
         """Read, decide, and write it in the provider's shape."""
@@ -123,13 +122,14 @@ class _Maker:
             self._rules,
             [self._filled(block) for block in lead],
         )
+        cost = self._cost(view.note, view.limits, [*lead, *kept])
         return Window(
             provider=self._wish.provider,
             messages=tuple(self._written(shaped)),
             system=_unicode(self._system(shaped.system)),
-            tokens=self._cost(view.note, [*lead, *kept]),
+            tokens=cost,
             left_out=self._left_out(view, covered, lead, sum(b.messages for b in out), shaped),
-            notes=tuple(self._notes(view)),
+            notes=tuple(self._notes(view, cost)),
             call_ids=shaped.call_ids,
         )
 
@@ -140,12 +140,21 @@ class _Maker:
         if self._wish.max_tokens is None and self._wish.max_messages is None:
             page = self._head.seq
         while True:
-            view = self._fitted(tail, summary, covered, first)
-            if low <= covered + 1 or (view.fitted.full and view.asked):
-                return view
+            if low <= covered + 1 or not self._has_room(tail):
+                view = self._fitted(tail, summary, covered, first)
+                if low <= covered + 1 or (view.fitted.full and view.asked):
+                    return view
             high, low = low - 1, max(covered + 1, low - page)
             tail = self._read(low, high) + tail
             page *= 2  # As much again as was read, so that deciding anew costs no more.
+
+    def _has_room(self, tail: Sequence[Message]) -> bool:
+        """Say whether there is surely room for more than was read, by what was stored of it."""
+        budget, most = self._budget(), self._wish.max_messages
+        if budget is not None and self._count is not tokens.of_text:
+            budget //= 2
+        said = sum(message.tokens or 0 for message in tail)
+        return (budget is None or said < budget) and (most is None or len(tail) < most)
 
     def _fitted(
         self, tail: list[Message], summary: Message | None, covered: int, first: Message | None
@@ -163,7 +172,7 @@ class _Maker:
         for block in blocks:
             fill(block, outcomes)
         chosen.left_out[_OVER_BUDGET] += begin
-        limits = Limits(self._wish.budget, self._wish.max_messages)
+        limits = Limits(self._budget(), self._wish.max_messages, self._count)
         if chosen.note is not None:
             limits = limits.less([Block(chosen.note)])
         asked = any(block.said.role == "user" for block in blocks)
@@ -180,8 +189,7 @@ class _Maker:
         kept, out = view.fitted.blocks, view.fitted.out
         if first is None or any(block.said.seq == first.seq for block in kept):
             return [], kept, out
-        marked = worded(first, timestamps=self._wish.timestamps)
-        return [Block(marked)], kept, [b for b in out if b.said.seq != first.seq]
+        return [Block(first)], kept, [b for b in out if b.said.seq != first.seq]
 
     def _left_out(
         self, view: _View, covered: int, lead: Sequence[Block], out: int, shaped: Shaped
@@ -200,16 +208,33 @@ class _Maker:
                 counts["covered by a summary" if seq <= covered else _OVER_BUDGET] -= 1
         return tuple(LeftOut(count, why) for why, count in sorted(counts.items()) if count > 0)
 
-    def _notes(self, view: _View) -> Iterator[str]:
+    def _notes(self, view: _View, cost: int) -> Iterator[str]:
         yield from view.fitted.notes
-        if view.limits.tokens == 0 and view.note is not None:
-            yield "the summary leaves no room in the budget"
+        most = self._wish.max_tokens
+        if most is not None and cost > most - self._wish.reserve and not view.fitted.notes:
+            yield "what is always sent is over the budget of tokens"
 
-    def _cost(self, note: Message | None, blocks: Sequence[Block]) -> int:
-        said = 0 if note is None else tokens.of_message(note)
-        return said + tokens.of_text(self._wish.system or "") + sum(map(cost, blocks))
+    def _budget(self) -> int | None:
+        """Say how many tokens the messages may have, by our way of counting."""
+        if self._wish.max_tokens is None:
+            return None
+        room = (self._wish.max_tokens - self._wish.reserve) / self._factor
+        return max(0, int(room) - self._count(self._wish.system or ""))
+
+    def _cost(self, note: Message | None, limits: Limits, blocks: Sequence[Block]) -> int:
+        noted = [] if note is None else [Block(note)]
+        counted = self._count(self._wish.system or "") + limits.cost_of([*noted, *blocks])
+        return round(counted * self._factor)
 
     # --------------------------------------------------------------------------------- reading
+
+    def _model(self) -> str | None:
+        """Say which model the window is for: the session's, or the last one that was paid for."""
+        owner = self._snapshot.session(self._head.session)
+        if owner is not None and owner.model is not None:
+            return owner.model
+        used = self._snapshot.usage(self._head.session)
+        return used[-1].model if used else None
 
     def _summary(self) -> Message | None:
         """Read the newest summary that was not erased."""
@@ -237,12 +262,14 @@ class _Maker:
         """Read the first thing a user said, if it is to be kept: words, or an image alone."""
         if not self._wish.keep_first_user or not self._head.seq:
             return None
-        words = self._head.preview_seq
-        early = self._read(1, min(words or self._head.seq, _FIRST_PAGE))
-        later = self._read(words, words) if words > _FIRST_PAGE else []
-        meant = [m for m in (*early, *later) if not m.metadata.get("injected")]
-        blocks = exchanges(choose(meant, None, 0).messages, Counter(), self._is_sent)
-        return next((block.said for block in blocks if block.said.role == "user"), None)
+        words, page = self._head.preview_seq, min(self._head.seq, _FIRST_PAGE)
+        for low, high in ((1, min(words, page)), (1, page), (max(words, 1), words)):
+            said = [m for m in self._read(low, high) if not m.metadata.get("injected")]
+            blocks = exchanges(choose(said, None, 0).messages, Counter(), self._is_sent)
+            for block in blocks:
+                if block.said.role == "user":
+                    return worded(block.said, timestamps=self._wish.timestamps)
+        return None
 
     def _outcomes(self, blocks: Sequence[Block]) -> Outcomes:
         """Look up in the ledger what became of calls without a result."""
@@ -273,7 +300,7 @@ class _Maker:
         }
         return Block(said, results, block.messages)
 
-    def _result(self, result: ToolResult) -> ToolResult:
+    def _result(self, result: Answer) -> Answer:
         if isinstance(result.content, str):
             return result
         content = tuple(
@@ -290,7 +317,7 @@ class _Maker:
         return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
 
     def _written(self, shaped: Shaped) -> list[dict[str, JSON]]:
-        said = shaped.messages
+        said = fitting.fitted(self._wish.provider, shaped.messages)
         if self._wish.system and not self._rules.system_apart:
             said = [Message.system(self._wish.system), *said]
         names = _names(said)
@@ -305,7 +332,10 @@ class _Maker:
         """Say whether this provider is sent anything but thoughts of a message without words."""
         parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
         items = self._write(msgspec.structs.replace(message, parts=parts), {})
-        return any(item.get("content") or item.get("parts") or "type" in item for item in items)
+        return any(
+            "type" in item or any(map(item.get, ("content", "parts", "refusal", "audio")))
+            for item in items
+        )
 
     def _system(self, found: Sequence[str]) -> JSON:
         if not self._rules.system_apart:

@@ -320,20 +320,28 @@ DELETE FROM queue WHERE session = ? AND number = ?
 DELETE FROM queue_blobs WHERE session = ? AND number = ?
 
 -- name: usage
-SELECT day, model, input, output, cache_read, cache_write, reasoning, cost FROM usage
-WHERE session = ?
+SELECT day, model, input, output, cache_read, cache_write, reasoning, cost, counted, estimated
+FROM usage WHERE session = ?
+
+-- name: measured
+SELECT CAST(total(counted) AS INTEGER), CAST(total(estimated) AS INTEGER) FROM (
+  SELECT counted, estimated FROM usage u INDEXED BY usage_of_model
+    CROSS JOIN sessions s ON s.n = u.session
+  WHERE u.model = ? AND s.tenant = ? ORDER BY u.day DESC, u.session DESC LIMIT ?)
 
 -- name: find_usage
-SELECT crc, rowid, session, day, model, input, output, cache_read, cache_write, reasoning, cost
+SELECT crc, rowid, session, day, model, input, output, cache_read, cache_write, reasoning, cost,
+  counted, estimated
 FROM usage WHERE session = ? AND day = ? AND model IS ?
 
 -- name: add_usage
-INSERT INTO usage (session, day, model, input, output, cache_read, cache_write, reasoning, cost, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO usage (session, day, model, input, output, cache_read, cache_write, reasoning, cost,
+  counted, estimated, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_usage
 UPDATE usage SET input = ?2, output = ?3, cache_read = ?4, cache_write = ?5, reasoning = ?6,
-  cost = ?7, crc = ?8
+  cost = ?7, counted = ?8, estimated = ?9, crc = ?10
 WHERE rowid = ?1
 
 -- name: blob

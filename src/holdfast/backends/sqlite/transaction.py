@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.backends.base import (
+    MEASURED_ROWS,
     Belongings,
     BranchRow,
     Cut,
@@ -42,7 +43,7 @@ from holdfast.backends.sqlite.statements import SQL
 from holdfast.clock import Clock
 from holdfast.core.branches import Path, Segment, Step, joined, ranges
 from holdfast.errors import Damaged
-from holdfast.records import Holder, Usage
+from holdfast.records import Holder, Measured, Usage
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
@@ -449,8 +450,14 @@ class SQLiteSnapshot:
         """Read usage by day and model."""
         rows = self._execute(SQL["usage"], (session,))
         return in_order(
-            UsageRow(day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in rows
+            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
+            for day, model, *spent in rows
         )
+
+    def measured(self, model: str) -> Measured:
+        """Sum up how well replies of a model were estimated."""
+        row = self._first("measured", bind(model), self._tenant, MEASURED_ROWS)
+        return Measured(*(row or ()))
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
@@ -616,7 +623,10 @@ class SQLiteTransaction(SQLiteSnapshot):
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""
         key = (session, row.day, bind(row.model))
-        spent = (*msgspec.structs.astuple(row.usage), row.cost)
+        measured = row.measured
+        spent = (
+            *msgspec.structs.astuple(row.usage), row.cost, measured.counted, measured.estimated,
+        )  # fmt: skip
         found = self._first("find_usage", *key)
         if found is None:
             self._write("add_usage", *key, *spent, seal((*key, *spent)))

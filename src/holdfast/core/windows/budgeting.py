@@ -10,33 +10,40 @@ behind it are left out, whole; if the newest exchange alone is, its longest resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
 import msgspec
 
-from holdfast.core import tokens
-from holdfast.core.windows.exchanging import Block, size
-from holdfast.records import File, Raw, Text, ToolResult
+from holdfast import tokens
+from holdfast.core.windows.exchanging import Answer, Block, size
+from holdfast.records import File, Raw, Text
+from holdfast.tokens import Count, of_text
 
 _WORTH_SHORTENING: Final = 100
 _TRIES: Final = 6
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much may be in a window."""
+    """How much may be in a window, and how the tokens of a text are counted."""
 
     tokens: int | None
     messages: int | None
+    count: Count = of_text
 
     def less(self, blocks: Sequence[Block]) -> Limits:
         """Give what is left beside these blocks."""
-        used, count = sum(map(cost, blocks)), sum(map(size, blocks))
+        used, many = self.cost_of(blocks), sum(map(size, blocks))
         return Limits(
             None if self.tokens is None else max(0, self.tokens - used),
-            None if self.messages is None else max(0, self.messages - count),
+            None if self.messages is None else max(0, self.messages - many),
+            self.count,
         )
+
+    def cost_of(self, blocks: Iterable[Block]) -> int:
+        """Say how many tokens these have."""
+        return sum(cost(block, self.count) for block in blocks)
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -48,12 +55,19 @@ class Fitted(msgspec.Struct, frozen=True):
     full: bool
 
 
-def cost(block: Block) -> int:
-    """Estimate what a block costs; its results are all there."""
+def cost(block: Block, count: Count) -> int:
+    """Say how many tokens a block has; its results are all there."""
     if block.tokens is None:
-        results = (result for result in block.results.values() if result is not None)
-        block.tokens = tokens.of_message(block.said) + sum(map(tokens.of_part, results))
+        stored = block.said.tokens if count is of_text else None
+        said = tokens.of_message(block.said, count) if stored is None else stored
+        answers = (answer for answer in block.results.values() if answer is not None)
+        block.tokens = said + sum(_of_answer(answer, count) for answer in answers)
     return block.tokens
+
+
+def _of_answer(answer: Answer, count: Count) -> int:
+    stored = answer.tokens if count is of_text else None
+    return tokens.of_part(answer, count) if stored is None else stored
 
 
 def fit(blocks: Sequence[Block], limits: Limits) -> Fitted:
@@ -73,7 +87,7 @@ def _within_a_turn(blocks: Sequence[Block], newest: int, limits: Limits) -> Fitt
     """Keep the user's message and the newest exchanges behind it."""
     notes: list[str] = []
     asked = blocks[newest]
-    steps = [_without_bulk(block, limits, notes) for block in blocks[newest + 1 :]]
+    steps = _without_bulk(blocks[newest + 1 :], limits.less([asked]), notes)
     first = _first_within(steps, limits.less([asked]))
     start = _stepped(steps, first, list(range(first, len(steps))), limits)
     start = min(start, max(0, len(steps) - 1))
@@ -85,20 +99,30 @@ def _within_a_turn(blocks: Sequence[Block], newest: int, limits: Limits) -> Fitt
     return fitted
 
 
-def _without_bulk(block: Block, limits: Limits, notes: list[str]) -> Block:
-    """Shorten results that alone take over half of a window: better short than out."""
-    if limits.tokens is None or cost(block) <= limits.tokens // 2:
-        return block
-    shortened = [block]
-    _shorten_longest(shortened, limits.tokens // 2, notes)
-    return shortened[0]
+def _without_bulk(blocks: Sequence[Block], limits: Limits, notes: list[str]) -> list[Block]:
+    """Shorten results that alone take over half of a window: better short than out.
+
+    The newest may take all that the others leave.
+    """
+    if limits.tokens is None or not blocks:
+        return list(blocks)
+    half = limits.tokens // 2
+    older = [_shortened(block, half, limits, notes) for block in blocks[:-1]]
+    most = max(half, limits.tokens - limits.cost_of(older))
+    return [*older, _shortened(blocks[-1], most, limits, notes)]
+
+
+def _shortened(block: Block, most: int, limits: Limits, notes: list[str]) -> Block:
+    kept = [block]
+    _shorten_longest(kept, msgspec.structs.replace(limits, tokens=most), notes)
+    return kept[0]
 
 
 def _first_within(blocks: Sequence[Block], limits: Limits) -> int:
     """Say from which block on, counted from the end, all is within the limits."""
     first = 0
     for amounts, most in (
-        ([cost(block) for block in blocks], limits.tokens),
+        ([cost(block, limits.count) for block in blocks], limits.tokens),
         ([size(block) for block in blocks], limits.messages),
     ):
         if most is not None:
@@ -120,7 +144,7 @@ def _stepped(blocks: Sequence[Block], first: int, allowed: Sequence[int], limits
     """
     if first == 0 or not allowed:
         return first
-    near, spent, seen = [allowed[0]], Limits(0, 0), first
+    near, spent, seen = [allowed[0]], Limits(0, 0, limits.count), first
     for at in allowed:
         spent, seen = _added(spent, blocks[seen:at]), at
         if _is_a_quarter(spent, limits):
@@ -143,8 +167,8 @@ def _seq(block: Block) -> int:
 
 
 def _added(so_far: Limits, blocks: Sequence[Block]) -> Limits:
-    used, count = sum(map(cost, blocks)), sum(map(size, blocks))
-    return Limits((so_far.tokens or 0) + used, (so_far.messages or 0) + count)
+    used, many = so_far.cost_of(blocks), sum(map(size, blocks))
+    return Limits((so_far.tokens or 0) + used, (so_far.messages or 0) + many, so_far.count)
 
 
 def _is_a_quarter(spent: Limits, limits: Limits) -> bool:
@@ -161,59 +185,59 @@ def _checked(kept: list[Block], out: list[Block], limits: Limits, *, full: bool)
     """Shorten what is too long to fit, and tell what is over the limits nevertheless."""
     notes: list[str] = []
     if limits.tokens is not None:
-        _shorten_longest(kept, limits.tokens, notes)
-        if sum(map(cost, kept)) > limits.tokens:
+        _shorten_longest(kept, limits, notes)
+        if limits.cost_of(kept) > limits.tokens:
             notes.append("the newest messages are over the budget of tokens")
     if limits.messages is not None and sum(map(size, kept)) > limits.messages:
         notes.append("the newest exchange has more messages than were asked for")
     return Fitted(kept, out, notes, full)
 
 
-def _shorten_longest(blocks: list[Block], most: int, notes: list[str]) -> None:
+def _shorten_longest(blocks: list[Block], limits: Limits, notes: list[str]) -> None:
     """Shorten tool results, the longest first, until all fits."""
     results = [
-        (tokens.of_part(result), at, call)
+        (_of_answer(result, limits.count), at, call)
         for at, block in enumerate(blocks)
         for call, result in block.results.items()
         if result is not None
     ]
-    over = sum(map(cost, blocks)) - most
+    over = limits.cost_of(blocks) - (limits.tokens or 0)
     for amount, at, call in sorted(results, reverse=True):
         if over <= 0 or amount <= _WORTH_SHORTENING:
             return
         block = blocks[at]
         result = block.results[call]
         assert result is not None  # noqa: S101 - picked so
-        shorter = shorten(result, max(_WORTH_SHORTENING // 2, amount - over))
-        over -= amount - tokens.of_part(shorter)
+        shorter = shorten(result, max(_WORTH_SHORTENING // 2, amount - over), limits.count)
+        over -= amount - _of_answer(shorter, limits.count)
         if shorter is not result:
             results_now = {**block.results, call: shorter}
             blocks[at] = Block(block.said, results_now, block.messages)
             notes.append(f"the result of call {call!r} was shortened to fit")
 
 
-def shorten(result: ToolResult, most: int) -> ToolResult:
+def shorten(result: Answer, most: int, count: Count = of_text) -> Answer:
     """Cut the middle out of the words of a long result, and say so there."""
     if isinstance(result.content, str):
-        return msgspec.structs.replace(result, content=_cut(result.content, most))
+        return result.saying(_cut(result.content, most, count))
     pieces: list[Text | File | Raw] = list(result.content)
     lengths = [len(p.text) if isinstance(p, Text) else 0 for p in pieces]
     longest = max(range(len(pieces)), key=lengths.__getitem__, default=None)
     if longest is None:
         return result
-    others = sum(tokens.of_part(p) for at, p in enumerate(pieces) if at != longest)
+    others = sum(tokens.of_part(p, count) for at, p in enumerate(pieces) if at != longest)
     piece = pieces[longest]
     if not isinstance(piece, Text):
         return result
-    pieces[longest] = Text(_cut(piece.text, max(_WORTH_SHORTENING // 2, most - others)))
-    return msgspec.structs.replace(result, content=tuple(pieces))
+    pieces[longest] = Text(_cut(piece.text, max(_WORTH_SHORTENING // 2, most - others), count))
+    return result.saying(tuple(pieces))
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, most: int, count: Count) -> str:
     """Cut the middle out of a text until it has so many tokens."""
     length = len(text)
     for _ in range(_TRIES):
-        amount = tokens.of_text(_without_middle(text, length))
+        amount = count(_without_middle(text, length))
         if amount <= most:
             break
         length = int(length * most / amount * 0.95)

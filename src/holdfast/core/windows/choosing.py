@@ -32,7 +32,7 @@ def choose(messages: Sequence[Message], summary: Message | None, covered: int) -
     left_out: Counter[str] = Counter()
     kept = []
     for message in messages:
-        why = _why_not(message, covered)
+        why = _why_not(message, summary, covered)
         if why is None:
             kept.append(message)
         elif why:
@@ -40,10 +40,10 @@ def choose(messages: Sequence[Message], summary: Message | None, covered: int) -
     return Chosen(kept, None if summary is None else _note(summary), left_out)
 
 
-def _why_not(message: Message, covered: int) -> str | None:
-    """Say why a message is left out; an empty text if that is not worth a word."""
+def _why_not(message: Message, summary: Message | None, covered: int) -> str | None:
+    """Say why a message is left out; an empty text if it is there, as the note."""
     if message.role == "summary" and message.status == "complete":
-        return ""
+        return "" if summary is None or message.seq == summary.seq else "covered by a summary"
     if (message.seq or 0) <= covered:
         return "covered by a summary"
     if any(message.metadata.get(flag) for flag in _NOT_FOR_MODELS):

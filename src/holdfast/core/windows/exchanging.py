@@ -2,6 +2,7 @@
 
 An *exchange* is an assistant's message with its calls, and their results in the order of the calls.
 It stands where the calls were made: what others said before all results were there comes behind it.
+Calls that were made at once, but stored in messages of their own, are one exchange.
 A call that nobody answered gets a result that says so; a second result for a call, and a result for
 no call, are left out; so are calls without a name.
 """
@@ -14,13 +15,35 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from holdfast.records import File, Message, Part, Raw, Text, ToolCall, ToolOutcome, ToolResult
+from holdfast import tokens
+from holdfast.records import (
+    File,
+    Message,
+    Part,
+    Raw,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+)
 
 UNKNOWN: Final = "[interrupted: the outcome of this call is unknown]"
 NOT_RUN: Final = "[not run: this call was never started]"
 _NOTHING: Final = "[no output]"
 _FAILED: Final = "[failed without a word]"
 _PENDING: Final = "[no result yet]"
+
+
+class Answer(ToolResult, frozen=True):
+    """A result, what its provider said beside it, and what it costs, if that was stored."""
+
+    notes: tuple[Part, ...] = ()
+    tokens: int | None = None
+
+    def saying(self, content: str | tuple[Text | File | Raw, ...]) -> Answer:
+        """Give it with other content; what it then costs is not known."""
+        return msgspec.structs.replace(self, content=content, tokens=None)
 
 
 class Block(msgspec.Struct):
@@ -30,7 +53,7 @@ class Block(msgspec.Struct):
     """
 
     said: Message
-    results: dict[str, ToolResult | None] = {}
+    results: dict[str, Answer | None] = {}
     messages: int = 1
     tokens: int | None = None
 
@@ -55,17 +78,22 @@ def exchanges(
     """
     blocks: list[Block] = []
     waiting: dict[str, Block] = {}
+    asking: Block | None = None  # The message before made calls, and there is no result yet.
     for message in messages:
         said = _said(message)
+        block = None
         if said is not None:
             block = Block(_cleaned(said))
             for call in block.said.tool_calls:
                 block.results[call.id] = None
-                waiting[call.id] = block
-            if any(map(_is_said, block.said.parts)) or is_sent(block.said):
+            if asking is not None and _goes_on(asking.said, block.said):
+                block = _join(asking, block)
+            elif any(map(_is_said, block.said.parts)) or is_sent(block.said):
                 blocks.append(block)
             else:
                 left_out["call without a name" if said.tool_calls else "empty"] += 1
+            waiting.update(dict.fromkeys((call.id for call in block.said.tool_calls), block))
+        asking = block if block is not None and block.results else None
         answered = _answer(message, waiting)
         if said is None and answered is not None:
             answered.messages += 1
@@ -77,17 +105,37 @@ def exchanges(
 def _said(message: Message) -> Message | None:
     """Give what a message says beside its tool results."""
     if message.role == "tool":
-        return None
-    if not message.tool_results:
+        # The outputs of a provider's own tools are items of their own.
+        rest = tuple(part for part in message.parts if is_note(part, "item"))
+    elif not message.tool_results:
         return message
-    rest = tuple(part for part in message.parts if not isinstance(part, ToolResult))
-    return msgspec.structs.replace(message, parts=rest) if rest else None
+    else:
+        rest = kept_parts(message.parts, lambda part: not isinstance(part, ToolResult))
+    return message.with_parts(rest) if rest else None
+
+
+def _goes_on(before: Message, message: Message) -> bool:
+    """Say whether a message holds nothing but more of the calls that the one before made."""
+    calls = message.tool_calls
+    return (
+        bool(calls)
+        and before.turn_id == message.turn_id
+        and all(isinstance(part, ToolCall) or is_note(part, "part") for part in message.parts)
+        and {call.id for call in calls}.isdisjoint(call.id for call in before.tool_calls)
+    )
+
+
+def _join(block: Block, more: Block) -> Block:
+    block.said = block.said.with_parts((*block.said.parts, *more.said.parts))
+    block.results |= more.results
+    block.messages += more.messages
+    return block
 
 
 def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
     """Give results to the calls that wait for them; give the first block that got one."""
     first = None
-    for result in message.tool_results:
+    for result in _answers(message):
         block = waiting.pop(result.call_id, None)
         if block is not None:
             block.results[result.call_id] = _worded(result)
@@ -95,20 +143,39 @@ def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
     return first
 
 
-def _worded(result: ToolResult) -> ToolResult:
+def _answers(message: Message) -> list[Answer]:
+    """Give the results in a message, each with the notes directly behind it."""
+    found: list[Answer] = []
+    cost = None
+    if message.tokens is not None and len(message.parts) == 1:
+        cost = message.tokens - tokens.MESSAGE
+    beside = False
+    for part in message.parts:
+        if isinstance(part, ToolResult):
+            found.append(Answer(part.call_id, part.content, part.error, part.name, (), cost))
+        elif beside and (is_note(part, "part") or is_note(part, "fields")):
+            found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, part))
+            continue
+        beside = isinstance(part, ToolResult)
+    return found
+
+
+def _worded(result: Answer) -> Answer:
     """Let a result that says nothing say that."""
     if result.text.strip() or (result.content and not isinstance(result.content, str)):
         return result
-    return msgspec.structs.replace(result, content=_FAILED if result.error else _NOTHING)
+    return result.saying(_FAILED if result.error else _NOTHING)
 
 
 def _cleaned(message: Message) -> Message:
-    """Leave out blank texts, and calls that are nameless, doubled, or not the assistant's."""
+    """Leave out blank texts, nameless and doubled calls, and calls and thoughts of others."""
     seen: set[str] = set()
 
     def stays(part: Part) -> bool:
         if isinstance(part, Text):
             return bool(part.text.strip())
+        if isinstance(part, Thinking):
+            return message.role == "assistant"
         if not isinstance(part, ToolCall):
             return True
         if message.role != "assistant" or not part.name.strip() or part.id in seen:
@@ -119,7 +186,7 @@ def _cleaned(message: Message) -> Message:
     parts = kept_parts(message.parts, stays)
     if len(parts) == len(message.parts):
         return message
-    return msgspec.structs.replace(message, parts=parts)
+    return message.with_parts(parts)
 
 
 def kept_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Part, ...]:
@@ -152,8 +219,8 @@ def fill(block: Block, outcomes: Outcomes) -> None:
         found = block.results[call.id]
         if found is None:
             text = _said_of(outcomes.get((block.said.turn_id, call.id)))
-            block.results[call.id] = ToolResult(call.id, text, error=True, name=call.name)
-        elif found.name is None:
+            block.results[call.id] = Answer(call.id, text, error=True, name=call.name)
+        elif found.name != call.name:
             block.results[call.id] = msgspec.structs.replace(found, name=call.name)
 
 

@@ -1,9 +1,10 @@
 """Who may speak after whom, and in which alphabet.
 
 The blocks become messages again: calls, then one message with all their results. Ids of calls are
-unique within a window and spelled as the provider wants them; so are the names of tools. Where user
-and assistant must take turns, neighbours of one side become one message, results belong to the
-user's side, and the user begins.
+unique within a window and spelled as the provider wants them; so are the names of tools. Where a
+result has no field for it, its words say that it is an error. Where user and assistant must take
+turns, neighbours of one side become one message, results belong to the user's side, and the user
+begins.
 """
 
 from __future__ import annotations
@@ -15,13 +16,32 @@ from typing import Final
 import msgspec
 
 from holdfast import codec
-from holdfast.core.windows.exchanging import Block, is_note, kept_parts
+from holdfast.core.windows.exchanging import Answer, Block, is_note, kept_parts
 from holdfast.core.windows.rules import Rules
-from holdfast.records import File, Message, Part, Role, Text, Thinking, ToolCall, ToolResult
+from holdfast.records import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Provider,
+    Raw,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 
 BEGINNING: Final = "(The conversation begins with the assistant.)"
 _ID_LENGTH: Final = 24
 _SAID: Final = (Text, File, ToolCall)
+_THOUGHTS: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
+_INSTEAD: Final = ("audio", "refusal")  # What a message may hold as a field instead of words.
+ERROR: Final = "[error]"
+# Such results tell by themselves that something went wrong; those in brackets are our own words.
+_TELLS: Final = re.compile(
+    r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
+)
 
 
 class Shaped(msgspec.Struct, frozen=True):
@@ -51,7 +71,7 @@ def shape(
         said.extend(spelled.messages(block))
     if rules.system_apart:
         said = [_as_note(message) for message in said]
-    said = _without_loose_thoughts(said)
+    said = _without_loose_thoughts(said, rules.source)
     if rules.alternate:
         said = _merged(map(_plain, said))
         if said and said[0].role == "assistant":
@@ -63,9 +83,9 @@ def shape(
 
 
 def _instructions(blocks: Sequence[Block]) -> tuple[list[str], list[Block]]:
-    """Take the system's messages from the beginning."""
+    """Take the system's messages from the beginning; one with a file stays among the messages."""
     for at, block in enumerate(blocks):
-        if block.said.role != "system":
+        if block.said.role != "system" or any(isinstance(p, File) for p in block.said.parts):
             return [b.said.text for b in blocks[:at]], list(blocks[at:])
     return [block.said.text for block in blocks], []
 
@@ -86,37 +106,61 @@ def _as_note(message: Message) -> Message:
     """Say what the system said in between as a note to the user's side."""
     if message.role != "system":
         return message
-    return msgspec.structs.replace(
-        message, role="user", parts=(Text(f"[system note] {message.text}"),)
-    )
+    files = (part for part in message.parts if isinstance(part, File))
+    words = Text(f"[system note] {message.text}".rstrip())
+    return msgspec.structs.replace(message, role="user", parts=(words, *files))
 
 
-def _without_loose_thoughts(messages: Sequence[Message]) -> list[Message]:
+def _without_loose_thoughts(messages: Sequence[Message], source: Provider) -> list[Message]:
     """Leave out thoughts that nothing came of: something must be said behind them."""
     kept: list[Message] = []
     for message in reversed(messages):
         said_next = bool(kept) and kept[-1].role == "assistant"
         if message.role != "assistant" or said_next:
             kept.append(message)
-        elif (ended := _without_last_thoughts(message)) is not None:
+        elif (ended := _without_last_thoughts(message, source)) is not None:
             kept.append(ended)
     return kept[::-1]
 
 
-def _without_last_thoughts(message: Message) -> Message | None:
+def _without_last_thoughts(message: Message, source: Provider) -> Message | None:
     """Leave out the thoughts behind the last words; `None` if there are no words."""
-    last = max((i for i, p in enumerate(message.parts) if isinstance(p, _SAID)), default=None)
+    last = max((i for i, p in enumerate(message.parts) if _is_said(p, source)), default=None)
     if last is None:
         return None
     parts = (*message.parts[: last + 1], *_behind(message.parts[last + 1 :]))
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
 
 
+def _is_said(part: Part, source: Provider) -> bool:
+    """Say whether a part is something to send: words, or what this provider itself made."""
+    if not isinstance(part, Raw):
+        return isinstance(part, _SAID)
+    if part.source != source or _is_thought(part):
+        return False
+    fields = _within(part, "fields")
+    return is_note(part, "content") or is_note(part, "item") or any(map(fields.get, _INSTEAD))
+
+
+def _is_thought(part: Part) -> bool:
+    """Say whether a part is thinking, ours or as a provider wrote it."""
+    if not isinstance(part, Raw):
+        return isinstance(part, Thinking)
+    piece = _within(part, "content") or _within(part, "item")
+    return piece.get("type") in _THOUGHTS or piece.get("thought") is True
+
+
+def _within(part: Raw, key: str) -> dict[str, JSON]:
+    inner = part.data.get(key) if isinstance(part.data, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
 def _begun(message: Message) -> Message:
     """Make a reply at the very end one that the model may go on with: no thoughts, no blank end."""
     parts = _behind(message.parts)
-    if parts and isinstance(parts[-1], Text):
-        parts[-1] = Text(parts[-1].text.rstrip())
+    last = max((i for i, p in enumerate(parts) if not isinstance(p, Raw)), default=None)
+    if last is not None and isinstance(text := parts[last], Text):
+        parts[last] = Text(text.text.rstrip())
     return msgspec.structs.replace(message, parts=tuple(parts))
 
 
@@ -135,15 +179,22 @@ def _merged(messages: Iterable[Message]) -> list[Message]:
 
 def _behind(parts: Iterable[Part]) -> list[Part]:
     """Give parts that come behind others: thinking may stand at the beginning only."""
-    return list(kept_parts(parts, lambda part: not isinstance(part, Thinking)))
+    return list(kept_parts(parts, lambda part: not _is_thought(part)))
 
 
 def _plain(message: Message) -> Message:
     """Leave out what a provider said of a message as a whole, and thoughts behind first words."""
-    parts = tuple(part for part in message.parts if not is_note(part, "fields"))
-    if parts and not isinstance(parts[0], Thinking):
+    parts = tuple(part for part in message.parts if not _is_of_message(part))
+    if parts and not _is_thought(parts[0]):
         parts = tuple(_behind(parts))
     return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _is_of_message(part: Part) -> bool:
+    """Say whether a note holds fields of a message, and not only in which form it was written."""
+    if not isinstance(part, Raw) or not is_note(part, "fields"):
+        return False
+    return _within(part, "fields") != {} or _within(part, "made") != {}
 
 
 class _Spelling:
@@ -160,23 +211,32 @@ class _Spelling:
         if not block.results:
             return [block.said]
         names = {call: self._id(call) for call in block.results}
-        parts = tuple(self._call(part, names) for part in block.said.parts)
+        parts = tuple(self._calls(block.said.parts, names))
         results = tuple(
-            self._result(result, names[call])
+            part
             for call, result in block.results.items()
             if result is not None
+            for part in self._result(result, names[call])
         )
         answer = Message(id=f"{block.said.id}/results", role="tool", parts=results)
         return [msgspec.structs.replace(block.said, parts=parts), answer]
 
-    def _call(self, part: Part, names: dict[str, str]) -> Part:
-        if not isinstance(part, ToolCall):
-            return part
-        return ToolCall(names[part.id], self._name(part.name), part.arguments)
+    def _calls(self, parts: Iterable[Part], names: dict[str, str]) -> Iterable[Part]:
+        last = ""
+        for part in parts:
+            if isinstance(part, ToolCall):
+                last = part.id
+                yield ToolCall(names[last], self._name(part.name), part.arguments)
+            else:
+                yield _renamed(part, last, names.get(last, last))
 
-    def _result(self, result: ToolResult, call_id: str) -> ToolResult:
+    def _result(self, result: ToolResult, call_id: str) -> Iterable[Part]:
         name = None if result.name is None else self._name(result.name)
-        return ToolResult(call_id, result.content, error=result.error, name=name)
+        marked = marked_error(result) if self._rules.marks_errors and result.error else result
+        yield ToolResult(call_id, marked.content, error=result.error, name=name)
+        if isinstance(result, Answer):
+            for note in result.notes:
+                yield _renamed(note, result.call_id, call_id)
 
     def _id(self, call: str) -> str:
         """Spell an id; the same one again in another exchange is another id."""
@@ -195,3 +255,27 @@ class _Spelling:
         if not self._rules.name.fullmatch(plain):
             plain = f"_{plain}"
         return plain[: self._rules.longest_name]
+
+
+def _renamed(part: Part, before: str, after: str) -> Part:
+    """Let a note that tells of an id made up for a call tell of the one it has now."""
+    if before == after or not isinstance(part, Raw) or not is_note(part, "part"):
+        return part
+    made = _within(part, "made")
+    if not isinstance(part.data, dict) or made.get("id") != before:
+        return part
+    return Raw(part.source, {**part.data, "made": {**made, "id": after}})
+
+
+def marked_error(result: ToolResult) -> ToolResult:
+    """Let the words of a result say that it is an error, unless they do."""
+    if _TELLS.match(result.text):
+        return result
+    if isinstance(result.content, str):
+        return msgspec.structs.replace(result, content=f"{ERROR} {result.content}")
+    pieces = list(result.content)
+    for at, piece in enumerate(pieces):
+        if isinstance(piece, Text):
+            pieces[at] = Text(f"{ERROR} {piece.text}")
+            return msgspec.structs.replace(result, content=tuple(pieces))
+    return msgspec.structs.replace(result, content=(Text(ERROR), *pieces))

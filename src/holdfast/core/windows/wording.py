@@ -11,8 +11,6 @@ import re
 from datetime import UTC
 from typing import Final
 
-import msgspec
-
 from holdfast.records import File, Message, Part, Text
 
 CUT_OFF: Final = "[cut off]"
@@ -27,13 +25,13 @@ def worded(message: Message, *, timestamps: bool) -> Message:
         if not any(isinstance(part, File) or _is_said(part) for part in message.parts):
             return message
         mark = Text(f"[{message.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC]")
-        return msgspec.structs.replace(message, parts=_before_text(mark, message.parts))
+        return message.with_parts(_before_text(mark, message.parts))
     if message.role != "assistant":
         return message
     parts = tuple(_without_echoes(part) for part in message.parts)
     if message.status == "partial":
         parts = _cut_off(parts)
-    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+    return message if parts == message.parts else message.with_parts(parts)
 
 
 def _is_said(part: Part) -> bool:

@@ -64,7 +64,14 @@ _BY_THE_MODEL: Final = frozenset(
     }
 )
 _FROM_US: Final = frozenset(
-    {"local_shell_call_output", "mcp_approval_response", "item_reference", "additional_tools"}
+    {
+        "local_shell_call_output",
+        "mcp_approval_response",
+        "item_reference",
+        "additional_tools",
+        "compaction_trigger",
+        "configuration_update",
+    }
 )
 _TYPES: Final = _BY_THE_MODEL | _FROM_US | _OUTPUTS | {*_ANSWERS, "message", "reasoning"}
 _PREFIXES: Final[Mapping[str, str]] = {

@@ -196,9 +196,12 @@ CREATE TABLE usage (
   cache_write INTEGER NOT NULL,
   reasoning   INTEGER NOT NULL,
   cost        INTEGER NOT NULL,
+  counted     INTEGER NOT NULL,
+  estimated   INTEGER NOT NULL,
   crc         INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX usage_by_model ON usage (session, day, model);
+CREATE INDEX usage_of_model ON usage (model, day, session);
 
 -- Files and large parts, once per tenant by content, and which messages need them.
 CREATE TABLE blobs (

@@ -191,7 +191,14 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
         "started_at": _MAYBE_TIME,
         "ended_at": _MAYBE_TIME,
     },
-    "usage": {"session": _SESSION, "day": _COUNT, "model": _ANY_TEXT, **_SPENT},
+    "usage": {
+        "session": _SESSION,
+        "day": _COUNT,
+        "model": _ANY_TEXT,
+        **_SPENT,
+        "counted": _COUNT,
+        "estimated": _COUNT,
+    },
 }
 
 

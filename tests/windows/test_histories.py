@@ -1,0 +1,395 @@
+"""Whatever happened to a session, its windows keep all that is promised of windows.
+
+The sessions are made by the verbs, with messages of every kind (see `worlds`). What must be in a
+window is said here once more, from the messages alone: which of them may be sent, which result
+belongs to which call, which is the newest thing a user said.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, TypedDict, get_args
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from holdfast import Message, Session, ToolCall
+from holdfast.records import File, Provider, Text, Window
+from holdfast.testing import legality
+from holdfast.verbs import windowing
+from tests.windows import worlds
+from tests.windows.worlds import marks, number_of
+
+_OVER: Final = "over the budget"
+_BEFORE: Final = "before the first user message"
+_CUT_WITHIN: Final = "older exchanges of the newest turn are left out"
+_ECHO: Final = re.compile(r"(?m)^[ \t]*\[(image|file|tool call|\d{4}-)[^\]\n]*\][ \t]*")
+_slowly = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+class _Ask(TypedDict, total=False):
+    provider: Provider
+    max_tokens: int | None
+    reserve: int
+    max_messages: int | None
+    keep_first_user: bool
+    system: str | None
+    timestamps: bool
+
+
+_asks: st.SearchStrategy[_Ask] = st.builds(
+    _Ask,
+    provider=st.sampled_from(get_args(Provider)),
+    max_tokens=st.none() | st.none() | st.integers(1, 3_000),
+    reserve=st.sampled_from([0, 0, 0, 10, 5_000]),
+    max_messages=st.none() | st.none() | st.integers(1, 20),
+    keep_first_user=st.booleans(),
+    system=st.sampled_from([None, None, "be brief", "", " ", "\ud800", "word " * 300]),
+    timestamps=st.booleans(),
+)
+_some_asks = st.lists(_asks, min_size=3, max_size=3)
+
+
+# ------------------------------------------------------------------------ what must be in a window
+
+
+class _Said(msgspec.Struct):
+    """A message, as far as windows go.
+
+    `must`: something of it can be sent to whatever provider. `may`: something of it can be sent
+    that has no mark.
+    """
+
+    seq: int
+    role: str
+    number: int | None
+    eligible: bool
+    must: bool
+    may: bool
+    injected: bool
+
+
+def _visible(message: Message, text: str) -> bool:
+    """Say whether a text is sent, and with its mark."""
+    said = _ECHO.sub("", text) if message.role == "assistant" else text
+    return bool(marks(said))
+
+
+def _must(message: Message) -> bool:
+    if message.role not in {"user", "assistant", "system"}:
+        return False
+    texts = [part.text for part in message.parts if isinstance(part, Text)]
+    files = any(isinstance(part, File) for part in message.parts)
+    calls = [call for call in message.tool_calls if call.name.strip()]
+    called = message.role == "assistant" and bool(marks(repr(_first_of_each(calls))))
+    return called or files or any(_visible(message, text) for text in texts)
+
+
+def _may(message: Message) -> bool:
+    """Say whether there is more to it than blank text."""
+    if message.status == "partial" and message.role == "assistant":
+        return True  # It says that it was cut off.
+    return any(not isinstance(part, Text) or part.text.strip() for part in message.parts)
+
+
+def _first_of_each(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    """Leave out calls with an id that a call before them has."""
+    found: dict[str, ToolCall] = {}
+    for call in calls:
+        found.setdefault(call.id, call)
+    return list(found.values())
+
+
+def _is_eligible(message: Message, covered: int) -> bool:
+    flagged = any(message.metadata.get(flag) for flag in ("hidden", "command"))
+    readable = message.status in {"complete", "partial"}
+    return readable and not flagged and message.role != "summary" and (message.seq or 0) > covered
+
+
+def _summary(history: Sequence[Message]) -> tuple[Message | None, int]:
+    """Give the summary that counts, and up to which seq it stands for the history."""
+    for message in reversed(history):
+        if message.role == "summary" and message.status == "complete":
+            covered = next((m.seq for m in history if m.id == message.covers), None)
+            return message, covered or (message.seq or 1) - 1
+    return None, 0
+
+
+class _History:
+    """A session's messages, and what can be said of them before any window is made."""
+
+    def __init__(self, session: Session) -> None:
+        self.messages = session.messages()
+        self.summary, self.covered = _summary(self.messages)
+        self.said = [self._said(message) for message in self.messages]
+        self.answers = set(self._answers())
+
+    def _said(self, message: Message) -> _Said:
+        return _Said(
+            seq=message.seq or 0,
+            role=message.role,
+            number=number_of(message),
+            eligible=_is_eligible(message, self.covered),
+            must=_is_eligible(message, 0) and _must(message),
+            may=_is_eligible(message, 0) and _may(message),
+            injected=bool(message.metadata.get("injected")),
+        )
+
+    def _answers(self) -> Iterator[tuple[int, int]]:
+        """Give each message with a result that must be sent, and the one with its call."""
+        waiting: dict[str, int] = {}
+        for message, said in zip(self.messages, self.said, strict=True):
+            if not said.eligible:
+                continue
+            if message.role == "assistant":
+                waiting |= {call.id: said.seq for call in message.tool_calls if call.name.strip()}
+            for result in message.tool_results:
+                asked = waiting.pop(result.call_id, None)
+                shown = any(kind == "r" for kind, _ in marks(repr(result)))
+                if asked is not None and shown:
+                    yield said.seq, asked
+
+
+class _Sent:
+    """What a window holds, by the seqs of the messages it came from."""
+
+    def __init__(self, window: Window, history: _History) -> None:
+        seqs = {said.number: said.seq for said in history.said if said.number is not None}
+        inside = marks(json.dumps(window.messages))
+        apart = marks(json.dumps(window.system))
+        self.inside = [(kind, seqs[n]) for kind, n in inside]
+        self.spoken = [seqs[n] for kind, n in inside if kind in "mt"]
+        self.apart = [seqs[n] for kind, n in apart if kind in "mt"]
+        self.said = {seqs[n] for kind, n in [*inside, *apart] if kind == "m"}
+        self.answers = {seqs[n] for kind, n in inside if kind == "r"}
+        self.notes = [seqs[n] for kind, n in [*inside, *apart] if kind == "s"]
+        self.all = {*self.said, *self.answers, *self.spoken, *self.apart, *self.notes}
+
+
+# --------------------------------------------------------------------------------------- the checks
+
+
+def _out(window: Window) -> dict[str, int]:
+    return {left.why: left.count for left in window.left_out}
+
+
+def _check(history: _History, window: Window, ask: _Ask) -> None:
+    sent = _Sent(window, history)
+    assert legality.problems(window.provider, window.messages, window.system) == [] or (
+        not window.messages
+    )
+    _check_order(history, sent, ask)
+    _check_pairs(history, sent)
+    _check_nothing_else(history, sent, ask)
+    _check_counts(history, sent, window)
+    _check_presence(history, sent, window, ask)
+    if not _is_limited(ask):
+        _check_whole(history, sent, window)
+    _check_limits(history, sent, window, ask)
+
+
+def _check_order(history: _History, sent: _Sent, ask: _Ask) -> None:
+    """What was said is in order; the first user's message may stand before all others."""
+    spoken = sent.spoken
+    if ask.get("keep_first_user") and spoken and spoken[0] in _firsts(history):
+        spoken = [seq for seq in spoken if seq != spoken[0]]
+    assert spoken == sorted(spoken)
+    assert sent.apart == sorted(sent.apart)
+    assert len(set(sent.notes)) <= 1
+    if sent.notes:
+        assert history.summary is not None
+        assert set(sent.notes) == {history.summary.seq}
+
+
+def _check_pairs(history: _History, sent: _Sent) -> None:
+    """A result stands directly behind its own call, also when others have calls of this id."""
+    said_last = 0
+    for kind, seq in sent.inside:
+        if kind == "r":
+            calls = {call for answer, call in history.answers if answer == seq}
+            assert said_last in calls or not calls <= sent.said, (seq, said_last, calls)
+        else:
+            said_last = seq
+
+
+def _check_counts(history: _History, sent: _Sent, window: Window) -> None:
+    """Every message is sent or counted as left out; only one that has no mark cannot be told."""
+    out, total = sum(_out(window).values()), len(history.messages)
+    assert len(sent.all) + out <= total, (sorted(sent.all), _out(window), total)
+    unseen = sum(1 for s in history.said if s.eligible and s.may and s.seq not in sent.all)
+    assert len(sent.all) + out + unseen >= total, (sorted(sent.all), _out(window), total)
+
+
+def _firsts(history: _History) -> set[int]:
+    """Name what may be the first user's message: up to the first one that surely is."""
+    users = [s for s in history.said if s.role == "user" and not s.injected and s.may]
+    first = next((at for at, said in enumerate(users) if said.must), len(users))
+    return {said.seq for said in users[: first + 1]}
+
+
+def _check_nothing_else(history: _History, sent: _Sent, ask: _Ask) -> None:
+    """What was not meant for models, cannot be read or is summed up stays out."""
+    allowed = {said.seq for said in history.said if said.eligible}
+    if ask.get("keep_first_user"):
+        allowed |= _firsts(history)
+    assert sent.all - set(sent.notes) <= allowed
+
+
+def _first_user(history: _History) -> _Said | None:
+    users = (s for s in history.said if s.role == "user" and not s.injected)
+    return next((said for said in users if said.must), None)
+
+
+def _check_presence(history: _History, sent: _Sent, window: Window, ask: _Ask) -> None:
+    """From the first message that is kept on, all that can be sent is there."""
+    eligible = [said for said in history.said if said.eligible]
+    asked = [s for s in eligible if s.role == "user" and s.must]
+    newest = asked[-1] if asked else None
+    if newest is not None and not any(
+        s.role == "user" and s.seq > newest.seq and s.may for s in eligible
+    ):
+        assert newest.seq in sent.said, "the newest user message is always in"
+    if ask.get("keep_first_user") and (first := _first_user(history)):
+        earlier = [s for s in history.said if s.role == "user" and s.seq < first.seq]
+        assert first.seq in sent.said or any(s.may for s in earlier)
+    missing = [s for s in eligible if s.must and s.seq not in sent.said]
+    kept = [s.seq for s in eligible if s.seq in sent.said and s.role != "system"]
+    if _CUT_WITHIN in window.notes and newest is not None:
+        kept = [seq for seq in kept if seq > newest.seq]
+    elif ask.get("keep_first_user") and _out(window).get(_OVER):
+        kept = kept[1:]  # What comes behind the first user message is cut.
+    if kept:
+        assert not [s.seq for s in missing if s.seq > kept[0]], "a hole in the window"
+    for seq, call in history.answers:
+        if call in sent.said:
+            assert seq in sent.answers, (seq, call)
+
+
+def _is_limited(ask: _Ask) -> bool:
+    return ask.get("max_tokens") is not None or ask.get("max_messages") is not None
+
+
+def _check_whole(history: _History, sent: _Sent, window: Window) -> None:
+    """Without limits all is there; why something is not can be said of each message alone."""
+    out = _out(window)
+    assert _OVER not in out
+    missing = [s.seq for s in history.said if s.eligible and s.must and s.seq not in sent.said]
+    assert len(missing) <= out.get(_BEFORE, 0), (missing, out)
+    behind = [m for m in history.messages if (m.seq or 0) > history.covered]
+    flagged = [m for m in behind if m.metadata.get("hidden") or m.metadata.get("command")]
+    assert out.get("not for models", 0) == len(flagged)
+    for status in ("damaged", "erased"):
+        assert out.get(status, 0) == sum(1 for m in behind if m.status == status)
+
+
+def _check_limits(history: _History, sent: _Sent, window: Window, ask: _Ask) -> None:
+    """Within the limits; over them is only what is always in, and what follows it."""
+    most, many = ask.get("max_tokens"), ask.get("max_messages")
+    over = most is not None and window.tokens > max(0, most - ask.get("reserve", 0))
+    if over or (many is not None and len(sent.all) > many):
+        assert window.notes
+        asked = [s.seq for s in history.said if s.eligible and s.role == "user" and s.may]
+        always = _firsts(history) | set(sent.notes) if ask.get("keep_first_user") else sent.notes
+        newest = [seq for seq in asked if seq in sent.said][-1:] or [0]
+        assert all(seq >= newest[0] for seq in sent.all.difference(always))
+
+
+def _limited(ask: _Ask, max_tokens: int | None, max_messages: int | None) -> _Ask:
+    return {**ask, "max_tokens": max_tokens, "max_messages": max_messages}
+
+
+def _bytes(window: Window) -> bytes:
+    return msgspec.json.encode(window)
+
+
+# ----------------------------------------------------------------------------------- the properties
+
+
+@settings(_slowly, max_examples=_slowly.max_examples * 3)
+@given(steps=worlds.steps, asks=_some_asks)
+def test_whatever_happened_a_window_keeps_what_is_promised(
+    steps: list[worlds.Step], asks: list[_Ask]
+) -> None:
+    """Legal, in order, complete or counted, within the limits or told; and nothing changes."""
+    with worlds.memory_world() as world:
+        session = worlds.build(world, steps)
+        history, head = _History(session), session.head()
+        for ask in asks:
+            window = session.window(**ask)
+            event(f"messages: {min(len(window), 10)}")
+            for why in _out(window):
+                event(why)
+            _check(history, window, ask)
+            assert _bytes(session.window(**ask)) == _bytes(window)
+        assert session.messages() == history.messages
+        assert session.head() == head
+
+
+@_slowly
+@given(steps=worlds.steps, ask=_asks)
+def test_what_all_fits_is_the_same_without_limits(steps: list[worlds.Step], ask: _Ask) -> None:
+    with worlds.memory_world() as world:
+        session = worlds.build(world, steps)
+        whole = session.window(**_limited(ask, None, None))
+        enough = max(1, whole.tokens + ask["reserve"])
+        assert session.window(**_limited(ask, enough, 10_000)) == whole
+
+
+@_slowly
+@given(
+    steps=worlds.steps,
+    ask=_asks,
+    more=st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=3),
+)
+def test_what_is_appended_is_added_at_the_end(
+    steps: list[worlds.Step], ask: _Ask, more: list[str]
+) -> None:
+    """But for the last item, which may take the new one in; as long as nothing is cut for it."""
+    with worlds.memory_world() as world:
+        session = worlds.build(world, steps)
+        before = session.window(**ask)
+        sent = _Sent(before, _History(session))
+        for role in more:
+            session.append(world.stamped(Message(role=role, parts=(Text("@ more"),))))  # type: ignore[arg-type]
+        after = session.window(**ask)
+        still = _Sent(after, _History(session))
+        if before.notes or after.notes or not sent.all <= still.all or not before.messages:
+            return
+        if _out(before) != _out(after):
+            return
+        event("nothing was cut")
+        known = len(before) - 1
+        assert after.messages[:known] == before.messages[:known]
+        assert after.system == before.system
+
+
+@_slowly
+@given(steps=worlds.steps, ask=_asks, page=st.integers(1, 9))
+def test_it_does_not_matter_in_which_pages_it_is_read(
+    steps: list[worlds.Step], ask: _Ask, page: int
+) -> None:
+    """Only why something is left out that was not read cannot be told."""
+    ask = {**ask, "keep_first_user": False}  # It is looked for in the first page.
+    with worlds.memory_world() as world, pytest.MonkeyPatch.context() as patch:
+        session = worlds.build(world, steps)
+        at_once = session.window(**ask)
+        patch.setattr(windowing, "_FIRST_PAGE", page)
+        paged = session.window(**ask)
+        assert paged.messages == at_once.messages
+        assert (paged.tokens, paged.notes) == (at_once.tokens, at_once.notes)
+        assert sum(_out(paged).values()) == sum(_out(at_once).values())
+
+
+@settings(_slowly, max_examples=_slowly.max_examples // 3)
+@given(steps=worlds.steps, asks=_some_asks)
+def test_a_file_and_memory_give_the_same_window(steps: list[worlds.Step], asks: list[_Ask]) -> None:
+    with TemporaryDirectory() as folder, worlds.memory_world() as one:
+        with worlds.sqlite_world(Path(folder) / "a.db") as other:
+            sessions = [worlds.build(world, steps) for world in (one, other)]
+            for ask in asks:
+                first, second = (session.window(**ask) for session in sessions)
+                assert first == second
