@@ -1,0 +1,185 @@
+"""Whether something in the shape of a secret is one.
+
+A pattern says where a secret may be; these say that it is none: a placeholder (`YOUR_API_KEY`,
+`${TOKEN}`), words (`sk-learn-compatible`), a path, a date, a piece of code. They err on the side of
+secrets only where the shape or the name before it leaves little doubt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, urlsafe_b64decode
+from typing import Final
+
+_FEWEST_LETTERS: Final = 6  # distinct ones, below which it is `xxxxxxxx` or `1111-2222`
+_SHORTEST_PASSWORD: Final = 6
+_SHORTEST_SECRET: Final = 12
+_SHORTEST_LETTERS: Final = 20  # of a secret without a digit
+_JUDGED: Final = 128  # as much of a long candidate tells what it is
+
+_PLACEHOLDER: Final = re.compile(
+    r"""(?ix) \$\w+\Z | \$[{(] | %\w+%\Z | \{.*\}\Z | <.*>\Z | \[redacted: | [\W_]+\Z
+    | (?:x{3,}|none|null|true|false|undefined|todo|tbd)\Z
+    | (?:process\.env|os\.environ|os\.getenv|getenv|import\.meta|env[.:]|secrets?\.|vars?\.)""",
+)
+_MADE_UP: Final = (
+    *("your-", "your_", "your ", "yourkey", "yourtoken", "yourpass", "yoursecret", "yourapi"),
+    *("example", "placeholder", "changeme", "change-me", "change_me", "changeit", "redacted"),
+    *("dummy", "xxxxxx", "***", "...", "…"),
+)
+# The parts of names and sentences: each run of letters once, so that nothing is tried twice.
+_WORDS: Final = re.compile(r"(?:[A-Z]?[a-z]{2,}+|[A-Z]{2,}+|[-_./: ])++")
+_NUMBERED_WORDS: Final = re.compile(
+    r"(?:(?:[A-Za-z]{2,}+\d{0,2}|[vV]?\d{1,4})(?:[-_./:]+|\Z))++", re.ASCII
+)
+_CODE: Final = re.compile(r"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+", re.ASCII)
+_NAMES: Final = re.compile(r"(?:[A-Z]++[a-z]*+|[a-z]{2,}+|\d{1,5}+|[_.])++", re.ASCII)
+_PATH: Final = re.compile(r"(?i)[~.]{0,2}/|[a-z]:\\|\\\\|[a-z][a-z0-9+.-]*://|arn:|projects/")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]|\Z)")
+_NUMBER: Final = re.compile(r"[-+]?[\d.,:/%]+[a-z]{0,3}", re.IGNORECASE)
+_PASSPHRASE: Final = re.compile(r"[a-z]+(?: [a-z]+){3,7}")
+_SYMBOL: Final = re.compile(r"[0-9!@#$%^*+~?]")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_SPACE: Final = re.compile(r"\s")
+_DIGIT: Final = re.compile(r"\d")
+# What stands behind a password's name in forms, schemas and translations.
+_ORDINARY: Final = frozenset(
+    {
+        *("password", "passwort", "passwd", "passphrase", "pass", "pwd", "string", "text"),
+        *("required", "optional", "hidden", "secret", "username", "invalid", "missing"),
+        *("incorrect", "wrong", "unknown", "default", "disabled", "enabled", "prompt", "varchar"),
+        *("boolean", "integer", "number", "object", "plain", "plaintext", "credentials", "oauth"),
+        *("token", "empty", "basic", "bearer", "pw"),
+    }
+)
+
+
+def _is_placeholder(some: str) -> bool:
+    if _PLACEHOLDER.match(some):
+        return True
+    lower = some.lower()
+    return any(word in lower for word in _MADE_UP)
+
+
+def is_random(body: str) -> bool:
+    """Say whether what follows the prefix of a key looks drawn by chance."""
+    return is_varied(body) and not _WORDS.fullmatch(body[:_JUDGED])
+
+
+def is_varied(body: str) -> bool:
+    """Say whether this is neither a placeholder nor a few characters over and over."""
+    some = body[:_JUDGED]
+    return len(set(some)) >= _FEWEST_LETTERS and not _is_placeholder(some)
+
+
+def is_quoted_password(value: str) -> bool:
+    """Say whether this, in quotes behind a name like `password=`, is one."""
+    some = value[:_JUDGED]
+    if not _may_be_password(some):
+        return False
+    if _SPACE.search(some):
+        return _PASSPHRASE.fullmatch(some) is not None
+    return not (some.isalpha() and (some.lower() in _ORDINARY or some[0].isupper()))
+
+
+def is_bare_password(value: str) -> bool:
+    """Say whether this, without quotes behind a name like `password=`, is one."""
+    some = value[:_JUDGED]
+    if not _may_be_password(some) or _CODE.fullmatch(some) or _NUMBER.fullmatch(some):
+        return False
+    return _SYMBOL.search(some) is not None and _LETTER.search(some) is not None
+
+
+def _may_be_password(some: str) -> bool:
+    if len(some) < _SHORTEST_PASSWORD or _is_placeholder(some):
+        return False
+    return not (_PATH.match(some) or _DATE.match(some))
+
+
+def is_secret(value: str) -> bool:
+    """Say whether this, behind a name like `api_key=`, is a key or a token."""
+    some = value[:_JUDGED]
+    if len(some) < _SHORTEST_SECRET or _SPACE.search(some):
+        return False
+    if _PATH.match(some) or _DATE.match(some) or _NUMBERED_WORDS.fullmatch(some):
+        return False
+    if _DIGIT.search(some):
+        return _LETTER.search(some) is not None and is_random(some)
+    mixed = not some.islower() and not some.isupper()
+    return len(some) >= _SHORTEST_LETTERS and mixed and is_random(some)
+
+
+def is_bare_secret(value: str) -> bool:
+    """Say whether this, without quotes behind a name like `api_key=`, is none of a program's."""
+    some = value[:_JUDGED]
+    is_code = _CODE.fullmatch(some) or some.startswith("_")
+    return is_secret(value) and not (is_code and _NAMES.fullmatch(some))
+
+
+def is_url_password(value: str) -> bool:
+    """Say whether this, between a colon and an @ in a URL, is a password."""
+    return value.lower() not in _ORDINARY and not _is_placeholder(value)
+
+
+def is_credentials(value: str) -> bool:
+    """Say whether this is what follows `Basic` in a header: a name and a password in base64."""
+    try:
+        said = b64decode(value + "=" * (-len(value) % 4), validate=True).decode("utf-8")
+    except ValueError:
+        return False
+    return ":" in said and said.isprintable()
+
+
+def is_header(value: str) -> bool:
+    """Say whether this, behind `Authorization`, gives access: by itself, or behind `Basic`."""
+    return is_secret(value) or (len(value) >= _SHORTEST_PASSWORD and is_credentials(value))
+
+
+def is_jwt(token: str) -> bool:
+    """Say whether this has the header of a JSON web token."""
+    header = token.partition(".")[0]
+    try:
+        said = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and not said.keys().isdisjoint({"alg", "enc"})
+
+
+def is_discord(token: str) -> bool:
+    """Say whether the first of the three pieces is a number, as a Discord user's id is."""
+    first = token.partition(".")[0]
+    try:
+        return urlsafe_b64decode(first + "=" * (-len(first) % 4)).isdigit()
+    except ValueError:
+        return False
+
+
+_BASE64_LINE: Final = re.compile(r"[A-Za-z0-9+/]{32}")
+
+
+def is_key_block(block: str) -> bool:
+    """Say whether there is a key between the lines, and not just talk about them."""
+    return _BASE64_LINE.search(block) is not None
+
+
+_COOKIE: Final = re.compile(r"[^\s=;,]+=([^\s;,]{16,})")
+
+
+def is_cookies(header: str) -> bool:
+    """Say whether one of the cookies could open a session."""
+    return any(is_secret(value) for value in _COOKIE.findall(header))
+
+
+_FEWEST_DIGITS: Final = 9
+_MOST_DIGITS: Final = 15
+
+
+def is_phone(number: str) -> bool:
+    """Say whether it has as many digits as a phone number."""
+    return _FEWEST_DIGITS <= len(_DIGIT.findall(number)) <= _MOST_DIGITS
+
+
+def is_anything(_: str) -> bool:
+    """The shape is enough."""
+    return True

@@ -1,0 +1,374 @@
+"""A message without its secrets, and the list of what was done to it.
+
+Every text in a message is looked through: words, tool arguments and results, names, file names, the
+data of text files, foreign data, metadata, where it came from. In JSON a value is judged with the
+key before it, and keys are looked through too. Left alone are ids, by which messages and calls are
+found, and data that is not text: that is reported as not looked into.
+
+What is signed is never edited, because a provider refuses it then. Thinking with a signature that
+holds a secret is left out as a whole, with the other signed thoughts of its message: a provider
+checks them together. Foreign data that is sealed (signatures, encrypted content, reasoning) is kept
+as it is, or left out whole if what can be read of it holds a secret; so is the call whose result is
+left out with it. The sealed values themselves are not looked into: nobody can read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast import codec
+from holdfast.core.redacting.finding import Detectors, Found, find, marked, redact_text
+from holdfast.records import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Provenance,
+    Raw,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+
+Action: TypeAlias = Literal["replaced", "left out", "not looked into"]
+Piece: TypeAlias = Text | File | Raw
+
+_SHOWN: Final = 4
+_SEALED_KEY: Final = re.compile(r"(?i)(?:.*_)?encrypted_?\w*|\w*signature")
+_SEALED_TYPES: Final = frozenset({"reasoning", "redacted_thinking", "thinking", "compaction"})
+_SIGNED_TYPES: Final = frozenset({"redacted_thinking", "thinking"})
+_TEXT_MIMES: Final = re.compile(
+    r"(?i)text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|toml|javascript|x-sh|sql|x-ndjson|jsonl)"
+    r"|application/(?:x-yaml|x-httpd-php|x-python|x-pem-file|ld\+json)|image/svg\+xml"
+)
+_TEXT_NAMES: Final = re.compile(
+    r"(?i).*(?:\.(?:txt|md|rst|csv|tsv|log|json|jsonl|ya?ml|toml|ini|cfg|conf|env|xml|html?|css|js|ts"
+    r"|py|sh|sql|pem|key|diff|patch|go|rs|c|h|java|rb|php)|(?:^|/)\.[\w.-]+)"
+)
+# The names that a value may be told by.
+_TELLING: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
+_QUOTES: Final = "\"'`"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to review: where it was, what found it, how it began, and what was done.
+
+    What was not looked into was found by nobody; the preview then tells what it is.
+    """
+
+    message_id: str
+    seq: int | None
+    where: str
+    detector: str
+    preview: str
+    action: Action
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A secret found somewhere inside a value."""
+
+    where: str
+    detector: str
+    preview: str
+
+
+def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Finding]]:
+    """Give a message without its secrets, and what was done; the same message if nothing was."""
+    work = _Redacting(using)
+    changed = work.message(message)
+    findings = [
+        Finding(
+            message_id=message.id,
+            seq=message.seq,
+            where=seen.where,
+            detector=seen.detector,
+            preview=seen.preview,
+            action=action,
+        )
+        for action, seen in work.done
+    ]
+    return changed, findings
+
+
+def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[Seen]]:
+    """Give JSON, such as the metadata of a session, without its secrets, and what was found."""
+    work = _Redacting(using)
+    changed = work.json(value, "")
+    return changed, [seen for _, seen in work.done]
+
+
+def preview(secret: str) -> str:
+    """Show enough of a secret to know it by, and too little to use it."""
+    shown = secret[: min(_SHOWN, len(secret) // 4)]
+    return f"{shown}… ({len(secret):,} characters)"
+
+
+def is_text_file(file: File) -> bool:
+    """Say whether the data of a file is text, by its type or else by its name."""
+    if file.mime is not None:
+        return _TEXT_MIMES.match(file.mime) is not None
+    return file.name is not None and _TEXT_NAMES.fullmatch(file.name) is not None
+
+
+class _Redacting:
+    """Redacts one value after the other, and remembers what it did."""
+
+    def __init__(self, using: Detectors) -> None:
+        self._using = using
+        self.done: list[tuple[Action, Seen]] = []
+
+    # ------------------------------------------------------------------------------ messages
+
+    def message(self, message: Message) -> Message:
+        """Redact a message."""
+        parts = self._parts(message.parts)
+        metadata = self.json(message.metadata, "metadata")
+        now = msgspec.structs.replace(
+            message,
+            parts=parts,
+            name=self._optional(message.name, "name"),
+            model=self._optional(message.model, "model"),
+            metadata=metadata if isinstance(metadata, dict) else {},
+            provenance=self._provenance(message.provenance),
+        )
+        return now if any(action != "not looked into" for action, _ in self.done) else message
+
+    def _provenance(self, given: Provenance | None) -> Provenance | None:
+        if given is None:
+            return None
+        source = self.text(given.source, "provenance.source")
+        return Provenance(source, self._optional(given.ref, "provenance.ref"))
+
+    def _parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        out = self._sealed(parts)
+        kept = [(at, part) for at, part in enumerate(parts) if at not in out]
+        return tuple(self._part(part, f"parts[{at}]") for at, part in kept)
+
+    def _part(self, part: Part, where: str) -> Part:
+        if isinstance(part, Text | File | Raw):
+            return self._piece(part, where)
+        if isinstance(part, Thinking):
+            if part.signature:
+                return part
+            return Thinking(self.text(part.text, f"{where}.text"), part.signature)
+        if isinstance(part, ToolCall):
+            name = self.text(part.name, f"{where}.name")
+            return ToolCall(part.id, name, self.json(part.arguments, f"{where}.arguments"))
+        return self._result(part, where)
+
+    def _result(self, result: ToolResult, where: str) -> ToolResult:
+        content: str | tuple[Piece, ...]
+        if isinstance(result.content, str):
+            content = self.text(result.content, f"{where}.content")
+        else:
+            out = self._sealed(result.content, f"{where}.content")
+            content = tuple(
+                self._piece(piece, f"{where}.content[{at}]")
+                for at, piece in enumerate(result.content)
+                if at not in out
+            )
+        name = self._optional(result.name, f"{where}.name")
+        return ToolResult(result.call_id, content, error=result.error, name=name)
+
+    def _piece(self, piece: Piece, where: str) -> Piece:
+        if isinstance(piece, Text):
+            return Text(self.text(piece.text, f"{where}.text"))
+        if isinstance(piece, Raw):
+            # One that is sealed and still here holds nothing that was found.
+            data = piece.data if _is_sealed(piece.data) else self.json(piece.data, f"{where}.data")
+            return Raw(self.text(piece.source, f"{where}.source"), data)
+        return self._file(piece, where)
+
+    # -------------------------------------------------------------------------------- sealed
+
+    def _sealed(self, parts: Sequence[Part], where: str = "parts") -> set[int]:
+        """Say which signed or sealed parts are left out, with what cannot stay without them."""
+        signed = {at for at in range(len(parts)) if _is_signed(parts, at)}
+        out: set[int] = set()
+        for at, part in enumerate(parts):
+            if at in signed or (isinstance(part, Raw) and _is_sealed(part.data)):
+                seen = self._readable(part, f"{where}[{at}]")
+                if seen:
+                    self.done += [("left out", one) for one in seen]
+                    out |= signed if at in signed else {at}
+        return _with_companions(parts, out)
+
+    def _readable(self, part: Part, where: str) -> list[Seen]:
+        """Find what is in the words of a sealed part, without touching it."""
+        aside = _Redacting(self._using)
+        if isinstance(part, Thinking):
+            aside.text(part.text, f"{where}.text")
+        elif isinstance(part, Raw):
+            aside.json(_unsealed(part.data), f"{where}.data")
+        return [seen for _, seen in aside.done]
+
+    # --------------------------------------------------------------------------------- files
+
+    def _file(self, file: File, where: str) -> File:
+        name = self._optional(file.name, f"{where}.name")
+        data = self._data(file, where)
+        if name == file.name and data == file.data:
+            return file
+        if data == file.data or data is None:
+            return msgspec.structs.replace(file, name=name)
+        sha256 = None if file.sha256 is None else codec.digest(data)
+        size = None if file.size is None else len(data)
+        return File(name=name, mime=file.mime, data=data, sha256=sha256, size=size)
+
+    def _data(self, file: File, where: str) -> bytes | None:
+        if file.data is None or not is_text_file(file):
+            return self._unread(file, where)
+        try:
+            text = bytes(file.data).decode("utf-8")
+        except UnicodeDecodeError:
+            return self._unread(file, where)
+        changed = self.text(text, f"{where}.data")
+        return file.data if changed == text else changed.encode("utf-8")
+
+    def _unread(self, file: File, where: str) -> bytes | None:
+        size = file.size if file.data is None else len(file.data)
+        told = [file.mime or "unknown type", "unknown size" if size is None else f"{size:,} bytes"]
+        self.done.append(("not looked into", Seen(f"{where}.data", "", ", ".join(told))))
+        return file.data
+
+    # ---------------------------------------------------------------------------------- text
+
+    def text(self, text: str, where: str) -> str:
+        """Redact a text."""
+        changed, found = redact_text(text, self._using)
+        self._saw(text, found, where)
+        return changed
+
+    def _optional(self, text: str | None, where: str) -> str | None:
+        return None if text is None else self.text(text, where)
+
+    def _saw(self, text: str, found: Iterable[Found], where: str) -> None:
+        self.done += [
+            ("replaced", Seen(where, one.detector, preview(text[one.start : one.end])))
+            for one in found
+        ]
+
+    # ---------------------------------------------------------------------------------- JSON
+
+    def json(self, value: JSON, where: str) -> JSON:
+        """Redact JSON: texts, values with their keys, and keys."""
+        if isinstance(value, str):
+            return self.text(value, where)
+        if isinstance(value, list):
+            return [self.json(inner, f"{where}[{at}]") for at, inner in enumerate(value)]
+        if isinstance(value, dict):
+            return self._object(value, where)
+        return value
+
+    def _object(self, given: dict[str, JSON], where: str) -> dict[str, JSON]:
+        changed: dict[str, JSON] = {}
+        entry = _name_of_entry(given)
+        for key, value in given.items():
+            told_by = entry if entry is not None and key == "value" else key
+            # The place is told with the key as it is now: it is to be shown.
+            now = _free(self.text(key, where or "keys"), changed)
+            place = f"{where}.{now}" if where else now
+            changed[now] = (
+                self._named(told_by, value, place)
+                if isinstance(value, str) and _TELLING.search(told_by)
+                else self.json(value, place)
+            )
+        return changed
+
+    def _named(self, key: str, value: str, where: str) -> str:
+        """Redact a value that its key may tell of, by itself and as `key="value"`."""
+        found = find(value, self._using)
+        quote = next((mark for mark in _QUOTES if mark not in value), None)
+        if not found and quote is not None and "\n" not in value and "\\" not in value:
+            before = f"{key}={quote}"
+            whole = find(f"{before}{value}{quote}", self._using)
+            shift = len(before)
+            found = [
+                Found(one.detector, one.start - shift, one.end - shift)
+                for one in whole
+                if shift <= one.start and one.end <= shift + len(value)
+            ]
+        self._saw(value, found, where)
+        return marked(value, found)
+
+
+def _name_of_entry(given: dict[str, JSON]) -> str | None:
+    """Give what names the value of `{"name": "DB_PASSWORD", "value": …}`, as lists have it."""
+    name = given.get("name", given.get("key"))
+    return name if isinstance(name, str) and "value" in given else None
+
+
+def _free(key: str, taken: dict[str, JSON]) -> str:
+    """Give a key that is not taken: two secrets may have got the same mark."""
+    number, free = 1, key
+    while free in taken:
+        number += 1
+        free = f"{key} {number}"
+    return free
+
+
+# ------------------------------------------------------------------------------- what is sealed
+
+
+def _is_signed(parts: Sequence[Part], at: int) -> bool:
+    """Say whether a part is thinking with a signature: its own, or one in its note; or sealed."""
+    part = parts[at]
+    if isinstance(part, Thinking):
+        return bool(part.signature) or _is_sealed(_note_behind(parts, at))
+    return _inner(part, "type") in _SIGNED_TYPES
+
+
+def _note_behind(parts: Sequence[Part], at: int) -> JSON:
+    behind = parts[at + 1] if at + 1 < len(parts) else None
+    if isinstance(behind, Raw) and isinstance(behind.data, dict) and "part" in behind.data:
+        return behind.data
+    return None
+
+
+def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
+    """Add the notes behind what is left out, and the calls whose results are."""
+    notes = {at + 1 for at in out if _note_behind(parts, at) is not None}
+    answered = {_inner(parts[at], "tool_use_id") for at in out} - {None}
+    calls = {at for at, part in enumerate(parts) if _inner(part, "id") in answered}
+    return out | notes | calls
+
+
+def _inner(part: Part, key: str) -> str | None:
+    """Give a field of the piece that a provider's part keeps as it was."""
+    piece = part.data.get("content") if isinstance(part, Raw) and isinstance(part.data, dict) else 0
+    value = piece.get(key) if isinstance(piece, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _is_sealed(value: JSON) -> bool:
+    """Say whether there is something in this that must stay as it is."""
+    if isinstance(value, dict):
+        if _is_sealed_type(value):
+            return True
+        return any(
+            (isinstance(inner, str) and _SEALED_KEY.fullmatch(key)) or _is_sealed(inner)
+            for key, inner in value.items()
+        )
+    return isinstance(value, list) and any(map(_is_sealed, value))
+
+
+def _is_sealed_type(value: dict[str, JSON]) -> bool:
+    kind = value.get("type")
+    return isinstance(kind, str) and kind in _SEALED_TYPES
+
+
+def _unsealed(value: JSON) -> JSON:
+    """Give what can be read of it."""
+    if isinstance(value, dict):
+        hidden = {"data"} if value.get("type") == "redacted_thinking" else set[str]()
+        return {
+            key: _unsealed(inner)
+            for key, inner in value.items()
+            if key not in hidden and not (isinstance(inner, str) and _SEALED_KEY.fullmatch(key))
+        }
+    return [_unsealed(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,233 @@
+"""Characters, as far as a search tells them apart.
+
+Folding turns every character outside ASCII, each for itself, into
+
+- nothing: accents of Latin, Greek and Cyrillic, vowel points of Hebrew and Arabic, what selects a
+  variant of an emoji, and what cannot be seen (soft hyphens, joiners, marks of direction);
+- a space: punctuation, white space, controls, lone surrogates, private characters, and the lines
+  and blocks that draw pictures;
+- itself between two spaces, so that it stands alone: a symbol, an emoji, any character of a script
+  that is written without spaces (Chinese, Japanese, Korean, Thai, Lao, Khmer, Burmese, Tibetan);
+- letters and digits: in lower case, without accents, ligatures and letters of other widths as the
+  plain ones, all decimal digits as those of ASCII.
+
+Only where several characters are one sign are they put together first: Hangul written in jamo, and
+kana with a voicing mark behind them. So a text folds to what its pieces fold to, wherever it is cut
+between signs.
+
+A character that this Python does not know, because it is younger, stands alone.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Final
+
+# Several characters that are one sign: jamo, kana and a voicing mark, the same at half width.
+JOINED: Final = (
+    "[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?"
+    "|[\uac00-\ud7a3][\u11a8-\u11c2]"
+    "|[\u3041-\u30ff][\u3099\u309a]"
+    "|[\uff66-\uff9d][\uff9e\uff9f]"
+)
+
+_DROPPED: Final = (
+    (0x0300, 0x036F),
+    (0x0483, 0x0489),
+    (0x0591, 0x05BD),
+    (0x05BF, 0x05BF),
+    (0x05C1, 0x05C2),
+    (0x05C4, 0x05C5),
+    (0x05C7, 0x05C7),
+    (0x0610, 0x061A),
+    (0x0640, 0x0640),
+    (0x064B, 0x065F),
+    (0x0670, 0x0670),
+    (0x06D6, 0x06DC),
+    (0x06DF, 0x06E8),
+    (0x06EA, 0x06ED),
+    (0x180B, 0x180D),
+    (0x1AB0, 0x1AFF),
+    (0x1DC0, 0x1DFF),
+    (0x20D0, 0x20FF),
+    (0x3099, 0x309A),
+    (0xFE00, 0xFE0F),
+    (0xFE20, 0xFE2F),
+    (0xFF9E, 0xFF9F),
+    (0x1F3FB, 0x1F3FF),
+    (0xE0100, 0xE01EF),
+)
+_ALONE: Final = (
+    (0x0E00, 0x109F),  # Thai, Lao, Tibetan, Burmese
+    (0x1100, 0x11FF),  # jamo
+    (0x1780, 0x17FF),  # Khmer
+    (0x3005, 0x3007),
+    (0x3021, 0x3029),
+    (0x3031, 0x303C),
+    (0x3041, 0x31BF),  # kana, Bopomofo, jamo
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),  # Chinese characters
+    (0xA960, 0xA97F),
+    (0xA9E0, 0xA9FF),
+    (0xAA60, 0xAA7F),
+    (0xAC00, 0xD7FF),  # Hangul
+    (0xF900, 0xFAFF),
+    (0x1AFF0, 0x1B16F),
+    (0x20000, 0x3FFFF),
+)
+_SEPARATING: Final = (
+    (0x02B9, 0x02BF),  # letters by name, apostrophes by look
+    (0x02C8, 0x02C8),
+    (0xA78B, 0xA78C),
+    (0x2044, 0x2044),  # symbols by name, `/` and `-` by look
+    (0x2212, 0x2212),
+    (0x2215, 0x2215),
+    (0x2500, 0x259F),  # lines, blocks and spinners of terminals
+    (0x2800, 0x28FF),
+    (0xFFFD, 0xFFFD),
+)
+_CONTROLS: Final = frozenset({"Cc", "Cs", "Co"})
+_FULL_WIDTH: Final = (0xFF01, 0xFF5E)
+_COMPOSED: Final = ((0x3041, 0x30FF), (0xAC00, 0xD7FF), (0xFF66, 0xFF9F))
+
+# Letters that have something added, which Unicode does not take off.
+_PLAIN: Final = str.maketrans(
+    {
+        "ø": "o",
+        "đ": "d",
+        "ð": "d",
+        "ł": "l",
+        "ħ": "h",
+        "ŧ": "t",
+        "\u0131": "i",
+        "æ": "ae",
+        "œ": "oe",
+    }
+    | {"þ": "th", "ƀ": "b", "ɨ": "i", "ƶ": "z", "ǥ": "g"}
+)
+# Quotes, dashes, dots, lines of terminals, accents of the west; no capitals.
+_COMMON: Final = (
+    "\u2019\u2018\u201c\u201d\u2014\u2013\u2026\u2022\u00a0\u00b7"
+    "\u2500\u2502\u251c\u2514éèêàâçîôûùäöüßñáíóúãõ"
+)
+_SHORT: Final = 24  # a run that may come again as it is: a word, a dash, an emoji
+
+_JOINED: Final = re.compile(JOINED)
+_OUTSIDE: Final = re.compile(r"[^\x00-\x7f]+")
+
+
+def folded(text: str) -> str:
+    """Fold what is not ASCII; ASCII stays as it is, in its case."""
+    text = _without_common(text)
+    return text if text.isascii() else _OUTSIDE.sub(_lower_run, text)
+
+
+def folded_in_case(text: str) -> str:
+    """Fold what is not ASCII, but let capitals be capitals."""
+    text = _without_common(text)
+    return text if text.isascii() else _OUTSIDE.sub(_cased_run, text)
+
+
+def _without_common(text: str) -> str:
+    """Fold what alone often keeps a text from being ASCII: replacing is as fast as copying."""
+    if text.isascii():
+        return text
+    for character in _COMMON:
+        if character in text:
+            text = text.replace(character, _LOWER[ord(character)])
+    return text
+
+
+def _lower_run(found: re.Match[str]) -> str:
+    run = found[0]
+    return _lower_short(run) if len(run) <= _SHORT else _fold(run, _LOWER)
+
+
+def _cased_run(found: re.Match[str]) -> str:
+    run = found[0]
+    return _cased_short(run) if len(run) <= _SHORT else _fold(run, _CASED)
+
+
+@lru_cache(maxsize=16_384)
+def _lower_short(run: str) -> str:
+    return _fold(run, _LOWER)
+
+
+@lru_cache(maxsize=16_384)
+def _cased_short(run: str) -> str:
+    return _fold(run, _CASED)
+
+
+def _fold(run: str, table: dict[int, str]) -> str:
+    return _JOINED.sub(_joined, run).translate(table)
+
+
+def _joined(found: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", found[0])
+
+
+class _Lower(dict[int, str]):
+    """What each character folds to, found out when it is met first."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = found = _fold_character(chr(code))
+        return found
+
+
+class _Cased(dict[int, str]):
+    """The same, with capitals left."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        found = _fold_character(character)
+        self[code] = found = found.upper() if character.isupper() else found
+        return found
+
+
+_LOWER: Final = _Lower()
+_CASED: Final = _Cased()
+
+
+def _fold_character(character: str) -> str:
+    code, kind = ord(character), unicodedata.category(character)
+    if kind == "Cf" or _among(code, _DROPPED):
+        return ""
+    if _FULL_WIDTH[0] <= code <= _FULL_WIDTH[1]:
+        return unicodedata.normalize("NFKC", character)
+    if _among(code, _SEPARATING) or kind == "Sk" or kind[0] in "PZ" or kind in _CONTROLS:
+        return " "
+    if kind[0] == "S" or kind == "Cn":
+        return f" {character.casefold()} "
+    if kind == "Nd":
+        return str(unicodedata.decimal(character))
+    return _fold_letter(character)
+
+
+def _fold_letter(character: str) -> str:
+    if _among(ord(character), _COMPOSED):
+        plain = unicodedata.normalize("NFKC", character)
+    else:
+        plain = _stripped(_stripped(character).casefold()).translate(_PLAIN)
+    if any(_among(ord(letter), _ALONE) for letter in plain):
+        return f" {' '.join(plain)} "
+    return f" {plain} " if " " in plain else plain
+
+
+def _stripped(text: str) -> str:
+    """Take a text apart, drop its accents, and leave a space where something is no letter."""
+    return "".join(
+        letter if letter.isascii() or _is_of_words(letter) else " "
+        for letter in unicodedata.normalize("NFKD", text)
+        if not _among(ord(letter), _DROPPED)
+    )
+
+
+def _is_of_words(letter: str) -> bool:
+    return unicodedata.category(letter)[0] in "LMN" and not _among(ord(letter), _SEPARATING)
+
+
+def _among(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return any(first <= code <= last for first, last in ranges)

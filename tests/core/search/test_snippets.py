@@ -1,0 +1,127 @@
+"""What is shown of a text that was found."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.search.documents import Document
+from holdfast.core.search.matching import frequencies, matches
+from holdfast.core.search.query import parse
+from holdfast.core.search.snippets import LEFT_OUT, Snippet, marked, snippet
+from holdfast.core.search.words import words
+from tests.core.search.material import NOW, texts
+
+_FILLER = "Nobody knows why it takes so long to come this far. " * 20
+
+
+def _shown(text: str, query: str, *, width: int = 160) -> Snippet:
+    return snippet(text, parse(query, now=NOW), width=width)
+
+
+def _marked(text: str, query: str, *, width: int = 160) -> str:
+    return marked(_shown(text, query, width=width), "[", "]")
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "expected"),
+    [
+        ("the red one", "red", "the [red] one"),
+        ("the  red\n\n\tone ", "red", "the [red] one"),
+        ("un Café noir", "cafe", "un [Café] noir"),
+        ("un cafe\u0301 noir", "café", "un [cafe\u0301] noir"),
+        ("die STRASSE, die Straße", "straße", "die [STRASSE], die [Straße]"),
+        ("call getUserName()", "user", "call get[User]Name()"),
+        ("call getUserName()", "userName", "call get[UserName]()"),
+        ("call getUserName()", "getusername", "call [getUserName]()"),
+        ("call getUserName()", '"get user" name', "call [getUser][Name]()"),
+        ("concatenate it", "conca*", "[concatenate] it"),
+        ("open gateway/run.py now", "gateway/run.py", "open [gateway/run.py] now"),
+        ("in C++ and C", "c++", "in [C++] and C"),
+        ("我爱编程", "编程", "我爱[编程]"),
+        ("ﾃﾞｰﾀ", "デ", "[ﾃﾞ]ｰﾀ"),
+        ("ok 👍🏽!", "👍", "ok [👍🏽]!"),
+        ("if a == b:", "==", "if a [==] b:"),
+        ("a == b == c", "==", "a [==] b [==] c"),
+        ("a a a", '"a a"', "[a a a]"),
+        ("red green", "-blue", "red green"),
+        ("red green", "red -blue", "[red] green"),
+        ("red green", "blue", "red green"),
+        ("red green", "title:red", "red green"),
+        ("½ of it", "1/2", "[½] of it"),
+        ("\x1b[31mred\x1b[0m", "red", "\x1b[31m[red]\x1b[0m"),
+        ("", "red", ""),
+    ],
+)
+def test_marks(text: str, query: str, expected: str) -> None:
+    assert _marked(text, query) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            f"{_FILLER}the needle. {_FILLER}",
+            "…so long to come this far. the [needle]. Nobody knows why it takes so…",
+        ),
+        (
+            f"needle {_FILLER}",
+            "[needle] Nobody knows why it takes so long to come this far. Nobody…",
+        ),
+        (
+            f"{_FILLER}needle",
+            "…this far. Nobody knows why it takes so long to come this far. [needle]",
+        ),
+        (_FILLER, "Nobody knows why it takes so long to come this far. Nobody knows why…"),
+        ("好" * 300 + "needle" + "好" * 300, "…" + "好" * 31 + "[needle]" + "好" * 31 + "…"),
+        ("needle" + "s" * 500, "[needle" + "s" * 58 + "]" + "s" * 4 + "…"),
+    ],
+)
+def test_a_long_text_is_cut_around_what_was_found(text: str, expected: str) -> None:
+    assert _marked(text, "needle*", width=70) == expected
+
+
+def test_the_place_with_the_most_different_terms_is_shown() -> None:
+    text = f"red red red {_FILLER} green {_FILLER} one red and green one {_FILLER} red green"
+    assert "one [red] and [green] one" in _marked(text, "red green", width=70)
+
+
+def test_a_place_far_behind_is_found() -> None:
+    """Not only the first place that has one of the terms."""
+    text = f"{_FILLER * 30} red {_FILLER * 300} red and green {_FILLER * 30}"
+    assert "[red] and [green]" in _marked(text, "red green", width=70)
+
+
+def test_a_phrase_of_many_words_is_found_in_a_long_text() -> None:
+    phrase = " ".join(f"word{number}" for number in range(800))
+    found = _shown(f"{_FILLER * 100}{phrase} {_FILLER}", f'"{phrase}"', width=70)
+    assert found.text.startswith(f"{LEFT_OUT}word0 word1")
+    assert found.marks == ((1, len(found.text) - 1),)
+
+
+def test_a_width_too_small_to_show_anything_is_widened() -> None:
+    assert _marked(_FILLER, "knows", width=1) == "…[knows] why…"
+
+
+@given(text=texts, query=texts, width=st.integers(0, 60))
+def test_a_snippet_is_a_piece_of_its_text(text: str, query: str, width: int) -> None:
+    shown = _shown(text, query, width=width)
+    assert len(shown.text) <= max(width, 16)
+    inside = shown.text.removeprefix(LEFT_OUT).removesuffix(LEFT_OUT)
+    assert inside in " ".join(text.split())
+    at = 0
+    for start, end in shown.marks:
+        assert at <= start < end <= len(shown.text)
+        at = end
+    assert marked(shown, "", "") == shown.text
+
+
+@given(text=texts, query=texts)
+def test_what_is_found_is_marked(text: str, query: str) -> None:
+    """If all of the text is shown; a mark is what would be found alone, or a part of a name."""
+    asked = parse(query, now=NOW)
+    shown = snippet(text, asked, width=10_000)
+    folded = " ".join(text.split())
+    wanted = [term for term in asked.wanted if term.tokens]
+    assert bool(shown.marks) >= any(frequencies(wanted, folded))
+    if matches(asked, Document(folded)) is not None and wanted:
+        assert any(words(shown.text[start:end]) for start, end in shown.marks)

@@ -1,0 +1,28 @@
+"""The table of queries, against the rule that every index has to keep."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.core.search.documents import document
+from holdfast.core.search.matching import matches
+from holdfast.core.search.query import parse
+from holdfast.records import Message
+from tests.search.table import ROWS, Row
+
+_NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name.replace(" ", "-"))
+def test_the_table(row: Row) -> None:
+    found = matches(parse(row.query, now=_NOW), document(Message.user(row.text)))
+    assert (found is not None) is row.hit
+
+
+def test_the_table_is_complete() -> None:
+    """Each row can be named, none asks for a filter, and hits and misses keep a balance."""
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names)) >= 120
+    assert sum(not row.hit for row in ROWS) > len(ROWS) // 5
+    without = parse("", now=_NOW).filters
+    assert [row.name for row in ROWS if parse(row.query, now=_NOW).filters != without] == []
