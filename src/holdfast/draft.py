@@ -20,7 +20,7 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from holdfast import checks, codec
+from holdfast import checks, codec, tokens
 from holdfast.backends.base import Verb
 from holdfast.core.drafts import Chunk, Delta, Opening, put_together, size
 from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
@@ -174,7 +174,9 @@ class DraftState:
         if not message.parts and message.usage is None:
             return None
         item = codec.encode(message, self._runtime.now(), limit=None)
-        message = msgspec.structs.replace(message, turn_id=self._turn.id)
+        message = msgspec.structs.replace(
+            message, turn_id=self._turn.id, tokens=tokens.of_message(message)
+        )
         return message, turns.close_draft(self._turn.session, self._turn.number, item)
 
     def finish(self) -> None:

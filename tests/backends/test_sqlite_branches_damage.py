@@ -293,7 +293,7 @@ ILLEGAL = {
         "was purged and its metadata is still there",
     ),
     "a husk with usage": (
-        "INSERT INTO usage VALUES (3, 1, NULL, 0, 0, 0, 0, 0, 0, 0)",
+        "INSERT INTO usage VALUES (3, 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
         "belongs to a session that was purged",
     ),
     "a husk that nobody needs": (

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast import codec
+from holdfast import codec, tokens
 from holdfast.backends.base import HeadRow, ToolRow, Transaction, TurnRow, Verb
 from holdfast.clock import to_datetime
 from holdfast.core.appending import new_messages
@@ -214,7 +214,7 @@ def _settle(
     return Recovered(
         turn_id=name,
         messages=tx.count_of_turn(head.branch, turn) if state == "interrupted" else 0,
-        partial=partial and msgspec.structs.replace(partial, seq=head.seq, turn_id=name),
+        partial=partial and _as_stored(partial, head.seq, name),
         unknown_tools=tuple(row.call_id for row in closed if row.outcome == "unknown"),
         not_run_tools=tuple(row.call_id for row in closed if row.outcome == "not_run"),
         since=to_datetime(turn.started_at),
@@ -238,6 +238,12 @@ def _place_anyway(tx: Transaction, head: HeadRow, partial: Message, turn: TurnRo
     except TooLarge:
         plain = msgspec.structs.replace(partial, usage=None, cost=None)
         return place(tx, head, [codec.encode(plain, at, limit=None)], turn)
+
+
+def _as_stored(partial: Message, seq: int, turn: str) -> Message:
+    return msgspec.structs.replace(
+        partial, seq=seq, turn_id=turn, tokens=tokens.of_message(partial)
+    )
 
 
 def _close_tools(tx: Transaction, turn: TurnRow) -> list[ToolRow]:

@@ -19,7 +19,7 @@ from holdfast.core.measuring import factor
 from holdfast.core.tokenizers import exact
 from holdfast.core.windows.budgeting import Fitted, Limits, fit
 from holdfast.core.windows.choosing import choose
-from holdfast.core.windows.exchanging import Answer, Block, Outcomes, exchanges, fill
+from holdfast.core.windows.exchanging import Answer, Block, Outcomes, exchanges, fill, size
 from holdfast.core.windows.rules import RULES
 from holdfast.core.windows.shaping import Shaped, shape
 from holdfast.core.windows.wording import worded
@@ -129,7 +129,7 @@ class _Maker:
             system=_unicode(self._system(shaped.system)),
             tokens=cost,
             left_out=self._left_out(view, covered, lead, sum(b.messages for b in out), shaped),
-            notes=tuple(self._notes(view, cost)),
+            notes=tuple(self._notes(view, cost, lead)),
             call_ids=shaped.call_ids,
         )
 
@@ -208,11 +208,16 @@ class _Maker:
                 counts["covered by a summary" if seq <= covered else _OVER_BUDGET] -= 1
         return tuple(LeftOut(count, why) for why, count in sorted(counts.items()) if count > 0)
 
-    def _notes(self, view: _View, cost: int) -> Iterator[str]:
+    def _notes(self, view: _View, cost: int, lead: Sequence[Block]) -> Iterator[str]:
         yield from view.fitted.notes
-        most = self._wish.max_tokens
-        if most is not None and cost > most - self._wish.reserve and not view.fitted.notes:
+        if view.fitted.notes:
+            return
+        most, many = self._wish.max_tokens, self._wish.max_messages
+        if most is not None and cost > most - self._wish.reserve:
             yield "what is always sent is over the budget of tokens"
+        sent = sum(map(size, [*lead, *view.fitted.blocks])) + (view.note is not None)
+        if many is not None and sent > many:
+            yield "what is always sent has more messages than were asked for"
 
     def _budget(self) -> int | None:
         """Say how many tokens the messages may have, by our way of counting."""
@@ -332,10 +337,7 @@ class _Maker:
         """Say whether this provider is sent anything but thoughts of a message without words."""
         parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
         items = self._write(msgspec.structs.replace(message, parts=parts), {})
-        return any(
-            "type" in item or any(map(item.get, ("content", "parts", "refusal", "audio")))
-            for item in items
-        )
+        return any(item.get(field) for item in items for field in _SAYING[self._wish.provider])
 
     def _system(self, found: Sequence[str]) -> JSON:
         if not self._rules.system_apart:
@@ -350,6 +352,14 @@ _WRITERS: Final[dict[str, Callable[[Message], list[dict[str, JSON]]]]] = {
     "anthropic": lambda message: [anthropic.encode(message)],
     "openai": openai_chat.encode_all,
     "openai-responses": openai_responses.encode,
+}
+
+# The fields of what is sent that say something; which of them there are depends on the provider.
+_SAYING: Final[dict[Provider, tuple[str, ...]]] = {
+    "anthropic": ("content",),
+    "gemini": ("parts",),
+    "openai": ("content", "refusal", "audio"),
+    "openai-responses": ("content", "type"),
 }
 
 

@@ -244,17 +244,28 @@ def test_what_is_not_text_or_not_there_is_reported_and_left_alone(file: File, to
         ("a.txt", "image/png", False),
         ("a", "application/pdf", False),
         ("notes.MD", None, True),
-        ("deploy/.env", None, True),
-        (".npmrc", None, True),
-        ("id.pem", None, True),
-        ("cat.png", None, False),
-        (None, None, False),
+        ("a.bin", "application/octet-stream", True),
+        ("cat.png", None, True),
+        (None, "", True),
     ],
 )
-def test_text_files_are_told_by_type_or_else_by_name(
+def test_a_file_may_be_text_unless_its_type_says_otherwise(
     name: str | None, mime: str | None, text: bool
 ) -> None:
     assert is_text_file(File(name=name, mime=mime, data=b"")) is text
+
+
+@pytest.mark.parametrize("mime", [None, "", "application/octet-stream"])
+def test_a_key_in_a_file_of_no_told_type_does_not_go_out(mime: str | None) -> None:
+    """If it is text it is looked into; if it is not, that is said."""
+    secret = File(name="dump", mime=mime, data=f"key: {_KEY}\n".encode())
+    changed, findings = redact_message(_with(secret), _USING)
+    assert _KEY not in repr(changed)
+    assert [one.action for one in findings] == ["replaced"]
+    binary = _with(File(name="dump", mime=mime, data=b"\xff\xfe\x00"))
+    same, findings = redact_message(binary, _USING)
+    assert same is binary
+    assert [one.action for one in findings] == ["not looked into"]
 
 
 # ---------------------------------------------------------------------------------------- sealed

@@ -46,10 +46,7 @@ _TEXT_MIMES: Final = re.compile(
     r"(?i)text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|toml|javascript|x-sh|sql|x-ndjson|jsonl)"
     r"|application/(?:x-yaml|x-httpd-php|x-python|x-pem-file|ld\+json)|image/svg\+xml"
 )
-_TEXT_NAMES: Final = re.compile(
-    r"(?i).*(?:\.(?:txt|md|rst|csv|tsv|log|json|jsonl|ya?ml|toml|ini|cfg|conf|env|xml|html?|css|js|ts"
-    r"|py|sh|sql|pem|key|diff|patch|go|rs|c|h|java|rb|php)|(?:^|/)\.[\w.-]+)"
-)
+_ANY_MIME: Final = "application/octet-stream"
 # The names that a value may be told by.
 _TELLING: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
 _QUOTES: Final = "\"'`"
@@ -109,10 +106,10 @@ def preview(secret: str) -> str:
 
 
 def is_text_file(file: File) -> bool:
-    """Say whether the data of a file is text, by its type or else by its name."""
-    if file.mime is not None:
-        return _TEXT_MIMES.match(file.mime) is not None
-    return file.name is not None and _TEXT_NAMES.fullmatch(file.name) is not None
+    """Say whether the data of a file may be text: unless its type says that it is not."""
+    if not file.mime or file.mime.lower().startswith(_ANY_MIME):
+        return True
+    return _TEXT_MIMES.match(file.mime) is not None
 
 
 class _Redacting:
