@@ -326,6 +326,7 @@ def test_a_body_can_be_read_without_this_program() -> None:
         "at": "2024-01-01T00:00:00Z",
         "parts": [{"type": "text", "text": "hé"}],
         "usage": {"input": 1},
+        "tokens": 5,
     }
 
 

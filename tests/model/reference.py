@@ -24,7 +24,7 @@ _NOT_SAID = ("hidden", "command", "injected")
 
 def bare(message: Message) -> Message:
     """Take a message without its place and time."""
-    return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None)
+    return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None, tokens=None)
 
 
 @dataclass(eq=False)

@@ -143,21 +143,23 @@ def _without_common(text: str) -> str:
 
 def _lower_run(found: re.Match[str]) -> str:
     run = found[0]
-    return _lower_short(run) if len(run) <= _SHORT else _fold(run, _LOWER)
+    return folded_sign(run) if len(run) <= _SHORT else _fold(run, _LOWER)
 
 
 def _cased_run(found: re.Match[str]) -> str:
     run = found[0]
-    return _cased_short(run) if len(run) <= _SHORT else _fold(run, _CASED)
+    return folded_sign_in_case(run) if len(run) <= _SHORT else _fold(run, _CASED)
 
 
 @lru_cache(maxsize=16_384)
-def _lower_short(run: str) -> str:
+def folded_sign(run: str) -> str:
+    """Fold one sign, or a few, none of them ASCII."""
     return _fold(run, _LOWER)
 
 
 @lru_cache(maxsize=16_384)
-def _cased_short(run: str) -> str:
+def folded_sign_in_case(run: str) -> str:
+    """Fold one sign, or a few, none of them ASCII, but let capitals be capitals."""
     return _fold(run, _CASED)
 
 

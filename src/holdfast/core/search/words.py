@@ -27,10 +27,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, TypeAlias
 
-from holdfast.core.search.folding import JOINED, folded, folded_in_case
+from holdfast.core.search.folding import (
+    JOINED,
+    folded,
+    folded_in_case,
+    folded_sign,
+    folded_sign_in_case,
+)
 
 LONGEST: Final = 64
 # An index that was made with another version holds other tokens: it has to be made again.
@@ -45,8 +54,11 @@ _OTHER: Final = "a-z\x80-\u0390\u03aa-\u03ff\u0430-\U0010ffff"
 _HOUR: Final = re.compile(r"T(?<=[0-9]{2}T)(?=[0-9]{2})")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _TOKEN: Final = re.compile(rf"[a-z0-9\x80-\U0010ffff]{{1,{LONGEST}}}|[{_SIGNS}]{{1,{LONGEST}}}")
+# A small letter before a capital or a digit, a digit before a letter, a capital before a digit or a
+# capitalised word. Each has a capital or a digit, and few words have: so these are looked for.
 _SEAM: Final = re.compile(
-    f"[{_OTHER}][{_UPPER}0-9]|[0-9][{_UPPER}{_OTHER}]|[{_UPPER}](?:[0-9]|[{_UPPER}][{_OTHER}])"
+    f"[{_UPPER}0-9](?:(?<=[{_OTHER}][{_UPPER}0-9])|(?<=[0-9])[{_UPPER}{_OTHER}]"
+    f"|(?<=[{_UPPER}])(?:[0-9]|[{_UPPER}][{_OTHER}]))"
 )
 _PIECE: Final = re.compile(
     f"[{_UPPER}]{{2,}}s(?![{_OTHER}])"  # IDs, URLs
@@ -57,8 +69,7 @@ _TIME: Final = r"[0-9]+Z"
 _HASH: Final = r"(?:[0-9]+[{0}]+[0-9]|[{0}]+[0-9]+[{0}])[0-9{0}]*"
 _NO_NAME: Final = re.compile(f"{_TIME}|{_HASH.format('a-f')}|{_HASH.format('A-F')}")
 _CHARACTER: Final = re.compile(rf"[\x00-\x7f]+|{JOINED}|[\s\S]")
-_CHUNK: Final = re.compile(rf"[A-Za-z0-9{_SIGNS}\x80-\U0010ffff]+")
-_NAME: Final = re.compile(r"[A-Za-z0-9\x80-\U0010ffff]+")
+_LONE_SIGNS: Final = re.compile(rf"(?<![^ ])[{_SIGNS}]+(?![^ ])")
 _FEW_PIECES: Final = 3
 _MANY_PIECES_LENGTH: Final = 2  # on average, to be a name
 
@@ -75,7 +86,10 @@ _NAMES: Final = _table("", lower=False)
 
 def words(text: str) -> list[str]:
     """Give the tokens of a text, in order."""
-    separated = _separated(folded(text), _WORDS)
+    return _tokens(_separated(folded(text), _WORDS))
+
+
+def _tokens(separated: str) -> list[str]:
     chunks = separated.split()
     if max(map(len, chunks), default=0) <= LONGEST and not _has_signs(separated):
         return chunks
@@ -108,13 +122,20 @@ def _spaces(found: re.Match[str]) -> str:
 
 def parts(text: str) -> list[str]:
     """Give the parts of the names in a text, in order."""
-    names = _separated(folded_in_case(text), _NAMES).split()
-    return [
-        piece
-        for name in names
-        if not (name.isalpha() and name[1:].islower()) and len(name) <= LONGEST  # most are plain
-        for piece, _, _ in _pieces(name)
-    ]
+    names = _names(_separated(folded_in_case(text), _NAMES))
+    return [piece for _, name in names for piece, _, _ in _pieces(name)]
+
+
+def _names(separated: str) -> Iterator[tuple[int, str]]:
+    """Give what may have parts, and where it is: most words have no seam, and are jumped over."""
+    seam = _SEAM.search(separated)
+    while seam is not None:
+        start = separated.rfind(" ", 0, seam.start()) + 1
+        end = separated.find(" ", seam.end())
+        end = end if end >= 0 else len(separated)
+        if end - start <= LONGEST:
+            yield start, separated[start:end]
+        seam = _SEAM.search(separated, end)
 
 
 @lru_cache(maxsize=16_384)
@@ -129,58 +150,87 @@ def _pieces(name: str) -> tuple[Span, ...]:
 
 def spans(text: str) -> list[Span]:
     """Give the tokens of a text as `words` does, each with where it begins and ends."""
-    plain = _Traced(text, in_case=False)
-    return [
-        (token[0], *plain.place(chunk.start(), *token.span()))
-        for chunk in _CHUNK.finditer(plain.text)
-        if chunk[0].strip(_SIGNS)
-        for token in _TOKEN.finditer(chunk[0].casefold())
-    ]
+    return traced_words(text).spans()
 
 
 def part_spans(text: str) -> list[Span]:
     """Give the parts of names as `parts` does, each with where it begins and ends."""
-    cased = _Traced(text, in_case=True)
-    return [
-        (piece, *cased.place(name.start(), start, end))
-        for name in _NAME.finditer(cased.text)
-        if len(name[0]) <= LONGEST
-        for piece, start, end in _pieces(name[0])
+    return traced_parts(text).spans()
+
+
+def traced_words(text: str) -> Traced:
+    """Give the tokens of a text with a way back to it."""
+    separated = _separated(folded(text), _WORDS)
+    if _has_signs(separated):
+        separated = _LONE_SIGNS.sub(_spaces, separated)
+    return Traced(text, _with_places(_tokens(separated), separated), folded_sign)
+
+
+def _with_places(tokens: list[str], separated: str) -> list[Span]:
+    """Find tokens again that are known to be there; faster than to let the pattern say where."""
+    found, end = [], 0
+    for token in tokens:
+        start = separated.index(token, end)
+        end = start + len(token)
+        found.append((token, start, end))
+    return found
+
+
+def traced_parts(text: str) -> Traced:
+    """Give the parts of names in a text with a way back to it."""
+    found = [
+        (piece, at + start, at + end)
+        for at, name in _names(_separated(folded_in_case(text), _NAMES))
+        for piece, start, end in _pieces(name)
     ]
+    return Traced(text, found, folded_sign_in_case)
 
 
-class _Traced:
-    """A folded text that knows where each of its characters came from."""
+class Traced:
+    """What was found in a folded text, and where it came from.
 
-    def __init__(self, text: str, *, in_case: bool) -> None:
-        self._starts: list[int] | None = None
-        self._ends: list[int] = []
-        plain = text if text.isascii() else self._trace(text, in_case=in_case)
-        self.text = _without_marks(plain)
+    The places in `found` are those in the folded text. Going back to the text itself takes longer
+    than all the rest where it is not ASCII, so it is done only for what is asked for.
+    """
 
-    def place(self, base: int, start: int, end: int) -> tuple[int, int]:
-        """Say where in the text the characters from `start` to `end` behind `base` are."""
-        if self._starts is None:
-            return base + start, base + end
-        return self._starts[base + start], self._ends[base + end - 1]
+    def __init__(self, text: str, found: list[Span], fold: Callable[[str], str]) -> None:
+        self.found = found
+        self._text = text
+        self._fold = fold
+        self._signs: list[str] = []
+        self._ends: list[int] = []  # of each sign in the text, and folded
+        self._folded_ends: list[int] = []
 
-    def _trace(self, text: str, *, in_case: bool) -> str:
-        fold = folded_in_case if in_case else folded
-        self._starts, pieces, seen = [], [], 0
-        for sign in _CHARACTER.finditer(text):
-            start, end = sign.span()
-            if sign[0].isascii():
-                pieces.append(sign[0])
-                self._starts.extend(range(start, end))
-                self._ends.extend(range(start + 1, end + 1))
-                seen = 1
-                continue
-            piece = fold(sign[0])
-            if not piece:  # an accent belongs to what it is on
-                self._ends[len(self._ends) - seen :] = [end] * seen
-                continue
-            pieces.append(piece)
-            self._starts.extend([start] * len(piece))
-            self._ends.extend([end] * len(piece))
-            seen = len(piece)
-        return "".join(pieces)
+    def spans(self) -> list[Span]:
+        """Give what was found with its places in the text."""
+        return [(token, *self.place(start, end)) for token, start, end in self.found]
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Say where in the text that is what is from `start` to `end` in the folded one."""
+        if self._text.isascii():
+            return start, end
+        if not self._signs:
+            self._trace()
+        return self._start(start), self._end(end)
+
+    def _trace(self) -> None:
+        fold = self._fold
+        self._signs = _CHARACTER.findall(self._text)
+        self._ends = list(accumulate(map(len, self._signs)))
+        self._folded_ends = list(
+            accumulate(len(sign if sign.isascii() else fold(sign)) for sign in self._signs)
+        )
+
+    def _start(self, at: int) -> int:
+        sign = bisect_right(self._folded_ends, at)
+        if self._signs[sign].isascii():
+            return self._ends[sign] - (self._folded_ends[sign] - at)
+        return self._ends[sign] - len(self._signs[sign])
+
+    def _end(self, at: int) -> int:
+        sign = bisect_right(self._folded_ends, at - 1)
+        end = self._folded_ends[sign]
+        if at < end and self._signs[sign].isascii():
+            return self._ends[sign] - (end - at)
+        # An accent belongs to what it is on: it is folded to nothing, so it ends where that does.
+        return self._ends[bisect_right(self._folded_ends, end) - 1]
