@@ -29,6 +29,7 @@ from bench import (
     moving,
     processes,
     reading,
+    searching,
     starting,
     windows,
 )
@@ -47,6 +48,7 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
     "resume": reading.resume,
     "history": reading.history,
     "list": reading.listing,
+    "search": searching.search,
     "window": windows.window,
     "size": reading.size,
     "fork": moving.fork,
@@ -85,7 +87,7 @@ def main(arguments: list[str]) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="a smoke run, within a minute")
+    parser.add_argument("--quick", action="store_true", help="a smoke run, in a minute or two")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     parser.add_argument("--dir", type=Path, default=_disk(), help="on which disk to measure")
     asked = parser.parse_args(arguments)

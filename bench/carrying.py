@@ -48,6 +48,10 @@ session.messages(limit=1)
 """
 _EXPORT: Final = """
 import holdfast.transfer.exporting
+told(lambda: store.export(sys.argv[2], overwrite=True, redact=None).messages)
+"""
+_REDACTED: Final = """
+import holdfast.transfer.exporting
 told(lambda: store.export(sys.argv[2], overwrite=True).messages)
 """
 _NAIVE_EXPORT: Final = """
@@ -120,6 +124,15 @@ def carry(plan: Plan) -> Iterator[Result]:
             bar=f"≤ {short:,} + {_megabytes(_MORE)}",
             met=flat,
         )
+    redacted, size = more["redacted export"], _size(plan, long) / _MEGABYTE
+    yield Result(
+        name="carry",
+        what=f"redacted export of {long:,} messages",
+        value=median(redacted.times),
+        figure=_rate(long, size, redacted),
+        ratio=ratio(redacted.times, more["export"].times),
+        of="whole, time",
+    )
 
 
 def _measure(plan: Plan, length: int) -> dict[str, Measured]:
@@ -130,6 +143,7 @@ def _measure(plan: Plan, length: int) -> dict[str, Measured]:
     lines, plain = _lines(plan, length), plan.path("naive").with_suffix(".jsonl")
     works: dict[str, Callable[[], Told]] = {
         "export": lambda: _run(_EXPORT, source, lines, length),
+        "redacted export": lambda: _run(_REDACTED, source, plan.path("redacted"), length),
         "naive export": lambda: _run(_NAIVE_EXPORT, source, plain, length),
         "import": lambda: _run(_IMPORT, plan.path("import"), lines, length),
         "naive import": lambda: _run(_NAIVE_IMPORT, plan.path("import"), plain, length),
@@ -152,7 +166,7 @@ def _measure(plan: Plan, length: int) -> dict[str, Measured]:
 
 
 def _run(code: str, store: Path, file: Path, length: int) -> Told:
-    key = KEY if code in {_EXPORT, _NAIVE_EXPORT} else "not yet there"
+    key = KEY if code in {_EXPORT, _REDACTED, _NAIVE_EXPORT} else "not yet there"
     command = [sys.executable, "-c", _MEMORY + code, str(store), str(file), key]
     done = subprocess.run(command, check=True, capture_output=True)
     told = msgspec.json.decode(done.stdout, type=Told)

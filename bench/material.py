@@ -20,6 +20,8 @@ from holdfast.backends.base import MessageRow, SessionRow, Start, Transaction, V
 from holdfast.session import number_of
 
 MESSAGES_PER_TURN: Final = 4
+FEW_SCOPE: Final = "returns"
+_FEW_EVERY: Final = 100
 _ROWS_PER_COMMIT: Final = 20_000
 _SESSIONS_PER_COMMIT: Final = 5_000
 _LONG_AGO: Final = datetime(2025, 1, 1, tzinfo=UTC)
@@ -102,7 +104,7 @@ def old_id(number: int) -> str:
 
 
 def add_sessions(store: Store, sessions: int) -> None:
-    """Make so many sessions with a short history's counts and preview."""
+    """Make so many sessions with a short history's counts and preview, one in 100 of few."""
     for first in range(0, sessions, _SESSIONS_PER_COMMIT):
         numbers = range(first, min(first + _SESSIONS_PER_COMMIT, sessions))
         store.backend.write(_more_sessions(numbers))
@@ -127,7 +129,7 @@ def _add_session(tx: Transaction, number: int) -> None:
             n=0,
             id=f"bench{number:011}",
             key=key_of(number),
-            scope="support",
+            scope=FEW_SCOPE if number % _FEW_EVERY == 0 else "support",
             agent="bench",
             title=f"Parcel {number}",
             title_by="auto",

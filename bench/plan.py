@@ -33,6 +33,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     purged: tuple[int, ...]
     carried: tuple[int, ...]
+    searched: tuple[int, ...]
+    search_rounds: int
 
 
 FULL = Sizes(
@@ -50,6 +52,8 @@ FULL = Sizes(
     runs=1_000,
     purged=(10_000, 100_000),
     carried=(10_000, 100_000),
+    searched=(10_000, 100_000, 1_000_000),
+    search_rounds=5,
 )
 QUICK = Sizes(
     rounds=6,
@@ -66,6 +70,8 @@ QUICK = Sizes(
     runs=100,
     purged=(2_000, 10_000),
     carried=(2_000, 10_000),
+    searched=(2_000, 20_000),
+    search_rounds=3,
 )
 
 

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 import holdfast
-from bench import material
+from bench import material, texts
 from bench.watching import Watched, watching
 from holdfast import AsyncStore, Session, Store
 from holdfast.backends.sqlite.backend import SQLiteBackend
@@ -337,6 +337,14 @@ _FILTERS: dict[str, Callable[[Store], object]] = {
     "agent": lambda store: store.sessions(agent="rare"),
     "cwd": lambda store: store.sessions(cwd="/rare"),
     "latest": lambda store: store.latest(scope="rare"),
+    "pinned first": lambda store: store.sessions(order="pinned"),
+    "behind the pinned ones": lambda store: store.sessions(
+        order="pinned", cursor=store.sessions(order="pinned", limit=1).cursor
+    ),
+    "lately": lambda store: store.sessions(since="1d"),
+    "done": lambda store: store.sessions(state="done"),
+    "@latest of a scope": lambda store: store.get("@latest:rare"),
+    "@pinned": lambda store: store.get("@pinned"),
 }
 
 
@@ -364,6 +372,35 @@ def test_listing_few_of_many_reads_the_few(many: list[Path], trace: _Trace, aske
             assert _FILTERS[asked](store)
             steps.append(trace.steps)
     assert steps[0] == steps[1]
+
+
+def test_a_page_is_two_questions(many: list[Path], trace: _Trace) -> None:
+    """Which sessions, and how many were split off each; the pinned ones are a list of their own."""
+    with holdfast.open(many[0]) as store:
+        store.get("@pinned").fork()
+        for order, questions in (("activity", 2), ("pinned", 4)):
+            trace.clear()
+            assert len(store.sessions(order=order)) == 50  # type: ignore[arg-type]
+            asked = [one for one in trace.statements if one.startswith("SELECT")]
+            assert len(asked) <= questions
+            assert trace.rows <= 2 * 51 + 1
+
+
+def test_a_title_in_another_case_reads_titles_alone(many: list[Path], trace: _Trace) -> None:
+    """An index has them: of the sessions themselves only the one that fits is read."""
+    reads = []
+    for path in many:
+        with _watched(path) as (store, watched):
+            session = store.create(title="The Only One")
+            store.get("The Only One")
+            trace.clear()
+            before = watched.reads
+            assert store.get("the only one").id == session.id
+            reads.append(watched.reads - before)
+            assert trace.scanned == 0
+            assert trace.rows <= 4
+            store.purge(session.id)
+    assert reads[1] <= reads[0] * 2 + 8
 
 
 # ------------------------------------------------------------------------ going back and apart
@@ -579,4 +616,73 @@ def test_an_append_behind_branches_costs_the_same_statements(
             _append_some(session, 10)
             found.append(len(trace.statements))
             assert trace.scanned == 0
+    assert found[0] == found[1]
+
+
+# ----------------------------------------------------------------------------------- searching
+
+
+def test_what_is_searched_is_the_same_in_every_run() -> None:
+    """Texts and questions come from seeds: two runs measure the same work."""
+    one, other = texts.Texts(), texts.Texts()
+    said = [[message.parts for message in many.turn(7)] for many in (one, other)]
+    assert said[0] == said[1]
+    questions = one.questions(2_000)
+    assert questions == other.questions(2_000)
+    assert len(questions) >= 40
+    assert {"rare word", "phrase", "beginning", "Chinese"} < {one.kind for one in questions}
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two stores with an index, one twice as large as the other."""
+    paths = []
+    for messages in (4_000, 8_000):
+        paths.append(tmp_path_factory.mktemp("searched") / f"{messages}.db")
+        with holdfast.open(paths[-1], durability="process") as store:
+            assert sum(1 for _ in texts.lay(store, messages)) == messages
+            store.catch_up_index()
+            assert store.index_status().messages == messages
+    return paths
+
+
+def test_every_question_finds_what_was_said(searched: list[Path]) -> None:
+    """So no search is measured that finds nothing."""
+    with holdfast.open(searched[0]) as store:
+        for question in texts.Texts().questions(4_000):
+            assert store.search(question.ours), question
+
+
+def test_a_search_weighs_no_more_in_a_larger_store(searched: list[Path], trace: _Trace) -> None:
+    """Of a word that most messages have: a thousand of them, and for the page its texts."""
+    for path in searched:
+        with holdfast.open(path) as store:
+            store.search("the role:assistant")
+            trace.clear()
+            assert len(store.search("the role:assistant", limit=10)) == 10
+            assert sum("FROM messages" in one for one in trace.statements) <= 14
+            assert len(trace.statements) <= 60
+            assert trace.rows <= 1_250
+
+
+def test_an_append_is_the_same_with_an_index_and_without(tmp_path: Path, trace: _Trace) -> None:
+    """The same statements, steps, syncs and bytes; the index is not even looked at."""
+    found = []
+    for indexed in (False, True):
+        path = _history(tmp_path / f"{indexed}.db", 400)
+        with _watched(path) as (store, watched):
+            session = store.session("k")
+            if indexed:
+                assert store.search("parcel")
+                assert store.index_status().state == "ready"
+            _append_some(session, 3)
+            index = path.with_name(f"{path.name}-search")
+            before = watched.syncs, watched.bytes_written
+            seen = index.stat() if indexed else None
+            trace.clear()
+            _append_some(session, 10)
+            now = watched.syncs, watched.bytes_written
+            found.append((trace.counted(), now[0] - before[0], now[1] - before[1]))
+            assert index.exists() == indexed
+            assert seen == (index.stat() if indexed else None)
     assert found[0] == found[1]

@@ -320,6 +320,14 @@ def tombstone(message: Message) -> Message:
     return Message(id=message.id, role=message.role, created_at=message.created_at, status="erased")
 
 
+def is_tombstone(body: bytes) -> bool:
+    """Say whether this is what was left of a message that was erased."""
+    try:
+        return _decode(body).status == "erased"
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError):
+        return False
+
+
 def same_body(stored: bytes, given: bytes) -> bool:
     """Say whether two bodies are the same message, their times and estimates aside."""
     if stored == given:

@@ -27,7 +27,8 @@ HoldfastError
     └── UnknownBackend
 
 Every message says what happened, what is safe, and what to do next. None of them carries the text
-of a conversation.
+of a conversation (the candidates of an `AmbiguousRef` have titles and previews, its message only
+their ids).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.records import Head, Holder
+    from holdfast.records import Candidate, Head, Holder
 
 
 class HoldfastError(Exception):
@@ -57,7 +58,12 @@ class MessageNotFound(NotFound):
 
 
 class AmbiguousRef(HoldfastError):
-    """Several sessions go by this name; use more characters of the id."""
+    """Several sessions go by this name: `candidates`, the one written to last first."""
+
+    def __init__(self, what: str, candidates: tuple[Candidate, ...] = ()) -> None:
+        """Remember what could be meant."""
+        super().__init__(what)
+        self.candidates = candidates
 
 
 class Conflict(HoldfastError):

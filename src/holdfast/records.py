@@ -26,7 +26,8 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
 Status: TypeAlias = Literal["complete", "partial", "damaged", "erased"]
 TurnState: TypeAlias = Literal["open", "sealed", "cancelled", "failed", "interrupted"]
 ToolOutcome: TypeAlias = Literal["called", "running", "done", "error", "unknown", "not_run"]
-SessionState: TypeAlias = Literal["open", "interrupted", "done"]
+SessionState: TypeAlias = Literal["open", "interrupted", "done", "damaged"]
+Order: TypeAlias = Literal["activity", "pinned"]
 GoalState: TypeAlias = Literal["active", "completed", "cancelled", "blocked"]
 Relation: TypeAlias = Literal["fork", "continue", "reset", "delegate", "import"]
 TitleBy: TypeAlias = Literal["user", "auto"]
@@ -35,7 +36,10 @@ BranchReason: TypeAlias = Literal[
 ]
 LinkState: TypeAlias = Literal["live", "trashed", "purged"]
 Forks: TypeAlias = Literal["keep", "erase"]
+RetentionAction: TypeAlias = Literal["trash", "purge"]
+IndexState: TypeAlias = Literal["ready", "behind", "missing", "damaged", "outdated", "none"]
 Provider: TypeAlias = Literal["openai", "openai-responses", "anthropic", "gemini"]
+RedactionAction: TypeAlias = Literal["replaced", "left out", "not looked into"]
 
 T = TypeVar("T")
 
@@ -326,7 +330,12 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of sessions shows of one."""
+    """What a list of sessions shows of one.
+
+    `branches` counts those ever begun, `forks` the sessions outside the trash that were split off
+    it (fork, continue). One whose state is `damaged` tells what could be read and nothing vouches
+    for: its times are 1970 and its id is empty if not even these could be.
+    """
 
     id: str
     key: str | None
@@ -351,7 +360,20 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, JSON]
     parent: str | None
     relation: Relation | None
+    branches: int
+    forks: int
     interrupted: bool
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that a name may mean, with what tells it from the others."""
+
+    id: str
+    key: str | None
+    title: str | None
+    preview: str | None
+    updated_at: datetime
+    trashed: bool
 
 
 class TurnInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -485,6 +507,25 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """The proof of an erasure: every file of the store was searched for pieces of what was erased.
+
+    A piece that others said as well, and that is therefore still there, does not count. `found`
+    names the files with one that should be gone; `problem` says why they could not be searched.
+    """
+
+    files: int
+    bytes: int
+    fragments: int
+    found: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether all was searched and nothing found."""
+        return not self.found and self.problem is None
+
+
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `purge` erased, what forks still need, and what is pending.
 
@@ -503,25 +544,152 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     blobs: int
     blob_bytes: int
     pending: tuple[str, ...]
+    scan: Scan | None = None
+
+
+class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the body of one message was erased, and what is pending.
+
+    It was in `places` places: where it was written, and where a replace stored it again. Those
+    who share these do not have it any more either; `erased_in` names all sessions it is gone from.
+    """
+
+    session_id: str
+    message_id: str
+    seq: int
+    places: int
+    erased_in: tuple[str, ...]
+    blobs: int
+    blob_bytes: int
+    pending: tuple[str, ...]
+    scan: Scan | None = None
+
+
+class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that is to go, why, and how it was when that was decided.
+
+    `bytes` is about what its own messages and files take; what it shares with others stays.
+    """
+
+    session_id: str
+    title: str | None
+    action: RetentionAction
+    why: str
+    bytes: int
+    messages: int
+    created_at: datetime
+    last_activity: datetime
+    trashed_at: datetime | None
+    head: Head
+
+
+class Spared(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that a rule meant, and that stays all the same."""
+
+    session_id: str | None
+    title: str | None
+    why: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `apply` would do: put `trash` in the trash, and erase `purge`, which is there already.
+
+    `frees` is about what this frees, of the trash once that is emptied; `keeps` about what stays
+    listed afterwards, if there was a limit to it.
+    """
+
+    made_at: datetime
+    items: tuple[PlanItem, ...]
+    spared: tuple[Spared, ...]
+    frees: int
+    keeps: int | None
+
+    @property
+    def trash(self) -> tuple[PlanItem, ...]:
+        """What goes to the trash, from which it can be restored."""
+        return tuple(item for item in self.items if item.action == "trash")
+
+    @property
+    def purge(self) -> tuple[PlanItem, ...]:
+        """What is erased for ever."""
+        return tuple(item for item in self.items if item.action == "purge")
+
+    def __iter__(self) -> Iterator[PlanItem]:
+        """Go through the items."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        """Count the items."""
+        return len(self.items)
+
+
+class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `apply` did, and whom it spared because it changed since the plan was made."""
+
+    trashed: tuple[str, ...]
+    purged: tuple[str, ...]
+    spared: tuple[Spared, ...]
+    frees: int
+    archive: ExportReport | None
+    pending: tuple[str, ...]
+    scan: Scan | None
+
+
+class Redaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What redaction did at one place: of a message, or of a session if it names none.
+
+    The preview shows how a secret began. What was not looked into (an image, say) was found by no
+    detector; its preview tells what it is.
+    """
+
+    session_id: str
+    message_id: str | None
+    seq: int | None
+    where: str
+    detector: str
+    preview: str
+    action: RedactionAction
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """What is, or would be, done to the secrets in an export.
+
+    The counts are of all; of the findings the first 10,000 are listed.
+    """
+
+    replaced: int
+    left_out: int
+    not_looked_into: int
+    findings: tuple[Redaction, ...]
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished export."""
+    """A finished export; without a `review` nothing was looked for, and all is as it was."""
 
     path: str
     sessions: int
     messages: int
     blobs: int
     size: int
+    review: Review | None = None
+
+    @property
+    def findings(self) -> tuple[Redaction, ...]:
+        """What was replaced, left out, or not looked into."""
+        return () if self.review is None else self.review.findings
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `import_` added, which sessions were there already, and what could not be read."""
+    """What `import_` added, which sessions were there already, and what could not be read.
+
+    A file that was `redacted` is no whole copy: secrets are not in it.
+    """
 
     sessions: int
     messages: int
     skipped: tuple[str, ...]
     damage: tuple[Damage, ...]
+    redacted: bool = False
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -563,6 +731,42 @@ class Activity(msgspec.Struct, frozen=True):
     number: int
     session_id: str
     head: Head
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found: a message, or a session by its title (then there is no message).
+
+    `marks` are the ranges of `snippet` that match. `more` counts what else was found in sessions
+    that share history with this one. `before` and `after` are its neighbours, if asked for.
+    """
+
+    session_id: str
+    title: str | None
+    message_id: str | None
+    seq: int | None
+    role: Role | None
+    snippet: str
+    marks: tuple[tuple[int, int], ...]
+    score: float
+    created_at: datetime
+    more: int = 0
+    before: tuple[Message, ...] = ()
+    after: tuple[Message, ...] = ()
+
+
+class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the search index: how many messages it has, and how many it is `behind` by.
+
+    `bytes` is what it takes on disk, `text` about what the messages in it say. `none` means that
+    this store keeps no index. Searches are right in every state.
+    """
+
+    state: IndexState
+    path: str | None = None
+    messages: int = 0
+    behind: int = 0
+    bytes: int = 0
+    text: int = 0
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):

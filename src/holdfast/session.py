@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+import msgspec
+
 from holdfast import codec, ids
 from holdfast.backends.base import SessionRow
+from holdfast.erasure import Erasure
+from holdfast.errors import BadQuery
 from holdfast.following import Follower
 from holdfast.records import (
     JSON,
     BranchInfo,
     Content,
+    EraseReport,
     Head,
     Link,
     Message,
@@ -31,7 +36,7 @@ from holdfast.records import (
 )
 from holdfast.runtime import Runtime
 from holdfast.turn import Turn, TurnState
-from holdfast.verbs import appending, browsing, moving, reading, sessions, turns
+from holdfast.verbs import appending, browsing, erasing, moving, reading, sessions, turns
 from holdfast.verbs.places import check_place
 
 
@@ -197,6 +202,23 @@ class Session:
             expect=expect,
         )
         return self._write(verb)
+
+    def erase(self, message: Place) -> EraseReport:
+        """Erase what a message says, everywhere it is shared; its id, seq, role and time stay.
+
+        It is named by its id, a seq of the history, or a head. Nobody has to wait for it, and
+        nothing brings it back; windows go on without it.
+        """
+        place = check_place(message, "message")
+        if place is None:
+            raise BadQuery("message: name the one to erase, by its id or seq")
+        erasure = Erasure(self._runtime)
+        report = erasure.write(
+            erasing.foretell(self._n, place),
+            lambda doomed: erasing.erase(self._n, place, doomed),
+        )
+        pending, scan = erasure.settle()
+        return msgspec.structs.replace(report, pending=pending, scan=scan)
 
     def branches(self) -> list[BranchInfo]:
         """List the branches by number: what was left, when, and why."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
 from holdfast import checks, ids, settings
 from holdfast.backends.base import Backend, Listing, SessionRow
 from holdfast.backends.registry import open_backend
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock, SystemClock, to_micros
+from holdfast.core import titles
+from holdfast.core.moments import Bound, moment
+from holdfast.core.retention import Rules, duration
+from holdfast.erasure import Erasure
 from holdfast.errors import SessionNotFound
 from holdfast.following import StoreFollower
 from holdfast.records import (
@@ -22,17 +27,27 @@ from holdfast.records import (
     Damage,
     ExportReport,
     Forks,
+    Hit,
     ImportReport,
+    IndexStatus,
+    Order,
     Page,
+    Plan,
     PurgeReport,
     Relation,
+    RetentionReport,
+    Review,
+    Role,
     SalvageReport,
     SessionInfo,
+    SessionState,
     Stats,
 )
 from holdfast.runtime import Runtime
 from holdfast.session import Session
-from holdfast.verbs import deleting, reading, sessions
+from holdfast.verbs import deleting, finding, listing, reading, retaining, sessions
+
+TitleMaker: TypeAlias = Callable[[Session], str | None]
 
 
 def open(
@@ -102,7 +117,7 @@ class Store:
 
         What is said beyond the key counts only when it is made.
         """
-        row = self._read(reading.find_by_key(key))
+        row = self._read(finding.find_by_key(key))
         if row is not None:
             return self._open(row)
         if not create:
@@ -155,12 +170,16 @@ class Store:
 
     def _number(self, named: str | Session) -> int:
         if isinstance(named, Session):
-            return self._read(reading.find_by_id(named.id)).n
-        return self._read(reading.find(named)).n
+            return self._read(finding.find_by_id(named.id)).n
+        return self._read(finding.find(named, self._runtime.report)).n
 
     def get(self, ref: str) -> Session:
-        """Open a session by id, unique id prefix (4 characters or more), key, run id or title."""
-        return self._open(self._read(reading.find(ref)))
+        """Open a session by id, unique id prefix (4 characters or more), key, run id or title.
+
+        `@latest` is the one written to last, `@latest:SCOPE` that of a scope, `@pinned` the only
+        pinned one. `AmbiguousRef` has the candidates if several go by the name.
+        """
+        return self._open(self._read(finding.find(ref, self._runtime.report)))
 
     def latest(
         self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
@@ -168,8 +187,8 @@ class Store:
         """Open the session that was written to last; one that cannot be read is passed over."""
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd)):
             checks.check_filter(value, field)
-        listing = Listing(scope=scope, agent=agent, cwd=cwd, delegates=False)
-        row = self._read(reading.latest(listing, self._runtime.report))
+        wanted = Listing(scope=scope, agent=agent, cwd=cwd, delegates=False)
+        row = self._read(listing.latest(wanted, self._runtime.report))
         return None if row is None else self._open(row)
 
     def sessions(
@@ -182,15 +201,23 @@ class Store:
         pinned: bool | None = None,
         archived: bool | None = None,
         trashed: bool = False,
+        state: SessionState | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        order: Order = "activity",
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
-        """List sessions by activity, newest first, a page at a time."""
+        """List sessions by activity, newest first, a page at a time; `order="pinned"`: these first.
+
+        `since` and `until` are about when a session was written to last: times, or texts such as
+        `7d` and `2026-01-31`. One that cannot be read is listed with the state `damaged`.
+        """
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd), ("text", text)):
             checks.check_filter(value, field)
         for field, flag in (("pinned", pinned), ("archived", archived), ("trashed", trashed)):
             checks.check_flag(flag, field, optional=field != "trashed")
-        listing = Listing(
+        wanted = Listing(
             scope=scope,
             agent=agent,
             cwd=cwd,
@@ -198,9 +225,98 @@ class Store:
             pinned=pinned,
             archived=archived,
             trashed=trashed,
+            since=self._moment(since, "since"),
+            until=self._moment(until, "until"),
         )
-        query = reading.page(listing, limit=limit, cursor=cursor, report=self._runtime.report)
-        return Page(*self._read(query))
+        asked = listing.Asked(listing=wanted, state=state, order=order, limit=limit, cursor=cursor)
+        return Page(*self._read(listing.page(asked, self._runtime.report)))
+
+    def _moment(self, value: datetime | str | None, bound: Bound) -> int | None:
+        """Take a bound of a list; days are those of where the program runs."""
+        found = moment(value, bound, self._runtime.now().astimezone())
+        return None if found is None else to_micros(found)
+
+    def search(
+        self,
+        text: str,
+        *,
+        scope: str | None = None,
+        agent: str | None = None,
+        role: Role | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        session: str | None = None,
+        literal: bool = False,
+        thinking: bool = False,
+        all_branches: bool = False,
+        around: int = 0,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[Hit]:
+        """Find messages and titles by what they say, the best first, a page at a time.
+
+        The text is words (all must be there), "phrases", beginnings*, -what must not be there, and
+        filters such as `role:user since:7d`; `literal` takes it as it stands. Thinking and branches
+        that were left are searched only if asked for, the trash never.
+        """
+        from holdfast.index import asking, searching  # noqa: PLC0415 - few callers need it
+
+        asked = asking.request(
+            text,
+            now=self._runtime.now(),
+            scope=scope,
+            agent=agent,
+            role=role,
+            since=since,
+            until=until,
+            session=session,
+            literal=literal,
+            thinking=thinking,
+            all_branches=all_branches,
+            around=around,
+            limit=limit,
+            cursor=cursor,
+        )
+        return searching.search(self._backend, self._runtime.index, asked, self._runtime.report)
+
+    def index_status(self) -> IndexStatus:
+        """Tell what state the search index is in; searches are right in every state."""
+        return self._runtime.index.status()
+
+    def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Bring the search index up to date now, however long it takes.
+
+        Searches do so themselves, as far as it is quick, and leave the rest to the background.
+        `progress` is told how many messages are done, of how many.
+        """
+        self._runtime.index.catch_up(progress)
+
+    def check_index(self) -> builtins.list[str]:
+        """Read all of the search index and compare it with the messages; say what is wrong."""
+        return self._runtime.index.check()
+
+    def rebuild_index(self, progress: Callable[[int, int], None] | None = None) -> IndexStatus:
+        """Make the search index anew; `progress` is told how many messages are done, of how many.
+
+        Nobody has to: an index that is missing, damaged or out of date is replaced by itself.
+        """
+        self._runtime.index.rebuild(progress)
+        return self._runtime.index.status()
+
+    def make_titles(self, make: TitleMaker, *, limit: int = 50) -> builtins.list[SessionInfo]:
+        """Let `make` (a model, say) give titles to those of the newest sessions that have none.
+
+        It is given each session and gives a title, or `None` to leave it without; a title is one
+        line of at most 120 characters. One that the user gives, also meanwhile, is never replaced.
+        """
+        told = []
+        for info in self.sessions(limit=limit):
+            if titles.wants_one(info):
+                session = self.get(info.id)
+                title = titles.fold(make(session) or "")
+                if title:
+                    told.append(session.update(auto_title=title))
+        return told
 
     def follow(self, since: int = 0) -> StoreFollower:
         """Iterate over which sessions are written to, as it happens."""
@@ -214,12 +330,12 @@ class Store:
 
     def trash(self, ref: str) -> SessionInfo:
         """Put a session in the trash: not listed any more, its key is free, nothing is lost."""
-        row = self._read(reading.find(ref))
+        row = self._read(finding.find(ref, self._runtime.report))
         return self._write(deleting.trash(row.n))
 
     def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
         """Take a session out of the trash; `KeyTaken` if its key is, unless it is to have none."""
-        row = self._read(reading.find_in_trash(ref))
+        row = self._read(finding.find_in_trash(ref, self._runtime.report))
         return self._write(deleting.restore(row.n, keyless=keyless))
 
     def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
@@ -229,9 +345,59 @@ class Store:
         are erased in the forks, too. `SessionBusy` while a turn is open.
         """
         deleting.check_forks(forks)
-        row = self._read(reading.find_anywhere(ref))
-        report = self._write(deleting.purge(row.n, row.id, forks=forks))
-        return msgspec.structs.replace(report, pending=self._backend.scrub())
+        row = self._read(finding.find_anywhere(ref, self._runtime.report))
+        erasure = Erasure(self._runtime)
+        report = erasure.write(
+            deleting.foretell(row.n, forks=forks),
+            lambda doomed: deleting.purge(row.n, row.id, forks=forks, doomed=doomed),
+        )
+        pending, scan = erasure.settle()
+        return msgspec.structs.replace(report, pending=pending, scan=scan)
+
+    def retention(
+        self,
+        *,
+        older_than: timedelta | str | None = None,
+        idle: timedelta | str | None = None,
+        keep_last: int | None = None,
+        scope: str | None = None,
+        max_bytes: int | None = None,
+        empty_trash: timedelta | str | None = None,
+    ) -> Plan:
+        """Say which sessions these rules would let go, and why; nothing is changed.
+
+        Times are a `timedelta` or a text such as `30d`. Pinned, open and forked-from sessions
+        stay, and so do the `keep_last` most recent ones. `apply` puts the others in the trash;
+        with `empty_trash` what lay there for so long is erased. Without a rule nothing goes.
+        """
+        checks.check_filter(scope, "scope")
+        rules = Rules(
+            older_than=duration(older_than, "older_than"),
+            idle=duration(idle, "idle"),
+            keep_last=(
+                None if keep_last is None else checks.check_number(keep_last, "keep_last", lowest=1)
+            ),
+            scope=scope,
+            max_bytes=None if max_bytes is None else checks.check_number(max_bytes, "max_bytes"),
+            empty_trash=duration(empty_trash, "empty_trash"),
+        )
+        return self._read(retaining.plan(rules))
+
+    def apply(
+        self,
+        plan: Plan,
+        *,
+        archive: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RetentionReport:
+        """Let the sessions of a plan go, but for those that changed since it was made.
+
+        With `archive` they are exported to this new file first, as they are, and it is verified.
+        """
+        from holdfast import pruning  # noqa: PLC0415 - few callers need it
+
+        to = None if archive is None else os.fspath(archive)
+        return pruning.apply(self._runtime, plan, archive=to, progress=progress)
 
     # ---------------------------------------------------------------------------- whole store
 
@@ -256,11 +422,14 @@ class Store:
         to: str | os.PathLike[str],
         *refs: str,
         overwrite: bool = False,
+        redact: str | Sequence[str] | None = "default",
         progress: Callable[[int, int], None] | None = None,
     ) -> ExportReport:
         """Write sessions to a new file of lines: those named, or all, the trash included.
 
-        `progress` is told how many messages are done, of how many.
+        Secrets that the detectors of `redact` find are not in it, and the report lists them; with
+        `redact=None` it is a whole copy. `progress` is told how many messages are done, of how
+        many.
         """
         from holdfast.transfer import exporting  # noqa: PLC0415 - few callers need it
 
@@ -270,6 +439,25 @@ class Store:
             os.fspath(to),
             refs,
             overwrite=overwrite,
+            redact=redact,
+            progress=progress,
+            report=self._runtime.report,
+        )
+
+    def review(
+        self,
+        *refs: str,
+        redact: str | Sequence[str] | None = "default",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Review:
+        """Tell what an export would replace, leave out and not look into; nothing is written."""
+        from holdfast.transfer import exporting  # noqa: PLC0415 - as above
+
+        return exporting.review(
+            self._backend,
+            self._runtime.clock,
+            refs,
+            redact=redact,
             progress=progress,
             report=self._runtime.report,
         )

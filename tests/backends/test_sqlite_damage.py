@@ -605,8 +605,10 @@ def test_a_damaged_head_is_an_error_that_names_the_session_and_costs_only_itself
             session.append(Message.user("into nothing"))
         with pytest.raises(Damaged, match=said):
             store.session("tools")
-        assert len(store.sessions(limit=100).items) == 15
-        assert [session.id in found.what for found in store.damage] == [True]
+        states = {info.id: info.state for info in store.sessions(limit=100)}
+        assert (len(states), states[session.id]) == (16, "damaged")
+        assert list(states.values()).count("damaged") == 1
+        assert [found.session_id for found in store.damage] == [session.id]
         assert store.session("long").append(Message.user("others go on")).seq == 15
     assert _one(path, "SELECT count(*) FROM messages WHERE place >> 32 = 2") == 3
 
@@ -623,8 +625,10 @@ def test_a_damaged_session_is_an_error_by_whatever_name_it_is_called(
                 store.get(ref)
         with pytest.raises(Damaged, match=name):
             store.session("long")
-        assert len(store.sessions(limit=100).items) == 15
-        assert [name in found.what for found in store.damage] == [True]
+        (damaged,) = store.sessions(limit=100, state="damaged")
+        assert (damaged.id, damaged.key, damaged.title) == (name, "long", "Parcel")
+        assert len(store.sessions(limit=100)) == 16
+        assert [found.session_id for found in store.damage] == [name]
         assert store.latest(scope="bot") is None
 
 

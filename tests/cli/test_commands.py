@@ -274,6 +274,32 @@ def test_append_does_not_guess_which_session_is_meant(talked: Shell, name: str) 
     assert made["key"] == name
 
 
+def test_append_to_a_name_that_the_store_gives(shell: Shell) -> None:
+    """It means a session that is there, and never begins one."""
+    for name in ("@latest", "@latest:web", "@pinned"):
+        for how in ([], ["--create"], ["--no-create"]):
+            ran = shell.run("append", name, "hi", *how)
+            assert (ran.code, ran.out) == (3, "")
+    with holdfast.open(shell.store) as store:
+        assert store.stats().sessions == 0
+        store.session("web", scope="web").update(pinned=True)
+        store.session("last")
+    for name, key in (("@latest:web", "web"), ("@latest", "web"), ("@pinned", "web")):
+        assert shell.json("append", name, "hi")["key"] == key
+    assert shell.json("show", "@latest")["session"]["messages"] == 3
+
+
+@pytest.mark.parametrize("command", ["show", "log", "tree", "undo", "pin", "trash", "fork"])
+def test_every_command_takes_every_name(talked: Shell, command: str) -> None:
+    """Titles in any case, and what the store gives."""
+    for ref in ("a PARCEL", "@latest", "@latest:telegram"):
+        talked.ok(command, ref)
+        if command == "fork":  # That one is the latest now.
+            break
+        if command == "trash":
+            talked.ok("restore", "A parceL")
+
+
 @pytest.mark.parametrize("how", ["argument", "stdin"])
 def test_append_refuses_what_is_not_utf8(shell: Shell, how: str) -> None:
     """Half-read text is not stored; what to do is said."""

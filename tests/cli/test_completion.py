@@ -108,6 +108,27 @@ def test_sessions_are_offered_by_key_title_and_id(many: Shell) -> None:
     assert offered(many, "pin", "telegram:42", "su") == ["support-42"]
 
 
+def test_names_that_the_store_gives_are_offered(many: Shell) -> None:
+    """Behind an @, with the scopes there are; keys that would mean something else are not."""
+    assert offered(many, "show", "@") == ["@latest", "@latest:telegram"]
+    with holdfast.open(many.store) as store:
+        store.session("@home", scope="x y")
+        store.session("@latest", scope="telegram", title="@pinned").update(pinned=True)
+    assert offered(many, "show", "@") == [
+        "@home", "@latest", "@pinned", "@latest:telegram", "@latest:x y"
+    ]  # fmt: skip
+    assert offered(many, "append", "@latest:t") == ["@latest:telegram"]
+    assert offered(many, "restore", "@") == []
+    assert in_bash(many, "holdfast show @latest:x") == ["words", r"x\ y"]
+    assert in_bash(many, "holdfast show @p") == ["words", "@pinned"]
+
+
+def test_filters_of_a_list_are_offered(shell: Shell) -> None:
+    """What they may be is known."""
+    assert offered(shell, "ls", "--state", "") == ["open", "interrupted", "done", "damaged"]
+    assert offered(shell, "ls", "--order", "p") == ["pinned"]
+
+
 def test_the_trash_is_offered_to_restore(many: Shell) -> None:
     """And first to purge, and to nothing that cannot use it."""
     assert offered(many, "restore", "") == ["thrown"]

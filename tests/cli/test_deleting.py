@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,12 @@ def test_purge_erases_and_says_what(shell: Shell) -> None:
     child, grandchild = family(shell)
     assert holds_canary(shell)
     id = id_of(shell, "a")
-    [erased, kept] = shell.ok("purge", "--yes", "a").splitlines()
+    [erased, kept, proved] = shell.ok("purge", "--yes", "a").splitlines()
     assert erased == f"erased a ({id}): 2 messages, 0 turns, 1 file (189.0 kB)"
     assert kept in either("  kept for {}, {}: 1 message", child, grandchild)
+    assert re.fullmatch(
+        r"  proved: \d+ pieces were looked for in \d files, .*: nothing is left", proved
+    )
     assert shell.ok("show", "--raw", child) == f"{CANARY} one\n"
     reports = shell.json("purge", "--yes", child, grandchild)
     assert [(report["messages"], report["kept"]) for report in reports] == [(0, 0), (1, 0)]
@@ -195,7 +199,10 @@ def test_purge_tells_what_it_erased_before_one_that_is_busy(
 def test_purge_says_no_more_than_it_did(talked: Shell) -> None:
     """In JSON it is the library's report."""
     id = id_of(talked)
-    assert talked.json("purge", "--yes", "support-42") == [
+    [report] = talked.json("purge", "--yes", "support-42")
+    scan = report.pop("scan")
+    assert (scan["found"], scan["problem"], scan["fragments"] > 0) == ([], None, True)
+    assert [report] == [
         {
             "session_id": id,
             "messages": 7,

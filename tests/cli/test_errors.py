@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import holdfast
 from holdfast import errors
 from holdfast.cli.problems import exit_code, hint_for, what_happened
 from holdfast.records import Head
-from tests.cli.shell import Shell
+from tests.cli.shell import HOSTILE, RAW, Shell
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,46 @@ def test_an_ambiguous_name_lists_what_it_may_be(shell: Shell) -> None:
     ran = shell.run("show", "twins")
     assert ran.code == 3
     assert all(id in ran.err for id in ids)
+
+
+def test_candidates_are_told_apart(shell: Shell) -> None:
+    """Each on a line, with key, title or first words, and when it was written to; in JSON too."""
+    with holdfast.open(shell.store) as store:
+        first = store.session("first key", title="Twins")
+        second = store.create(title="TWINS")
+        first.append(holdfast.Message.user("Hello"))
+        for session in (first, second):
+            session.update(pinned=True)
+    for ref in ("twins", "@pinned"):
+        ran = shell.run("show", ref)
+        assert (ran.code, ran.out) == (3, "")
+        what, *lines, hint = ran.err.splitlines()
+        ids = f"{first.id}, {second.id}"
+        assert what == f"holdfast: {ref!r} may be any of {ids}; name one by its id"
+        cells = [re.split(r"  +", line.strip()) for line in lines]
+        assert [cell[0::2] for cell in cells] == [
+            [first.id, "first key: Twins"],
+            [second.id, "TWINS"],
+        ]
+        assert all(re.fullmatch(r"just now|\d+ s ago", cell[1]) for cell in cells)
+        assert hint.startswith("    hint: ")
+        said = json.loads(shell.run("show", ref, "--json").err)
+        assert said["error"] == "AmbiguousRef"
+        assert [(c["id"], c["title"], c["preview"]) for c in said["candidates"]] == [
+            (first.id, "Twins", "Hello"),
+            (second.id, "TWINS", None),
+        ]
+
+
+def test_a_hostile_candidate_does_no_harm(shell: Shell) -> None:
+    """What its title holds comes out as escapes."""
+    with holdfast.open(shell.store) as store:
+        for _ in range(2):
+            store.create(title=HOSTILE).update(pinned=True)
+    ran = shell.run("show", "@pinned")
+    assert ran.code == 3
+    assert not RAW & set(ran.err)
+    assert "gnp" in ran.err
 
 
 @pytest.mark.parametrize("what", ["garbage", "half"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,8 +13,12 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Message, Usage
+from holdfast import Message, Store, Usage
+from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.cli.ls import Wanted, find
+from holdfast.clock import to_micros
+from holdfast.settings import Location
+from holdfast.testing.conformance import SetClock
 from tests.cli.shell import Shell
 from tests.cli.test_terminal import look
 
@@ -98,13 +104,14 @@ def test_columns_tell_what_a_session_is_and_cost(several: Shell) -> None:
     lines = several.ok("ls").splitlines()
     assert lines[0].split() == [
         "ID", "KEY", "STATE", "ACTIVE", "MESSAGES", "TURNS", "TOKENS", "COST", "MODEL", "SCOPE",
-        "AGENT", "FROM", "TITLE",
+        "AGENT", "FORKS", "FROM", "TITLE",
     ]  # fmt: skip
     rows = {line.split()[1]: re.split(r"  +", line) for line in lines[1:5]}
     assert rows["pinned"][2] == "pinned"
     assert rows["dear"][-8:] == ["2", "1", "124.2k", "1.23", "gpt-9", "web", "desk", "Think hard"]
     assert rows["fork"][-2:] == [f"fork {ids['first']}", "Another try"]
     assert rows["first"][0] == ids["first"]
+    assert rows["first"][-2:] == ["1", "This one is first"]
 
 
 def test_columns_that_nobody_has_are_left_out(shell: Shell) -> None:
@@ -125,7 +132,7 @@ def test_a_state_tells_all_that_is_so(crashed: Shell) -> None:
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [
-        (160, "ID KEY STATE ACTIVE MESSAGES TURNS TOKENS COST MODEL SCOPE AGENT FROM TITLE"),
+        (160, "ID KEY STATE ACTIVE MESSAGES TURNS TOKENS COST MODEL SCOPE AGENT FORKS FROM TITLE"),
         (80, "ID KEY STATE ACTIVE MESSAGES FROM TITLE"),
         (60, "ID KEY STATE ACTIVE TITLE"),
         (40, "ID KEY STATE TITLE"),
@@ -142,6 +149,143 @@ def test_a_narrow_terminal_drops_what_matters_least(
         id[:8] for key, id in _ids(several).items() if key != "archived"
     }
     assert [line.split()[1] for line in lines if "↳ Another" in line] == ["fork"]
+
+
+def test_a_wide_terminal_shows_everything(several: Shell) -> None:
+    """Also directories, from home on, and how many branches and forks there are."""
+    with holdfast.open(several.store) as store:
+        session = store.session("there", cwd="/home/me/project")
+        session.append(Message.user("one"), Message.user("two"))
+        session.rewind(1)
+        session.fork(key="split off")
+    several.environment["HOME"] = "/home/me"
+    lines = _STYLES.sub("", look(several, "ls", columns=240)).splitlines()
+    assert lines[0].split()[-6:] == ["AGENT", "CWD", "BRANCHES", "FORKS", "FROM", "TITLE"]
+    [row] = [line for line in lines if line.split()[1:2] == ["there"]]
+    assert re.split(r"  +", row.strip())[-4:] == ["~/project", "2", "1", "one"]
+    assert "/home/me/project" in several.ok("ls"), "programs are given the whole directory"
+
+
+# --------------------------------------------------------------------------------------- filters
+
+
+@pytest.fixture
+def dated(shell: Shell) -> Shell:
+    """Three sessions: written to in January, ten days ago, and now."""
+    now = datetime.now(UTC)
+    for key, when in (
+        ("winter", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("lately", now - timedelta(days=10)),
+        ("now", now),
+    ):
+        clock = SetClock(to_micros(when))
+        with Store(
+            SQLiteBackend(Location("sqlite", str(shell.store)), clock=clock), clock
+        ) as store:
+            store.session(key).append(Message.user(key))
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("asked", "keys"),
+    [
+        (["--since", "7d"], ["now"]),
+        (["--since", "2w"], ["now", "lately"]),
+        (["--until", "7d"], ["lately", "winter"]),
+        (["--since", "2026-01", "--until", "2026-01"], ["winter"]),
+        (["--since", "2026-01-31", "--until", "2026-01-31"], ["winter"]),
+        (["--until", "2026-01-30"], []),
+        (["--until", "2026-01-31T11:59"], []),
+        (["--until", "2026-01-31T12:01"], ["winter"]),
+        (["--since", "2025"], ["now", "lately", "winter"]),
+        (["--since", "7d", "--text", "winter"], []),
+    ],
+)
+def test_since_and_until(dated: Shell, asked: list[str], keys: list[str]) -> None:
+    """By when a session was written to last."""
+    assert _keys(dated, *asked) == keys
+
+
+def test_a_time_that_is_none(dated: Shell) -> None:
+    """Is said to be none, with what would be one."""
+    ran = dated.run("ls", "--since", "yesterday")
+    assert (ran.code, ran.out) == (2, "")
+    assert "since: expected a time such as 7d" in ran.err
+
+
+def test_states(crashed: Shell) -> None:
+    """Each is a filter."""
+    crashed.ok("append", "other", "x")
+    assert _keys(crashed, "--state", "interrupted") == ["support-42"]
+    assert _keys(crashed, "--state", "done") == ["other"]
+    assert _keys(crashed, "--state", "open") == _keys(crashed, "--state", "damaged") == []
+    assert "No sessions." in crashed.ok("ls", "--state", "open")
+    assert "'closed' is not one of" in crashed.run("ls", "--state", "closed").err
+
+
+def test_order(several: Shell) -> None:
+    """By activity alone, if asked for."""
+    assert _keys(several, "--order", "activity") == ["fork", "dear", "pinned", "first"]
+    assert _keys(several, "--order", "pinned") == ["pinned", "fork", "dear", "first"]
+
+
+# ----------------------------------------------------------------------------------------- pages
+
+
+@pytest.mark.parametrize("order", ["pinned", "activity"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
+def test_pages(several: Shell, order: str, limit: int) -> None:
+    """A page has the cursor of the next; together they are the list."""
+    keys: list[str] = []
+    cursor = "start"
+    asked = ["--order", order, "-n", str(limit)]
+    while cursor is not None:
+        page = several.json("ls", "--cursor", cursor, *asked)
+        assert 0 < len(page["items"]) <= limit
+        keys += [info["key"] for info in page["items"]]
+        cursor = page["cursor"]
+    assert keys == _keys(several, "--order", order)
+
+
+def test_a_page_says_how_to_go_on(several: Shell) -> None:
+    """In words that can be typed."""
+    said = several.ok("ls", "-n", "2").splitlines()[-1]
+    cursor = said.rpartition(" ")[2]
+    rest = several.ok("ls", "-n", "2", "--cursor", cursor)
+    assert [line.split()[1] for line in rest.splitlines()[1:3]] == ["dear", "first"]
+    assert "There are more" not in rest
+    for bad in ("x", "5" if cursor.startswith(("p", "u")) else "p5", ""):
+        ran = several.run("ls", "--cursor", bad)
+        assert (ran.code, ran.out) == (2, "")
+        assert "cursor: not one that a page of this list gave" in ran.err
+    assert "exclude each other" in several.run("ls", "--all", "--cursor", cursor).err
+
+
+# ---------------------------------------------------------------------------------------- damage
+
+
+def test_a_damaged_session_is_listed_as_damaged(several: Shell) -> None:
+    """In its place, with its title, beside all the others; and it is said."""
+    ids = _ids(several)
+    connection = apsw.Connection(str(several.store))
+    connection.execute("UPDATE sessions SET model = 'other' WHERE key = 'dear'")
+    connection.close()
+    ran = several.run("ls")
+    assert ran.code == 0
+    assert [line.split()[1] for line in ran.out.splitlines()[1:5]] == [
+        "pinned", "fork", "dear", "first"
+    ]  # fmt: skip
+    [row] = [line for line in ran.out.splitlines() if line.split()[:1] == [ids["dear"]]]
+    assert "  damaged  " in row
+    assert row.endswith("  Think hard")
+    assert ran.err == (
+        "holdfast: 1 session is damaged and may not be what the list says\n"
+        "    hint: `holdfast doctor` tells more\n"
+    )
+    found = json.loads(several.run("ls", "--state", "damaged", "--json").out)
+    assert [(info["id"], info["state"]) for info in found] == [(ids["dear"], "damaged")]
+    assert len(json.loads(several.run("ls", "--json").out)) == 4
+    assert several.run("show", "dear").code == 5
 
 
 # --------------------------------------------------------------------------------- many of them
@@ -190,6 +334,7 @@ def test_ten_thousand_sessions_are_listed_like_a_hundred(tmp_path: Path, steps: 
             found, more = find(store, Wanted(archived=False), 50)
             taken.append((steps.statements, steps.taken))
         assert [info.title for info in found[:2]] == ["session 7", "the newest"]
-        assert (len(found), more) == (50, True)
+        assert len(found) == 50
+        assert more is not None
     assert taken[0][0] == taken[1][0]
     assert taken[1][1] < taken[0][1] * 1.2

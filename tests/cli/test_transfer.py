@@ -60,7 +60,7 @@ def records(text: str) -> list[Any]:
 def test_export_and_import_make_the_same_store(full: Shell, tmp_path: Path) -> None:
     """All that can be shown is the same, the trash included; a second time adds nothing."""
     file, other = tmp_path / "all.jsonl", tmp_path / "other.db"
-    said = full.ok("export", "-o", str(file))
+    said = full.ok("export", "-o", str(file), "--no-redact")
     size = f"{file.stat().st_size / 1000:.1f} kB"
     assert said == f"{file}: 3 sessions, 14 messages, 1 file, {size}\n"
     said = full.ok("import", str(file), "--store", str(other))
@@ -180,7 +180,7 @@ def test_export_tells_what_it_could_not_read(talked: Shell, tmp_path: Path) -> N
 
 def exported(shell: Shell, tmp_path: Path) -> Path:
     file = tmp_path / "all.jsonl"
-    shell.ok("export", "-o", str(file))
+    shell.ok("export", "-o", str(file), "--no-redact")
     return file
 
 
@@ -188,9 +188,8 @@ def test_import_begins_a_store(talked: Shell, tmp_path: Path) -> None:
     """On a new machine there is none."""
     file, new = exported(talked, tmp_path), tmp_path / "new" / "agent.db"
     report = talked.json("import", str(file), "--store", str(new))
-    assert report == [
-        {"file": str(file), "report": {"sessions": 1, "messages": 7, "skipped": [], "damage": []}}
-    ]
+    told = {"sessions": 1, "messages": 7, "skipped": [], "damage": [], "redacted": False}
+    assert report == [{"file": str(file), "report": told}]
     assert new.stat().st_mode & 0o777 == 0o600
 
 

@@ -236,7 +236,7 @@ def _exported(store: Store) -> Session:
     """Something of its own, and beside the store a file with a family from elsewhere."""
     with holdfast.open("memory:") as elsewhere:
         _family(elsewhere)
-        elsewhere.export(_beside(store))
+        elsewhere.export(_beside(store), redact=None)
     session = store.session("own")
     session.append(message("user-own"))
     return session

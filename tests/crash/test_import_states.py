@@ -53,7 +53,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("base")
     with holdfast.open("memory:") as elsewhere:
         _fill(elsewhere)
-        elsewhere.export(directory / FILE)
+        elsewhere.export(directory / FILE, redact=None)
     with open_store(directory / DATABASE) as store:
         store.session("own").append(message("user-own"), message("file-2"))
     return directory

@@ -10,6 +10,7 @@ from holdfast.errors import (
     HeadMoved,
     HoldfastError,
     KeyTaken,
+    MessageNotFound,
     SessionBusy,
     SessionNotFound,
 )
@@ -277,6 +278,33 @@ class Moving(Driver):
             self._erased([*kept, *copies], report.erased_in)
         assert (report.turns, report.queued) == (len(model.turns), len(model.queue))
         assert (report.drafts, report.pending) == (0, ())
+
+    @rule(which=which, data=st.data())
+    def erase(self, which: int, data: st.DataObject) -> None:
+        """Forget one message, wherever it is; an open turn is in nobody's way."""
+        model = self.model(which)
+        place, session = data.draw(places(model)), self.session(model)
+        try:
+            line, seq = model.locate(place)
+            if not seq:
+                raise MessageNotFound("none has the number 0")  # noqa: TRY301
+        except MessageNotFound:
+            with pytest.raises(MessageNotFound):
+                session.erase(place)
+            return
+        named = line.said[seq - 1]
+        gone = self.world.versions(model, named)
+        report = session.erase(place)
+        assert (report.session_id, report.message_id, report.seq) == (model.id, named.id, seq)
+        assert (report.places, report.pending) == (len(gone), ())
+        assert set(report.erased_in) == self.world.holders(gone)
+        assert report.scan is not None
+        assert report.scan.clean
+        self._erased(gone, report.erased_in)
+        for name in report.erased_in:
+            # Sending it once more would be refused, as any other body for its id.
+            kept = [b for b in self.batches.get(name, []) if all(m.id != named.id for m in b)]
+            self.batches[name] = kept
 
     def _erased(self, said: list[Said], heirs: Sequence[str]) -> None:
         """Note what became tombstones, and that this was activity where they are."""

@@ -23,7 +23,7 @@ _NOT_SAID = ("hidden", "command", "injected")
 
 
 def bare(message: Message) -> Message:
-    """Take a message without its place and time."""
+    """Take a message without its place, its time, and what it is estimated to cost."""
     return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None, tokens=None)
 
 
@@ -400,10 +400,41 @@ class World:
         stored = self.stored().values()
         return [one for one in stored if one.home[0] in descent and one.id in mine]
 
+    def versions(self, model: Model, named: Said) -> list[Said]:
+        """Give all there is of a message in a lineage, but what was erased before.
+
+        The same id is the same message if it says the same, or if who stored it has one of these.
+        """
+        lineage = self._lineage(model.id)
+        others = [
+            one
+            for one in self.stored().values()
+            if one.id == named.id and one.home[0] in lineage and one is not named
+        ]
+        found = [named]
+        while more := [one for one in others if one not in found and self._is_one_of(one, found)]:
+            found += more
+        return [one for one in found if one.message.status != "erased"]
+
+    def _is_one_of(self, one: Said, found: list[Said]) -> bool:
+        said = one.message.status != "erased" and any(f.message == one.message for f in found)
+        return said or one.home[0] in self.holders(found)
+
+    def _lineage(self, session_id: str) -> set[str]:
+        """Name everybody who comes from the first one known that this one comes from."""
+        parents, top = self._parents(), session_id
+        while (above := parents.get(top)) in parents and above is not None:
+            top = above
+        return {top} | self._descent(top)
+
+    def _parents(self) -> dict[str, str | None]:
+        parents = {name: model.who.parent for name, model in self.models.items()}
+        husks = {name: left.parent for name, left in self.purged.items() if self.is_husk(name)}
+        return parents | husks
+
     def _descent(self, session_id: str) -> set[str]:
         """Name the sessions that come from this one, as far as they are known."""
-        parents = {name: model.who.parent for name, model in self.models.items()}
-        parents |= {name: left.parent for name, left in self.purged.items() if self.is_husk(name)}
+        parents = self._parents()
         found = {session_id}
         while more := {name for name, up in parents.items() if up in found} - found:
             found |= more

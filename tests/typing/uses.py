@@ -5,7 +5,7 @@ checker must find one, because an ignore without an error is an error itself.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal, assert_type
@@ -40,20 +40,32 @@ from holdfast.records import (
     BackupReport,
     BranchInfo,
     BranchReason,
+    Candidate,
     Damage,
     DayUsage,
+    EraseReport,
+    ExportReport,
     Growth,
+    Hit,
+    IndexState,
+    IndexStatus,
     Link,
     LinkState,
     ModelUsage,
     Page,
     Place,
+    Plan,
+    PlanItem,
     Provenance,
     PurgeReport,
     QueuedInput,
     Recovered,
+    Redaction,
     Relation,
+    RetentionReport,
+    Review,
     SalvageReport,
+    Scan,
     SessionInfo,
     Stats,
     ToolRecord,
@@ -89,6 +101,10 @@ def stores(store: Store) -> None:
     assert_type(store.latest(scope="s", agent="a", cwd="/"), Session | None)
     page = store.sessions(scope="s", text="x", pinned=True, archived=False, limit=5, cursor=None)
     assert_type(page, Page[SessionInfo])
+    lately = datetime(2026, 1, 31, tzinfo=UTC)
+    store.sessions(state="interrupted", since=lately, until="7d", order="pinned")
+    store.sessions(order="title")  # type: ignore[arg-type]
+    store.sessions(state="closed")  # type: ignore[arg-type]
     assert_type(page.cursor, str | None)
     assert_type(page.items, tuple[SessionInfo, ...])
     assert_type([info.title for info in page], list[str | None])
@@ -107,6 +123,47 @@ def stores(store: Store) -> None:
     store.session("k", "title")  # type: ignore[call-arg, arg-type]
     store.session("k", colour="red")  # type: ignore[call-arg]
     store.sessions(5)  # type: ignore[call-arg, arg-type]
+
+
+def searching(store: Store) -> None:
+    page = store.search("red", scope="s", role="user", since="7d", until=datetime.now(UTC))
+    assert_type(page, Page[Hit])
+    for hit in page:
+        assert_type(hit.message_id, str | None)
+        assert_type(hit.seq, int | None)
+        assert_type(hit.marks, tuple[tuple[int, int], ...])
+        assert_type(hit.before, tuple[Message, ...])
+    store.search("red", session="k", literal=True, thinking=True, all_branches=True, around=2)
+    store.search("red", agent="a", limit=5, cursor=page.cursor)
+    assert_type(store.index_status(), IndexStatus)
+    assert_type(store.index_status().state, IndexState)
+    assert_type(store.rebuild_index(progress=lambda done, total: None), IndexStatus)
+    store.catch_up_index()
+    assert_type(store.check_index(), list[str])
+    store.search(5)  # type: ignore[arg-type]
+    store.search("red", 5)  # type: ignore[call-arg, arg-type]
+    store.search("red", role="nobody")  # type: ignore[arg-type]
+
+
+async def searching_async(store: AsyncStore) -> None:
+    assert_type(await store.search("red", limit=3), Page[Hit])
+    assert_type(await store.index_status(), IndexStatus)
+    assert_type(await store.rebuild_index(), IndexStatus)
+    await store.catch_up_index(lambda done, total: None)
+    assert_type(await store.check_index(), list[str])
+
+
+def names(store: Store) -> None:
+    try:
+        store.get("@latest:web")
+    except errors.AmbiguousRef as ambiguous:
+        assert_type(ambiguous.candidates, tuple[Candidate, ...])
+        told = [(one.id, one.key, one.title or one.preview) for one in ambiguous.candidates]
+        assert_type(told, list[tuple[str, str | None, str | None]])
+    assert_type(store.make_titles(lambda session: session.id, limit=3), list[SessionInfo])
+    store.make_titles(lambda session: 5)  # type: ignore[arg-type, return-value]
+    info = store.get("@pinned").info()
+    assert_type((info.branches, info.forks), tuple[int, int])
 
 
 def sessions(session: Session) -> None:
@@ -204,6 +261,20 @@ def relating(store: Store, session: Session) -> None:
     store.create(parent=5)  # type: ignore[arg-type]
 
 
+def exporting(store: Store) -> None:
+    report = store.export("out.jsonl", "ref", overwrite=True)
+    assert_type(report, ExportReport)
+    assert_type(report.review, Review | None)
+    assert_type(report.findings, tuple[Redaction, ...])
+    store.export(Path("out.jsonl"), redact=None)
+    store.export("out.jsonl", redact="all")
+    assert_type(store.review("ref", redact=["default", "email"]), Review)
+    assert_type(store.import_("out.jsonl").redacted, bool)
+    store.export()  # type: ignore[call-arg]
+    store.export("out.jsonl", redact=5)  # type: ignore[arg-type]
+    store.review(redact=True)  # type: ignore[arg-type]
+
+
 def deleting(store: Store) -> None:
     assert_type(store.trash("ref"), SessionInfo)
     assert_type(store.restore("ref"), SessionInfo)
@@ -216,6 +287,26 @@ def deleting(store: Store) -> None:
     assert_type(report.pending, tuple[str, ...])
     store.purge("ref", forks="erase")
     store.purge("ref", forks="both")  # type: ignore[arg-type]
+    assert_type(report.scan, Scan | None)
+
+
+def retaining(store: Store, session: Session) -> None:
+    plan = store.retention(older_than="90d", idle=timedelta(days=30), keep_last=5, scope="s")
+    assert_type(plan, Plan)
+    assert_type(store.retention(max_bytes=10**9, empty_trash="30d"), Plan)
+    assert_type(list(plan), list[PlanItem])
+    assert_type([item.why for item in plan.trash], list[str])
+    assert_type([spared.session_id for spared in plan.spared], list[str | None])
+    report = store.apply(plan, archive=Path("old.jsonl"), progress=lambda done, total: None)
+    assert_type(report, RetentionReport)
+    assert_type(report.scan, Scan | None)
+    assert_type(session.erase("id"), EraseReport)
+    session.erase(3)
+    session.erase(Head(1, 2))
+    assert_type(session.erase(message=3).erased_in, tuple[str, ...])
+    store.retention("90d")  # type: ignore[call-arg]
+    store.apply("plan")  # type: ignore[arg-type]
+    session.erase()  # type: ignore[call-arg]
     store.restore("ref", True)  # type: ignore[call-arg]
     stats = store.stats()
     assert_type(stats.growth, tuple[Growth, ...])
@@ -377,7 +468,13 @@ async def twins() -> None:
         assert_type(await store.restore("ref", keyless=True), SessionInfo)
         assert_type(await store.purge("ref", forks="erase"), PurgeReport)
         await store.purge("ref", forks="both")  # type: ignore[arg-type]
+        assert_type(await store.export("out.jsonl", redact=None), ExportReport)
+        assert_type(await store.review("ref", redact=["email"]), Review)
+        plan = await store.retention(idle="30d")
+        assert_type(plan, Plan)
+        assert_type(await store.apply(plan, archive="old.jsonl"), RetentionReport)
         await session.rewind(None)  # type: ignore[arg-type]
+        assert_type(await session.erase("id"), EraseReport)
         async with session.turn(wait=1.0) as turn:
             assert_type(turn, AsyncTurn)
             assert_type(await turn.user("hi"), Message)

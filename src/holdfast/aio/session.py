@@ -14,6 +14,7 @@ from holdfast.records import (
     JSON,
     BranchInfo,
     Content,
+    EraseReport,
     Head,
     Link,
     Message,
@@ -166,6 +167,10 @@ class AsyncSession:
             expect=expect,
         )
         return await run_write(self._backend, verb)
+
+    async def erase(self, message: Place) -> EraseReport:
+        """Erase what a message says, everywhere it is shared."""
+        return await asyncio.to_thread(self._session.erase, message)
 
     async def branches(self) -> list[BranchInfo]:
         """List the branches by number."""

@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from holdfast import settings, store
 from holdfast.aio.following import AsyncStoreFollower
 from holdfast.aio.session import AsyncSession, sync_of
 from holdfast.backends.base import Backend
+from holdfast.core import titles
 from holdfast.records import (
     JSON,
     BackupReport,
     Damage,
     ExportReport,
     Forks,
+    Hit,
     ImportReport,
+    IndexStatus,
+    Order,
     Page,
+    Plan,
     PurgeReport,
     Relation,
+    RetentionReport,
+    Review,
+    Role,
     SalvageReport,
     SessionInfo,
+    SessionState,
     Stats,
 )
 from holdfast.store import Store
+
+AsyncTitleMaker: TypeAlias = Callable[[AsyncSession], Awaitable[str | None]]
 
 
 class AsyncStore:
@@ -112,7 +124,7 @@ class AsyncStore:
         return AsyncSession(made)
 
     async def get(self, ref: str) -> AsyncSession:
-        """Open a session by id, unique id prefix, key, run id or title."""
+        """Open a session by id, unique id prefix, key, run id, title, `@latest` or `@pinned`."""
         return AsyncSession(await asyncio.to_thread(self._store.get, ref))
 
     async def latest(
@@ -132,10 +144,14 @@ class AsyncStore:
         pinned: bool | None = None,
         archived: bool | None = None,
         trashed: bool = False,
+        state: SessionState | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        order: Order = "activity",
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
-        """List sessions by activity, newest first, a page at a time."""
+        """List sessions by activity, newest first, a page at a time; see `Store.sessions`."""
         return await asyncio.to_thread(
             self._store.sessions,
             scope=scope,
@@ -145,9 +161,77 @@ class AsyncStore:
             pinned=pinned,
             archived=archived,
             trashed=trashed,
+            state=state,
+            since=since,
+            until=until,
+            order=order,
             limit=limit,
             cursor=cursor,
         )
+
+    async def search(
+        self,
+        text: str,
+        *,
+        scope: str | None = None,
+        agent: str | None = None,
+        role: Role | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        session: str | None = None,
+        literal: bool = False,
+        thinking: bool = False,
+        all_branches: bool = False,
+        around: int = 0,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[Hit]:
+        """Find messages and titles by what they say, the best first, a page at a time."""
+        return await asyncio.to_thread(
+            self._store.search,
+            text,
+            scope=scope,
+            agent=agent,
+            role=role,
+            since=since,
+            until=until,
+            session=session,
+            literal=literal,
+            thinking=thinking,
+            all_branches=all_branches,
+            around=around,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    async def index_status(self) -> IndexStatus:
+        """Tell what state the search index is in."""
+        return await asyncio.to_thread(self._store.index_status)
+
+    async def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Bring the search index up to date now; `progress` is called in another thread."""
+        await asyncio.to_thread(self._store.catch_up_index, progress)
+
+    async def check_index(self) -> list[str]:
+        """Read all of the search index and compare it with the messages; say what is wrong."""
+        return await asyncio.to_thread(self._store.check_index)
+
+    async def rebuild_index(
+        self, progress: Callable[[int, int], None] | None = None
+    ) -> IndexStatus:
+        """Make the search index anew; `progress` is called in another thread."""
+        return await asyncio.to_thread(self._store.rebuild_index, progress)
+
+    async def make_titles(self, make: AsyncTitleMaker, *, limit: int = 50) -> list[SessionInfo]:
+        """Let `make` give titles to those of the newest sessions that have none."""
+        told = []
+        for info in await self.sessions(limit=limit):
+            if titles.wants_one(info):
+                session = await self.get(info.id)
+                title = titles.fold(await make(session) or "")
+                if title:
+                    told.append(await session.update(auto_title=title))
+        return told
 
     def follow(self, since: int = 0) -> AsyncStoreFollower:
         """Iterate over which sessions are written to, as it happens."""
@@ -164,6 +248,37 @@ class AsyncStore:
     async def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
         """Erase a session for ever."""
         return await asyncio.to_thread(self._store.purge, ref, forks=forks)
+
+    async def retention(
+        self,
+        *,
+        older_than: timedelta | str | None = None,
+        idle: timedelta | str | None = None,
+        keep_last: int | None = None,
+        scope: str | None = None,
+        max_bytes: int | None = None,
+        empty_trash: timedelta | str | None = None,
+    ) -> Plan:
+        """Say which sessions these rules would let go, and why."""
+        return await asyncio.to_thread(
+            self._store.retention,
+            older_than=older_than,
+            idle=idle,
+            keep_last=keep_last,
+            scope=scope,
+            max_bytes=max_bytes,
+            empty_trash=empty_trash,
+        )
+
+    async def apply(
+        self,
+        plan: Plan,
+        *,
+        archive: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RetentionReport:
+        """Let the sessions of a plan go; `progress` is called in another thread."""
+        return await asyncio.to_thread(self._store.apply, plan, archive=archive, progress=progress)
 
     async def blob(self, sha256: str) -> bytes:
         """Read a file or large part by its hash."""
@@ -186,12 +301,22 @@ class AsyncStore:
         to: str | os.PathLike[str],
         *refs: str,
         overwrite: bool = False,
+        redact: str | Sequence[str] | None = "default",
         progress: Callable[[int, int], None] | None = None,
     ) -> ExportReport:
         """Write sessions to a new file of lines; `progress` is called in another thread."""
         return await asyncio.to_thread(
-            self._store.export, to, *refs, overwrite=overwrite, progress=progress
+            self._store.export, to, *refs, overwrite=overwrite, redact=redact, progress=progress
         )
+
+    async def review(
+        self,
+        *refs: str,
+        redact: str | Sequence[str] | None = "default",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Review:
+        """Tell what an export would replace, leave out and not look into; nothing is written."""
+        return await asyncio.to_thread(self._store.review, *refs, redact=redact, progress=progress)
 
     async def import_(
         self,

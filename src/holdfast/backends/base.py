@@ -14,6 +14,7 @@ Sessions and branches are numbered by the backend; these numbers never leave the
 
 from __future__ import annotations
 
+import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -29,6 +30,7 @@ from holdfast.records import (
     Measured,
     Relation,
     SalvageReport,
+    Scan,
     Stats,
     TitleBy,
     ToolOutcome,
@@ -119,6 +121,23 @@ class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """What a search asks of a session first: who it is, and which branch it is on.
+
+    It is read for many at once and its checksum is not checked: what is shown in the end is.
+    """
+
+    n: int
+    id: str
+    scope: str | None
+    agent: str | None
+    title: str | None
+    parent: str | None
+    relation: Relation | None
+    branch: int
+    updated_at: int
+
+
 class Cut(msgspec.Struct, frozen=True):
     """What was cut off a branch: how many messages, and the blobs these needed."""
 
@@ -132,6 +151,13 @@ class Belongings(msgspec.Struct, frozen=True):
     turns: int
     drafts: int
     queued: int
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """How many messages a session wrote, and about how many bytes they and their files take."""
+
+    messages: int
+    bytes: int
 
 
 class MessageRow(msgspec.Struct, frozen=True, gc=False):
@@ -201,7 +227,11 @@ def in_order(rows: Iterable[UsageRow]) -> list[UsageRow]:
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions to list: those equal in every field that is not `None`."""
+    """Which sessions to list: those equal in every field that is not `None`.
+
+    `since` (included) and `until` (not) are bounds of when a session was written to last, `busy`
+    is whether it has an open turn.
+    """
 
     scope: str | None = None
     agent: str | None = None
@@ -211,6 +241,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool | None = None
     trashed: bool = False
     delegates: bool = True
+    since: int | None = None
+    until: int | None = None
+    busy: bool | None = None
 
     def matches(self, row: SessionRow, head: HeadRow) -> bool:
         """Say whether a session belongs in the list."""
@@ -220,12 +253,23 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
             (self.cwd, row.cwd),
             (self.pinned, row.pinned),
             (self.archived, row.archived),
+            (self.busy, head.open_turn is not None),
         )
         return (
             all(value is None or value == there for value, there in wanted)
             and self.trashed == (row.trashed_at is not None)
             and (self.delegates or row.relation != "delegate")
+            and (self.since is None or head.updated_at >= self.since)
+            and (self.until is None or head.updated_at < self.until)
             and (self.text is None or _shows(self.text, row.title, head.preview, row.key))
+        )
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether nothing is asked for that only a few have: then what cannot be read is in it."""
+        wanted = (self.scope, self.agent, self.cwd, self.text, self.since, self.until, self.busy)
+        return all(value is None for value in wanted) and not (
+            self.pinned or self.archived or self.trashed
         )
 
 
@@ -234,10 +278,16 @@ def _shows(text: str, *shown: str | None) -> bool:
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """Stands in a list for a session whose rows cannot be read."""
+    """Stands in a list for a session whose rows cannot be read.
+
+    It has what could be found out: its id, and its rows as they are, which nothing vouches for.
+    """
 
     activity: int
     why: str
+    id: str | None = None
+    row: SessionRow | None = None
+    head: HeadRow | None = None
 
 
 Listed: TypeAlias = tuple[SessionRow, HeadRow] | Unreadable
@@ -260,6 +310,32 @@ class Snapshot(Protocol):
 
     def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions in the trash by the key or title they had; up to 20."""
+        ...
+
+    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
+        """Find sessions, in the trash or not, whose title is this but for case; up to 20.
+
+        Two titles are alike if `core.titles.loose` gives the same of both.
+        """
+        ...
+
+    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+        """Count the sessions outside the trash that were split off these (fork, continue).
+
+        Those without any are left out.
+        """
+        ...
+
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Tell whose these branches are; those of sessions in the trash or purged are left out."""
+        ...
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:
+        """Find sessions, but for those in the trash, whose title may hold all these words.
+
+        Words are in lower case and without accents. Titles that hold none of them may be among
+        what is found, those that hold all of them are.
+        """
         ...
 
     def relative(self, id: str) -> SessionRow | None:
@@ -334,6 +410,10 @@ class Snapshot(Protocol):
         """Count the messages of a turn on the branch where it was opened."""
         ...
 
+    def weigh(self, session: int) -> Weight:
+        """Count the messages on a session's own branches, and the bytes of them and their blobs."""
+        ...
+
     def turn(self, session: int, number: int) -> TurnRow | None:
         """Read one turn."""
         ...
@@ -367,6 +447,10 @@ class Snapshot(Protocol):
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
+        ...
+
+    def erasures(self) -> int:
+        """Tell how many transactions erased messages; whatever was derived before is outdated."""
         ...
 
 
@@ -507,6 +591,13 @@ class Backend(ABC):
     def read(self, query: Query[T]) -> T:
         """Run a query on a snapshot."""
 
+    def index_path(self) -> pathlib.Path | None:
+        """Name the file that a search index of this tenant's messages may be kept in.
+
+        A backend without a place for it gives none: searches then read the messages themselves.
+        """
+        return None
+
     @abstractmethod
     def write(self, verb: Verb[T]) -> T:
         """Run a verb; durable when this returns."""
@@ -525,6 +616,13 @@ class Backend(ABC):
     @abstractmethod
     def scrub(self) -> tuple[str, ...]:
         """Make the bytes of what was erased go; say what still holds some, and what to do."""
+
+    @abstractmethod
+    def scan(self, fragments: Sequence[bytes]) -> Scan:
+        """Search everything that is kept for pieces of what was erased, freed space included.
+
+        One that is part of something that is still stored, whosever it is, is not found.
+        """
 
     @abstractmethod
     def verify(self) -> list[Damage]:

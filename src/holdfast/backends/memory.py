@@ -31,6 +31,7 @@ from holdfast.backends.base import (
     Listed,
     Listing,
     MessageRow,
+    Owner,
     Pending,
     Query,
     QueueRow,
@@ -40,14 +41,25 @@ from holdfast.backends.base import (
     TurnRow,
     UsageRow,
     Verb,
+    Weight,
     in_order,
 )
 from holdfast.backends.interrupts import undisturbed
 from holdfast.clock import Clock, to_day
 from holdfast.core.branches import Path, Segment, Step, joined, lies_on, ranges
 from holdfast.core.spending import sum_by_day
+from holdfast.core.titles import loose
 from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
-from holdfast.records import BackupReport, Damage, Growth, Measured, SalvageReport, Stats, Usage
+from holdfast.records import (
+    BackupReport,
+    Damage,
+    Growth,
+    Measured,
+    SalvageReport,
+    Scan,
+    Stats,
+    Usage,
+)
 from holdfast.settings import Location
 
 T = TypeVar("T")
@@ -97,6 +109,26 @@ class MemorySnapshot:
         n = tables.by_id.get(id or "") if key is None else tables.by_key.get(key)
         return None if n is None else self.session(n)
 
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Tell whose these branches are."""
+        rows = {n: self._tables.branches[n] for n in branches if n in self._tables.branches}
+        found = {n: self._owner(row.session) for n, row in rows.items()}
+        return {n: owner for n, owner in found.items() if owner is not None}
+
+    def _owner(self, n: int) -> Owner | None:
+        row, head = self._tables.sessions[n], self._tables.heads.get(n)
+        if head is None or row.trashed_at is not None:
+            return None
+        return Owner(
+            n, row.id, row.scope, row.agent, row.title, row.parent, row.relation, head.branch,
+            head.updated_at,
+        )  # fmt: skip
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:  # noqa: ARG002 - it may be any
+        """Find sessions whose title may hold all these words: every one that has a title."""
+        found = (self._owner(row.n) for row in _by_number(self._tables.sessions) if row.title)
+        return [owner for owner in found if owner is not None]
+
     def relative(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id, also of what a purge left."""
         n = self._tables.by_id.get(id)
@@ -122,6 +154,26 @@ class MemorySnapshot:
         if key is not None:
             return [row for row in trash if row.key == key][:_MOST_FOUND]
         return [row for row in trash if row.title == title][:_MOST_FOUND]
+
+    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
+        """Find sessions whose title is this but for case."""
+        wanted = loose(title)
+        found = (
+            row
+            for row in _by_number(self._tables.sessions)
+            if row.title is not None and loose(row.title) == wanted and row.purged_at is None
+        )
+        sought = (row for row in found if (row.trashed_at is not None) == trashed)
+        return list(islice(sought, _MOST_FOUND))
+
+    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+        """Count the sessions that were split off these."""
+        counts = dict.fromkeys(ids, 0)
+        for row in self._tables.sessions.values():
+            living = row.trashed_at is None and row.purged_at is None
+            if living and row.parent in counts and row.relation in {"fork", "continue"}:
+                counts[row.parent] += 1
+        return {id: count for id, count in counts.items() if count}
 
     def find_run(self, run_id: str) -> list[SessionRow]:
         """Find the sessions that have a turn of this run."""
@@ -243,6 +295,15 @@ class MemorySnapshot:
         rows = self._tables.messages.get(branch, {}).values()
         return sum(row.turn == turn.number and row.seq > turn.first_seq for row in rows)
 
+    def weigh(self, session: int) -> Weight:
+        """Count the messages on a session's own branches, and their bytes."""
+        tables = self._tables
+        own = {n for n, row in tables.branches.items() if row.session == session}
+        rows = [row for n in own for row in tables.messages.get(n, {}).values()]
+        blobs = {sha256 for n, _, sha256 in tables.blob_uses if n in own}
+        size = sum(len(row.body) + len(codec.encode_text(row.id)) for row in rows)
+        return Weight(len(rows), size + sum(len(tables.blobs[sha256]) for sha256 in blobs))
+
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
     def turn(self, session: int, number: int) -> TurnRow | None:
@@ -289,6 +350,10 @@ class MemorySnapshot:
         """Read a blob."""
         return self._tables.blobs.get(sha256)
 
+    def erasures(self) -> int:
+        """Tell how many transactions erased messages."""
+        return self._tables.numbers.get("erasures", 0)
+
 
 class MemoryTransaction(MemorySnapshot):
     """Writes, too, and remembers how to undo them."""
@@ -297,6 +362,7 @@ class MemoryTransaction(MemorySnapshot):
         """Change these tables."""
         super().__init__(tables, clock)
         self._undo: list[Callable[[], object]] = []
+        self._erased = False
 
     @property
     def wrote(self) -> bool:
@@ -389,8 +455,16 @@ class MemoryTransaction(MemorySnapshot):
         for row in gone:
             self._drop(messages, row.seq)
             self._forget(row.id, n, row.seq)
+        if gone:
+            self._note_erasure()
         self.end_branch(n, last_seq)
         return Cut(len(gone), frozenset().union(*blobs))
+
+    def _note_erasure(self) -> None:
+        """Count a transaction that erases messages, once."""
+        if not self._erased:
+            self._number("erasures")
+            self._erased = True
 
     def _forget(self, message_id: str, branch: int, seq: int) -> None:
         places = self._tables.places
@@ -414,6 +488,7 @@ class MemoryTransaction(MemorySnapshot):
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message; give the blobs it needed."""
+        self._note_erasure()
         self._set(self._tables.messages[branch], row.seq, row)
         return self._unuse(branch, row.seq)
 
@@ -667,6 +742,11 @@ class MemoryBackend(Backend):
         """Return: nothing is left of what was erased."""
         self._refuse_write()
         return ()
+
+    def scan(self, fragments: Sequence[bytes]) -> Scan:
+        """Say that there are no files: what is not in the tables is nowhere."""
+        self._refuse_closed()
+        return Scan(files=0, bytes=0, fragments=len(fragments))
 
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged."""

@@ -3,7 +3,7 @@
 A name that is somebody's exact id or key means that session; so does enough of an id that it can
 be nothing else. Any other name is the key of a new session. What lies in between (a title, a run,
 a few characters of an id) could be meant either way, and a message in the wrong conversation cannot
-be taken back: then the command asks which.
+be taken back: then the command asks which. `@latest` and its siblings never begin a session.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from holdfast.cli.machine import print_document
 from holdfast.cli.naming import known
 from holdfast.cli.opening import open_to_write, require
 from holdfast.cli.screen import screen
+from holdfast.core.refs import is_given
 from holdfast.errors import AmbiguousRef, SessionNotFound
-from holdfast.records import Head, Message, MessageFields
+from holdfast.records import Candidate, Head, Message, MessageFields
 
 _CERTAIN_PREFIX: Final = 8  # characters: 40 random bits
 _ROLES: Final = ("user", "assistant", "system")
@@ -99,6 +100,8 @@ def _find(
     opened: holdfast.Store, name: str, *, create: bool | None
 ) -> tuple[holdfast.Session, bool]:
     """Find the session that is meant, or make it; true if it is new."""
+    if is_given(name):
+        return opened.get(name), False
     try:
         found = opened.get(name)
     except SessionNotFound:
@@ -115,7 +118,18 @@ def _find(
         return opened.session(name), True
     if len(name) >= _CERTAIN_PREFIX and found.id.startswith(name):
         return found, False
+    info = found.info()
     raise AmbiguousRef(
         f"no session has the key {name!r}, but {found.id} may be meant; nothing was stored. "
-        "--no-create appends to that one, --create begins a new session"
+        "--no-create appends to that one, --create begins a new session",
+        (
+            Candidate(
+                id=info.id,
+                key=info.key,
+                title=info.title,
+                preview=info.preview,
+                updated_at=info.updated_at,
+                trashed=info.trashed,
+            ),
+        ),
     )

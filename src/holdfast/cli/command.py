@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_REF: Final = "REF is a session's id, the first characters of it, its key or its title."
+_REF: Final = (
+    "REF is a session's id, the first characters of it, its key or its title; @latest is the one "
+    "written to last, @latest:SCOPE that of a scope, @pinned the only pinned one."
+)
 _WHERE: Final = "Path or URL of the store (default: $HOLDFAST_URL, else your own store)."
 
 
 class Ref(click.types.StringParamType):
-    """What a session goes by: its id, the first characters of it, its key or its title."""
+    """What a session goes by: its id, the first characters of it, its key, title, or @latest."""
 
     def __init__(self, *, living: bool = True, trashed: bool = False) -> None:
         """Say whether it names what is there, what is in the trash, or both."""

@@ -24,9 +24,11 @@ import holdfast
 from holdfast.cli.opening import open_to_read
 from holdfast.cli.program import program
 from holdfast.cli.visible import visible
+from holdfast.core import refs
 from holdfast.errors import HoldfastError
 from holdfast.records import SessionInfo
 
+_GIVEN: Final = "@"
 _KEPT: Final = "$@"  # bash breaks words before these, not behind them
 _MOST: Final = 100  # sessions: nobody reads on
 _SHORTEST_ID: Final = 2  # characters: fewer match by chance
@@ -98,19 +100,44 @@ def sessions(
             page = opened.sessions(text=incomplete or None, trashed=side, limit=_MOST)
             found |= {name: about for info in page for name, about in _names(info, incomplete)}
             found |= dict(_ids(opened, incomplete, trashed=side))
+        if incomplete.startswith(_GIVEN) and False in trashed:
+            found |= dict(_given(opened, incomplete))
     return [CompletionItem(name, help=about) for name, about in found.items()]
 
 
 def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
     """Give what a session may be called: one name if any will do, else each that fits."""
     about = info.title or info.preview or ""
-    names = [name for name in (info.key, info.title) if name and visible(name) == name]
+    names = [name for name in (info.key, info.title) if name and _offered(name)]
     if not incomplete:
         yield (*names, info.id)[0], about
         return
     for name in names:
         if name.startswith(incomplete):
             yield name, about
+
+
+def _offered(name: str) -> bool:
+    return visible(name) == name and not refs.is_given(name)
+
+
+def _given(opened: holdfast.Store, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Give the names that the store gives, if there is what they mean."""
+    recent, pinned = opened.sessions(limit=_MOST), opened.sessions(pinned=True, limit=2)
+    names = {}
+    if recent:
+        names[refs.LATEST] = _about_session(recent.items[0])
+    if pinned:
+        several = f"{len(pinned)} or more are pinned"
+        names[refs.PINNED] = several if len(pinned) > 1 else _about_session(pinned.items[0])
+    for info in recent:
+        if info.scope:
+            names.setdefault(f"{refs.LATEST}:{info.scope}", _about_session(info))
+    return ((name, about) for name, about in names.items() if name.startswith(incomplete))
+
+
+def _about_session(info: SessionInfo) -> str:
+    return info.title or info.preview or info.key or ""
 
 
 def _ids(opened: holdfast.Store, incomplete: str, *, trashed: bool) -> Iterator[tuple[str, str]]:

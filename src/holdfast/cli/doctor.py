@@ -17,6 +17,7 @@ import msgspec
 import holdfast
 from holdfast.backends.base import Check, Listing, SessionRow, Snapshot, TurnRow, Unreadable
 from holdfast.cli.command import command
+from holdfast.cli.index import told
 from holdfast.cli.machine import print_document
 from holdfast.cli.mending import Fix, mend
 from holdfast.cli.opening import NoStoreYet, open_to_read
@@ -34,6 +35,7 @@ _MOST_SHOWN: Final = 20
 _SALVAGE: Final = (
     "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
 )
+_REINDEX: Final = "nothing is lost by it; `holdfast index rebuild` makes it anew"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,7 @@ def _examine(opened: holdfast.Store) -> Finding:
         ("contents", partial(_contents, opened, stats)),
         ("turns", partial(_turns, opened, stats)),
         ("damage", partial(_damage, opened, damage)),
+        ("search index", partial(_index, opened)),
     )
     for name, look in sections:
         try:
@@ -133,6 +136,16 @@ def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
         f"{size(found.file_bytes)} on disk",
     )
     yield Check("contents", ", ".join(amounts))
+
+
+def _index(opened: holdfast.Store) -> Iterator[Check]:
+    """Compare the search index with what the store holds."""
+    problems = opened.check_index()
+    if problems:
+        more = f", and {len(problems) - 1:,} more" if len(problems) > 1 else ""
+        yield Check("search index", f"{problems[0]}{more}", ok=False, hint=_REINDEX)
+        return
+    yield Check("search index", told(opened.index_status()))
 
 
 # ----------------------------------------------------------------------------------------- turns

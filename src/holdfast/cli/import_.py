@@ -31,7 +31,7 @@ _MOST_TOLD: Final = 20
 @command(
     "holdfast import everything.jsonl",
     "holdfast import --store another.db everything.jsonl parcel.jsonl",
-    "holdfast export -o - | holdfast import --store another.db -",
+    "holdfast export --no-redact -o - | holdfast import --store another.db -",
 )
 @click.argument(
     "files",
@@ -85,7 +85,8 @@ def _say(out: Screen, name: str, report: ImportReport) -> None:
         said = f"{added}; {there}" if there else added
     else:
         said = f"nothing added, {there or 'it holds no session'}"
-    out.line((name, "cyan"), f": {said}")
+    how = " (redacted)" if report.redacted else ""
+    out.line((name, "cyan"), f"{how}: {said}")
 
 
 def _complain(name: str, report: ImportReport) -> None:

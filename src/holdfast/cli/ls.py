@@ -1,14 +1,16 @@
 """`holdfast ls`: which sessions there are.
 
-The pinned ones come first, then the others, each newest first. Both lists are read a page at a
-time, so a store of ten thousand sessions is listed as fast as one of fifty. Archived sessions are
-left out unless they are asked for, and trashed ones are a list of their own.
+The pinned ones come first, then the others, each newest first. They are read a page at a time, so a
+store of ten thousand sessions is listed as fast as one of fifty. Archived sessions are left out
+unless they are asked for, and trashed ones are a list of their own. One that is damaged stands in
+the list as that, with what can be read of it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 import click
 
@@ -20,10 +22,19 @@ from holdfast.cli.opening import NoStoreYet, open_to_read
 from holdfast.cli.problems import complain
 from holdfast.cli.screen import Column, Screen, Span, screen
 from holdfast.cli.wording import ago, amount, count, money, short
-from holdfast.records import SessionInfo
+from holdfast.clock import EPOCH
+from holdfast.records import Order, Page, SessionInfo, SessionState
 
 _PAGE: Final = 500
 _MANY: Final = 100
+_START: Final = "start"
+_DOCTOR: Final = "`holdfast doctor` tells more"
+_STYLES: Final[dict[SessionState, str]] = {
+    "interrupted": "yellow",
+    "open": "green",
+    "done": "dim",
+    "damaged": "red",
+}
 
 
 class Wanted(NamedTuple):
@@ -36,6 +47,10 @@ class Wanted(NamedTuple):
     pinned: bool | None = None
     archived: bool | None = None
     trashed: bool = False
+    state: SessionState | None = None
+    since: str | None = None
+    until: str | None = None
+    order: Order = "pinned"
 
 
 class _Shown(NamedTuple):
@@ -51,6 +66,7 @@ class _Shown(NamedTuple):
     "holdfast ls --limit 5",
     "holdfast ls --text parcel",
     "holdfast ls --scope telegram --json",
+    "holdfast ls --since 7d --state interrupted",
     "holdfast ls --all",
     "holdfast ls --trashed",
 )
@@ -63,6 +79,23 @@ class _Shown(NamedTuple):
 @click.option("--scope", help="Only those of this scope.")
 @click.option("--agent", help="Only those of this agent.")
 @click.option("--cwd", type=DIRECTORY, help="Only those of this working directory.")
+@click.option("--since", metavar="TIME", help="Only those written to since: 7d, 12h, 2026-01-31.")
+@click.option("--until", metavar="TIME", help="Only those not written to any more after that.")
+@click.option(
+    "--state", type=click.Choice(get_args(SessionState)), help="Only those in this state."
+)
+@click.option(
+    "--order",
+    type=click.Choice(get_args(Order)),
+    default="pinned",
+    show_default=True,
+    help="The pinned ones first, or all by activity.",
+)
+@click.option(
+    "--cursor",
+    help=f"Go on where a page ended. With --json the answer is then a page, with its items and the "
+    f"cursor of the next one; `--cursor {_START}` gives the first.",
+)
 def ls(
     *,
     limit: int,
@@ -74,15 +107,27 @@ def ls(
     scope: str | None,
     agent: str | None,
     cwd: str | None,
+    since: str | None,
+    until: str | None,
+    state: SessionState | None,
+    order: Order,
+    cursor: str | None,
     store: str | None,
     as_json: bool,
 ) -> None:
     """List sessions, newest first.
 
     Pinned sessions come first of all. An interrupted session has a turn that a crash left open;
-    `holdfast recover` closes it. FROM is the session that this one came from, and how; on a
-    terminal, where there may be no room for it, ↳ marks such sessions. `holdfast tree` draws them.
+    `holdfast recover` closes it. A damaged one cannot be read in full; `holdfast doctor` tells why.
+    FROM is the session that this one came from, and how; on a terminal, where there may be no room
+    for it, ↳ marks such sessions. BRANCHES and FORKS count what went another way; `holdfast tree`
+    draws them.
+
+    TIME is so many hours, days, weeks, months or years ago (12h, 7d, 2w, 3m, 1y), a day, a month, a
+    year, or a moment (2026-01-31T18:00).
     """
+    if everything and cursor is not None:
+        raise click.UsageError("--all and --cursor exclude each other: all is one page.")
     wanted = Wanted(
         text=text,
         scope=scope,
@@ -92,6 +137,10 @@ def ls(
         # The trash is shown whole: what is in it may be gone tomorrow.
         archived=True if archived else None if everything or trashed else False,
         trashed=trashed,
+        state=state,
+        since=since,
+        until=until,
+        order=order,
     )
     try:
         opened = open_to_read(store)
@@ -99,45 +148,30 @@ def ls(
         _say_none(str(none), as_json=as_json)
         return
     with opened:
-        found, more = find(opened, wanted, None if everything else limit)
+        start = None if cursor == _START else cursor
+        found, rest = find(opened, wanted, None if everything else limit, start)
         if as_json:
-            print_document(found)
+            print_document(found if cursor is None else Page(tuple(found), rest))
         else:
             _draw(screen(), found)
-            _say_rest(screen(), opened, wanted, len(found), more=more)
-        _say_damage(opened)
+            _say_rest(screen(), opened, wanted, len(found), rest)
+        _say_damage(opened, found)
 
 
 # ------------------------------------------------------------------------------------- to find
 
 
 def find(
-    opened: holdfast.Store, wanted: Wanted, limit: int | None
-) -> tuple[list[SessionInfo], bool]:
-    """List the pinned ones and then the others; true if there are more."""
-    if wanted.pinned is not None:
-        return _list(opened, wanted, limit)
-    found, more = _list(opened, wanted._replace(pinned=True), limit)
-    if more:
-        return found, True
-    left = None if limit is None else limit - len(found)
-    if left == 0:  # Whether there are others is found out by looking for one.
-        return found, bool(_list(opened, wanted._replace(pinned=False), 1)[0])
-    others, more = _list(opened, wanted._replace(pinned=False), left)
-    return found + others, more
-
-
-def _list(
-    opened: holdfast.Store, wanted: Wanted, limit: int | None
-) -> tuple[list[SessionInfo], bool]:
+    opened: holdfast.Store, wanted: Wanted, limit: int | None, cursor: str | None = None
+) -> tuple[list[SessionInfo], str | None]:
+    """List a page, or all; if there are more, give the cursor behind it."""
     found: list[SessionInfo] = []
-    cursor: str | None = None
     while True:
         page = opened.sessions(**wanted._asdict(), limit=limit or _PAGE, cursor=cursor)
         found += page
         cursor = page.cursor
         if cursor is None or limit is not None:
-            return found, cursor is not None
+            return found, cursor
 
 
 # ------------------------------------------------------------------------------------- to show
@@ -151,8 +185,19 @@ def _short(id: str, out: Screen) -> str:
 def _state(info: SessionInfo) -> Span:
     words: list[str] = [] if info.state == "done" else [info.state]
     words += [name for name in ("pinned", "archived", "trashed") if getattr(info, name)]
-    style = {"interrupted": "yellow", "open": "green", "done": "dim"}[info.state]
-    return ", ".join(words), style
+    return ", ".join(words), _STYLES[info.state]
+
+
+def _active(info: SessionInfo) -> Span:
+    """When it was written to last, if that could be read."""
+    return ("" if info.updated_at == EPOCH else ago(info.updated_at), "dim")
+
+
+def _cwd(info: SessionInfo, out: Screen) -> Span:
+    """A terminal has little room, and everybody knows their home."""
+    home, cwd = os.path.expanduser("~"), info.cwd or ""  # noqa: PTH111 - the text is what counts
+    short_one = out.terminal and (cwd == home or cwd.startswith(f"{home}{os.sep}"))
+    return (f"~{cwd[len(home) :]}" if short_one else cwd, "dim")
 
 
 def _title(info: SessionInfo, out: Screen) -> str:
@@ -167,7 +212,7 @@ _COLUMNS: Final = (
     _Shown(Column("STATE", whole=True), lambda i, _: _state(i), always=True),
     _Shown(
         Column("ACTIVE", extra=2, whole=True),
-        lambda i, _: (ago(i.updated_at), "dim"),
+        lambda i, _: _active(i),
         always=True,
     ),
     _Shown(
@@ -190,6 +235,15 @@ _COLUMNS: Final = (
     _Shown(Column("MODEL", extra=7, whole=True), lambda i, _: (i.model or "", "dim")),
     _Shown(Column("SCOPE", extra=9, whole=True), lambda i, _: (i.scope or "", "dim")),
     _Shown(Column("AGENT", extra=10, whole=True), lambda i, _: (i.agent or "", "dim")),
+    _Shown(Column("CWD", extra=13, whole=True), _cwd),
+    _Shown(
+        Column("BRANCHES", extra=12, right=True, whole=True),
+        lambda i, _: f"{i.branches:,}" if i.branches > 1 else "",
+    ),
+    _Shown(
+        Column("FORKS", extra=11, right=True, whole=True),
+        lambda i, _: f"{i.forks:,}" if i.forks else "",
+    ),
     _Shown(
         Column("FROM", extra=4, whole=True),
         lambda i, out: (f"{i.relation} {_short(i.parent, out)}" if i.parent else "", "cyan"),
@@ -217,15 +271,16 @@ def _text(span: Span) -> str:
 
 
 def _say_rest(
-    out: Screen, opened: holdfast.Store, wanted: Wanted, shown: int, *, more: bool
+    out: Screen, opened: holdfast.Store, wanted: Wanted, shown: int, cursor: str | None
 ) -> None:
     """Say what was left out, as far as that is known without reading the whole store."""
-    if more:
-        out.line((f"There are more: --limit {shown * 2}, or --all", "dim"))
+    if cursor is not None:
+        said = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
+        out.line((said, "dim"))
     elif wanted.archived is False:
-        hidden, many = _list(opened, wanted._replace(archived=True), _MANY)
+        hidden, more = find(opened, wanted._replace(archived=True), _MANY)
         if hidden:
-            number = f"more than {_MANY:,}" if many else f"{len(hidden):,}"
+            number = f"more than {_MANY:,}" if more else f"{len(hidden):,}"
             out.line((f"Not listed: {number} archived (--archived or --all)", "dim"))
 
 
@@ -238,9 +293,10 @@ def _say_none(what: str, *, as_json: bool) -> None:
     out.line("Begin with:  ", ('holdfast append my-first-session "Hello"', "bold"))
 
 
-def _say_damage(opened: holdfast.Store) -> None:
-    if opened.damage:
-        complain(
-            f"{count(len(opened.damage), 'session')} cannot be read and had to be left out",
-            "`holdfast doctor` tells which",
-        )
+def _say_damage(opened: holdfast.Store, found: list[SessionInfo]) -> None:
+    damaged = sum(info.state == "damaged" for info in found)
+    if damaged:
+        several = count(damaged, "session is", "sessions are")
+        complain(f"{several} damaged and may not be what the list says", _DOCTOR)
+    elif opened.damage:
+        complain("something in this store cannot be read", _DOCTOR)

@@ -1,7 +1,8 @@
 """How a session is named to people, and how they can type its name.
 
 What is typed back must work: a key that a shell or an option parser would take for something else
-is quoted, one that cannot be seen or begins like an option gives way to the id.
+is quoted, one that cannot be seen, begins like an option or means another session (`@latest`) gives
+way to the id.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TypeAlias
 
 import holdfast
 from holdfast.cli.visible import visible
+from holdfast.core.refs import is_given
 from holdfast.records import SessionInfo
 
 Who: TypeAlias = holdfast.Session | SessionInfo
@@ -23,9 +25,12 @@ def known(who: Who) -> str:
 
 def called(who: Who) -> str:
     """Name a session briefly, as it can be typed."""
-    if who.key is None or who.key.startswith("-") or visible(who.key) != who.key:
-        return who.id
-    return shlex.quote(who.key)
+    return who.id if who.key is None or not typeable(who.key) else shlex.quote(who.key)
+
+
+def typeable(name: str) -> bool:
+    """Say whether a name can be seen and typed, and means what it says."""
+    return not name.startswith("-") and visible(name) == name and not is_given(name)
 
 
 def line_for(command: str, who: Who, *arguments: str, store: str | None) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from holdfast import errors
 from holdfast.cli.opening import NoStoreYet
 from holdfast.cli.visible import visible
+from holdfast.cli.wording import ago, words
 from holdfast.errors import HoldfastError
+from holdfast.records import Candidate
 
 FOUND_A_PROBLEM: Final = 1
 SAID_NO: Final = 1
@@ -39,7 +41,7 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (NoStoreYet, "`holdfast append KEY TEXT` begins one; --store or $HOLDFAST_URL names another"),
     (errors.MessageNotFound, "`holdfast show` tells the numbers, `holdfast tree` the branches"),
     (errors.SessionNotFound, "`holdfast ls` lists the sessions, with --trashed those in the trash"),
-    (errors.AmbiguousRef, "use the whole id; `holdfast ls --json` tells it"),
+    (errors.AmbiguousRef, "name one of these by its id, or as much of it as tells it apart"),
     (errors.IdConflict, "leave --id out, or give the new text an id of its own"),
     (errors.KeyTaken, "choose another key, or use that session"),
     (errors.SessionBusy, "wait for it to end its turn; `holdfast append` works meanwhile"),
@@ -100,20 +102,32 @@ def tell(error: HoldfastError, *, as_json: bool) -> int:
     if as_json:
         from holdfast.cli.machine import print_line
 
-        said = {
+        said: dict[str, object] = {
             "error": type(error).__name__,
             "message": what_happened(error),
             "hint": hint_for(error),
             "exit_code": code,
         }
+        if isinstance(error, errors.AmbiguousRef):
+            said["candidates"] = error.candidates
         print_line(said, sys.stderr)
     else:
-        complain(what_happened(error), hint_for(error))
+        candidates = error.candidates if isinstance(error, errors.AmbiguousRef) else ()
+        complain(what_happened(error), hint_for(error), [_line(found) for found in candidates])
     return code
 
 
-def complain(what: str, hint: str | None = None) -> None:
-    """Print what is wrong, in one line, and below it what helps."""
+def _line(found: Candidate) -> str:
+    """Tell a session from others it could be taken for."""
+    names = [name for name in (found.key, found.title or found.preview) if name]
+    where = " (in the trash)" if found.trashed else ""
+    return f"{found.id}  {ago(found.updated_at):>10}  {': '.join(map(words, names))}{where}"
+
+
+def complain(what: str, hint: str | None = None, details: Sequence[str] = ()) -> None:
+    """Print what is wrong, in one line, then its details, and below them what helps."""
     sys.stderr.write(f"holdfast: {visible(what)}\n")
+    for line in details:
+        sys.stderr.write(f"    {visible(line)}\n")
     if hint is not None:
         sys.stderr.write(f"    hint: {visible(hint)}\n")

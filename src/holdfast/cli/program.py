@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 GROUPS: Final[dict[str, dict[str, str]]] = {
     "Look": {
         "ls": "List sessions, newest first.",
+        "search": "Find what was said.",
         "show": "Show a conversation.",
         "log": "Print the newest messages, and with -f those to come.",
         "tree": "Draw a session's branches and forks.",
@@ -57,6 +58,8 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "trash": "Throw sessions away; `restore` brings them back.",
         "restore": "Bring a session back from the trash.",
         "purge": "Erase sessions for good.",
+        "erase": "Erase one message for good, wherever it is shared.",
+        "prune": "Throw old sessions away, by rules that you give.",
     },
     "Move": {
         "export": "Write sessions to a file that any program can read.",
@@ -66,6 +69,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     "Check": {
         "recover": "Close what a crash left open, keeping all of it.",
         "doctor": "Look for anything wrong with a store.",
+        "index": "Tell the state of the search index, or make it anew.",
         "prove": "Show that nothing is lost on this disk.",
     },
     "Set up": {
@@ -97,12 +101,13 @@ Examples:
   holdfast undo support-42     # nothing is lost: `holdfast redo` brings it back
 
 \b
-REF, in every command, is a session's id, the first characters of it, its key or its title.
+REF, in every command, is a session's id, the first characters of it, its key or its title;
+@latest is the one written to last, @latest:SCOPE that of a scope, @pinned the only pinned one.
 
 \b
 Exit codes:
   0  done
-  1  the command found a problem (doctor, prove, export, import), or you said no (purge)
+  1  the command found a problem (doctor, prove, export, import), or you said no
   2  called in a way that makes no sense
   3  no such session, message or store, or several go by that name
   4  somebody else was there: session busy, id or key taken

@@ -7,7 +7,6 @@ session is erased; one that fits a session here and another in the trash is refu
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,6 +15,7 @@ import click
 import holdfast
 from holdfast.cli import problems
 from holdfast.cli.command import ANY_REF, command
+from holdfast.cli.erased import exit_code, refuse_unasked, say_proof
 from holdfast.cli.machine import print_document
 from holdfast.cli.naming import known
 from holdfast.cli.opening import open_to_change
@@ -47,23 +47,18 @@ def purge(
 ) -> int:
     """Erase sessions for good.
 
-    Messages, turns, files and their bytes on the disk: nothing brings them back. What you copied
-    with `holdfast export` or `holdfast backup` is yours to delete. It asks first; where it cannot
-    ask, it wants --yes.
+    Messages, turns, files and their bytes on the disk: nothing brings them back. All files of the
+    store are searched afterwards for pieces of what was said. What you copied with `holdfast
+    export` or `holdfast backup` is yours to delete. It asks first; where it cannot ask, it wants
+    --yes.
     """
-    if not yes and (as_json or not _at_a_terminal()):
-        raise click.UsageError("Nobody can be asked here; nothing was erased. Say --yes to erase.")
+    refuse_unasked(yes=yes, as_json=as_json)
     with open_to_change(store) as opened:
         found = {session.id: session for session in (find_any(opened, ref) for ref in refs)}
         if not yes and not _agreed(opened, list(found.values()), forks):
             screen().line("Nothing was erased.")
             return problems.SAID_NO
-        _erase(opened, list(found.values()), forks, as_json=as_json)
-    return 0
-
-
-def _at_a_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+        return _erase(opened, list(found.values()), forks, as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------------- before
@@ -117,7 +112,7 @@ def _named(ids: Sequence[str]) -> str:
 
 def _erase(
     opened: holdfast.Store, found: list[holdfast.Session], forks: Forks, *, as_json: bool
-) -> None:
+) -> int:
     """Erase one after the other; what was erased is told also if the next one cannot be."""
     reports: list[PurgeReport] = []
     try:
@@ -128,6 +123,7 @@ def _erase(
     finally:
         if as_json and reports:
             print_document(reports)
+    return max(exit_code(report.pending, report.scan) for report in reports)
 
 
 def _say(out: Screen, name: str, report: PurgeReport) -> None:
@@ -141,5 +137,4 @@ def _say(out: Screen, name: str, report: PurgeReport) -> None:
         out.line(f"  kept for {_named(report.kept_for)}: {count(report.kept, 'message')}")
     if report.erased_in:
         out.line(f"  erased also in {_named(report.erased_in)}")
-    for pending in report.pending:
-        out.line(("  pending: ", "yellow"), pending)
+    say_proof(out, report.pending, report.scan)

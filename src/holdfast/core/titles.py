@@ -7,12 +7,13 @@ text gives way to it. A title the user chose is never replaced by an automatic o
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from holdfast.records import Message, TitleBy
+from holdfast.records import Message, SessionInfo, TitleBy
 
 PREVIEW_LENGTH: Final = 120
 _NOT_SAID: Final = ("hidden", "command", "injected")
@@ -51,6 +52,16 @@ def fold(text: str) -> str:
     """Fold white space and cut to the length of a preview."""
     # Only the start can matter: a 50 MB message must not be split into words.
     return " ".join(text.lstrip()[: PREVIEW_LENGTH * 20].split())[:PREVIEW_LENGTH]
+
+
+def loose(title: str) -> str:
+    """Give what two titles have in common that differ in case, or in how accents are composed."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", title).casefold())
+
+
+def wants_one(info: SessionInfo) -> bool:
+    """Say whether a title should be made: there is none, and something to make it of."""
+    return info.title is None and info.messages > 0 and info.state != "damaged"
 
 
 def may_retitle(current_by: TitleBy | None, by: TitleBy) -> bool:

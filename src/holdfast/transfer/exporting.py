@@ -12,8 +12,10 @@ What cannot be read is written as the stand-in that a reader would get, and repo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import BinaryIO, Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -40,7 +42,7 @@ from holdfast.core.drafts import Chunk, Opening
 from holdfast.core.purging import Line as Stretch
 from holdfast.core.purging import needed
 from holdfast.errors import Damaged, Invalid
-from holdfast.records import Damage, ExportReport, Goal, Message, Raw
+from holdfast.records import Damage, ExportReport, Goal, Message, Raw, Review
 from holdfast.transfer.files import fresh_file
 from holdfast.transfer.lines import (
     VERSION,
@@ -61,14 +63,24 @@ from holdfast.transfer.lines import (
     said,
     to_money,
 )
+from holdfast.transfer.redacting import Redactor, chosen
 from holdfast.verbs.appending import queued_message
+from holdfast.verbs.finding import find_anywhere
 from holdfast.verbs.histories import Report
-from holdfast.verbs.reading import find_anywhere
 
 Progress: TypeAlias = Callable[[int, int], None]
 _PAGE: Final = 200
 _SESSIONS_AT_ONCE: Final = 500
-_COMPANIONS: Final = ("", "-wal", "-shm", "-queue", "-lock")
+_COMPANIONS: Final = (
+    "",
+    "-wal",
+    "-shm",
+    "-queue",
+    "-lock",
+    "-search",
+    "-search-wal",
+    "-search-shm",
+)
 _UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
@@ -79,29 +91,61 @@ def export(
     refs: Sequence[str],
     *,
     overwrite: bool,
+    redact: str | Sequence[str] | None,
     progress: Progress | None,
     report: Report,
 ) -> ExportReport:
     """Write sessions to a new file: those named, or all."""
-    queries = [find_anywhere(ref) for ref in refs]
+    redactor = Redactor(chosen(redact))
+    queries = [find_anywhere(ref, report) for ref in refs]
     _refuse_store(backend, to)
     with fresh_file(to, overwrite=overwrite) as file:
-
-        def run(snapshot: Snapshot) -> Output:
-            chosen = _named(snapshot, queries) if refs else _all(snapshot, report)
-            plan = Plan(snapshot, chosen)
-            output = Output(file, plan.messages, progress)
-            _write(snapshot, plan, output, clock.micros(), report)
-            return output
-
-        output = backend.read(run)
+        job = Job(file, redactor, clock.micros(), progress, report)
+        output = backend.read(lambda snapshot: _run(snapshot, queries, job))
     return ExportReport(
         path=to,
         sessions=output.sessions,
         messages=output.messages,
         blobs=output.blobs,
         size=output.size,
+        review=redactor.review(),
     )
+
+
+def review(
+    backend: Backend,
+    clock: Clock,
+    refs: Sequence[str],
+    *,
+    redact: str | Sequence[str] | None,
+    progress: Progress | None,
+    report: Report,
+) -> Review:
+    """Do all that an export does but keep what it writes, and tell what it found."""
+    redactor = Redactor(chosen(redact))
+    queries = [find_anywhere(ref, report) for ref in refs]
+    with Path(os.devnull).open("wb") as file:
+        job = Job(file, redactor, clock.micros(), progress, report)
+        backend.read(lambda snapshot: _run(snapshot, queries, job))
+    return redactor.review() or Review(replaced=0, left_out=0, not_looked_into=0, findings=())
+
+
+class Job(NamedTuple):
+    """What is the same for all of an export: where to, without which secrets, whom to tell."""
+
+    file: BinaryIO
+    redactor: Redactor
+    now: int
+    progress: Progress | None
+    report: Report
+
+
+def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: Job) -> Output:
+    wanted = _named(snapshot, queries) if queries else _all(snapshot, job.report)
+    plan = Plan(snapshot, wanted)
+    output = Output(job.file, plan.messages, job.progress)
+    _write(snapshot, plan, output, job)
+    return output
 
 
 def _refuse_store(backend: Backend, to: str) -> None:
@@ -274,13 +318,14 @@ class Output:
             self.blobs += 1
 
 
-def _write(snapshot: Snapshot, plan: Plan, output: Output, now: int, report: Report) -> None:
+def _write(snapshot: Snapshot, plan: Plan, output: Output, job: Job) -> None:
     output.put(
         Header(
             version=VERSION,
-            exported_at=to_datetime(now),
+            exported_at=to_datetime(job.now),
             sessions=len(plan.ranks),
             messages=plan.messages,
+            redacted=job.redactor.active,
         )
     )
     for family in plan.families:
@@ -290,7 +335,7 @@ def _write(snapshot: Snapshot, plan: Plan, output: Output, now: int, report: Rep
             row = snapshot.session(n) if rank else snapshot.relative(family.husks[n])
             if row is None:
                 raise Damaged(f"session number {n} is missing; run store.verify().")
-            _Section(snapshot, output, row, branches[n], report).write(rank)
+            _Section(snapshot, output, row, branches[n], job).write(rank)
     output.tell()
 
 
@@ -303,18 +348,19 @@ class _Section:
         output: Output,
         row: SessionRow,
         branches: list[BranchRow],
-        report: Report,
+        job: Job,
     ) -> None:
         self._snapshot = snapshot
         self._output = output
         self._row = row
         self._rows = branches
-        self._report = report
+        self._redactor = job.redactor
+        self._report = job.report
 
     def write(self, rank: int | None) -> None:
         """Write all; one without a rank is only there for its forks."""
         output, before = self._output, self._output.messages
-        identity = _identity(self._row) if rank else _husk(self._row)
+        identity = self._redactor.identity(_identity(self._row) if rank else _husk(self._row))
         branches = [self._branch(row) for row in self._rows]
         head = self._snapshot.head(self._row.n) if rank else None
         output.begin_session()
@@ -378,8 +424,8 @@ class _Section:
         except Damaged as error:
             self._report(Damage(what=str(error), session_id=self._row.id, seq=row.seq))
             message = _stand_in(row)
-        for sha256 in codec.files_named(message):
-            self._blob(row.seq, sha256)
+        message, fresh = self._redactor.message(self._row.id, message, self._sound)
+        self._blobs(row.seq, message, fresh)
         return message_line(
             session=self._row.id, branch=branch.number, turn=row.turn, message=message
         )
@@ -393,6 +439,16 @@ class _Section:
         """Read a blob; `None` if it is not what it was."""
         data = self._snapshot.blob(sha256)
         return data if data is not None and codec.digest(data) == sha256 else None
+
+    def _blobs(self, seq: int | None, message: Message, own: Mapping[str, bytes]) -> list[str]:
+        """Write the files of a message, from its own data or the store; name those there are."""
+        names = list(dict.fromkeys(codec.files_named(message)))
+        for sha256 in names:
+            if sha256 in own:
+                self._output.put_blob(sha256, own[sha256])
+            else:
+                self._blob(seq, sha256)
+        return [sha256 for sha256 in names if self._output.has_blob(sha256)]
 
     def _blob(self, seq: int | None, sha256: str) -> None:
         """Write a blob, unless it is there; a file whose data is lost keeps its name."""
@@ -412,18 +468,11 @@ class _Section:
         for number in range(1, head.turns + 1):  # one by one: there may be very many
             turn = snapshot.turn(n, number)
             if turn is not None:
-                self._output.put(_turn(name, turn, snapshot.tools(n, number)))
-        for used in sorted(snapshot.usage(n), key=_by_day):
-            self._output.put(
-                UsageLine(
-                    session=name,
-                    day=to_day(used.day),
-                    model=used.model,
-                    usage=used.usage,
-                    cost=to_money(used.cost),
-                    measured=used.measured,
-                )
-            )
+                line = _turn(name, turn, snapshot.tools(n, number))
+                self._output.put(self._redactor.turn(line))
+        used = self._redactor.usage([_used(name, row) for row in snapshot.usage(n)])
+        for spent in sorted(used, key=_by_day):
+            self._output.put(spent)
         for waiting in snapshot.queue(n):
             self._queued(waiting)
         if head.open_turn is not None:
@@ -436,38 +485,50 @@ class _Section:
             what = "input that waits cannot be read"
             self._report(Damage(what=what, session_id=self._row.id))
             return
-        own, files = dict(row.blobs), dict.fromkeys(codec.files_named(message))
-        for sha256 in files:
-            if sha256 in own:
-                self._output.put_blob(sha256, own[sha256])
-            else:
-                self._blob(None, sha256)
-        there = tuple(sha256 for sha256 in files if self._output.has_blob(sha256))
+        own = dict(row.blobs)
+        message, fresh = self._redactor.message(
+            self._row.id, message, lambda sha: own.get(sha) or self._sound(sha), before="queued."
+        )
+        there = self._blobs(None, message, own | fresh)
         self._output.put(
             QueuedLine(
                 session=self._row.id,
                 id=row.id,
                 created_at=to_datetime(row.created_at),
                 message=said(message),
-                blobs=there,
+                blobs=tuple(there),
             )
         )
 
     def _draft(self, turn: int) -> None:
+        lines: list[DraftLine] = []
         for number, record in enumerate(self._snapshot.draft(self._row.n, turn)):
             try:
-                self._output.put(_draft(self._row.id, turn, number, record))
+                lines.append(_draft(self._row.id, turn, number, record))
             except _UNDECODABLE:
                 what = "a piece of a draft cannot be read"
                 self._report(Damage(what=what, session_id=self._row.id))
+        for line in self._redactor.draft(lines):
+            self._output.put(line)
 
 
 # ----------------------------------------------------------------------------------------- lines
 
 
-def _by_day(row: UsageRow) -> tuple[int, str]:
+def _by_day(line: UsageLine) -> tuple[date, str]:
     """Order usage alike in all backends."""
-    return row.day, row.model or ""
+    return line.day, line.model or ""
+
+
+def _used(session_id: str, row: UsageRow) -> UsageLine:
+    return UsageLine(
+        session=session_id,
+        day=to_day(row.day),
+        model=row.model,
+        usage=row.usage,
+        cost=to_money(row.cost),
+        measured=row.measured,
+    )
 
 
 def _stand_in(row: MessageRow) -> Message:

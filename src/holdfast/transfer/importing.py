@@ -103,6 +103,7 @@ class _Import:
             messages=whole.messages,
             skipped=tuple(whole.skipped),
             damage=(*damage, *self._extra, *whole.damage),
+            redacted=self._survey.header.redacted,
         )
 
     def _family(self, sections: Sequence[Section]) -> None:

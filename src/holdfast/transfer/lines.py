@@ -85,12 +85,16 @@ class Line(
 
 
 class Header(Line, frozen=True, kw_only=True, tag="holdfast"):
-    """The first line: what this is, in which version, and how much should follow."""
+    """The first line: what this is, in which version, and how much should follow.
+
+    Where it is `redacted`, secrets were looked for, and what was found is not in the file.
+    """
 
     version: int
     exported_at: Moment
     sessions: Count
     messages: Count
+    redacted: bool = False
 
 
 class SessionLine(Line, frozen=True, kw_only=True, tag="session"):

@@ -62,6 +62,7 @@ class Section(msgspec.Struct):
     branches: dict[int, BranchLine] = {}
     parents: tuple[str, ...] = ()
     reach: int = 0
+    messages: int = 0
     cut: bool = False
 
 
@@ -159,6 +160,7 @@ class Surveyor:
         elif isinstance(record, BranchLine):
             section.branches[record.number] = record
         elif isinstance(record, MessageLine):
+            section.messages += 1
             self._used.add(record.branch)
         elif isinstance(record, EndLine):
             self._end(line, section, record)

@@ -8,21 +8,26 @@ goes with the last fork. With `forks="erase"` those messages become tombstones i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 import msgspec
 
-from holdfast import codec
-from holdfast.backends.base import BranchRow, MessageRow, SessionRow, Transaction, Verb
-from holdfast.clock import EPOCH
+from holdfast.backends.base import (
+    BranchRow,
+    MessageRow,
+    Query,
+    SessionRow,
+    Snapshot,
+    Transaction,
+    Verb,
+)
 from holdfast.core.branches import Segment
 from holdfast.core.purging import Line, needed
 from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
 from holdfast.records import Forks, PurgeReport, SessionInfo
-from holdfast.verbs.histories import read_row
-from holdfast.verbs.places import read_preview
-from holdfast.verbs.placing import find_head, show_preview
+from holdfast.verbs.burying import bury, descent, heirs, refuse_changes, renew_previews
+from holdfast.verbs.placing import find_head
 from holdfast.verbs.reading import describe
 from holdfast.verbs.turns import free_head
 
@@ -74,15 +79,32 @@ def check_forks(forks: object) -> None:
         raise BadQuery(f"forks: must be one of {', '.join(get_args(Forks))}")
 
 
-def purge(session: int, session_id: str, *, forks: Forks) -> Verb[PurgeReport]:
-    """Erase a session. One that is gone already is reported as nothing erased."""
+def foretell(session: int, *, forks: Forks) -> Query[list[Segment]]:
+    """Say which messages a purge erases."""
+
+    def run(snapshot: Snapshot) -> list[Segment]:
+        row = snapshot.session(session)
+        return [] if row is None else _Doom(snapshot, row, forks).segments()
+
+    return run
+
+
+def purge(
+    session: int, session_id: str, *, forks: Forks, doomed: Sequence[Segment] | None = None
+) -> Verb[PurgeReport]:
+    """Erase a session. One that is gone already is reported as nothing erased.
+
+    With `doomed`, nothing is erased but these messages; what a crash left of a reply goes as well.
+    """
 
     def run(tx: Transaction) -> PurgeReport:
         row = tx.session(session)
         if row is None:
             return _nothing(session_id)
+        if doomed is not None:
+            refuse_changes(doomed, _Doom(tx, row, forks).segments())
         free_head(tx, find_head(tx, session))
-        return _Purge(tx, row, forks).run()
+        return _Purge(tx, _Doom(tx, row, forks)).run()
 
     return run
 
@@ -103,42 +125,89 @@ def _nothing(session_id: str) -> PurgeReport:
     )
 
 
+class _Doom:
+    """What has to go of a session, and what must stay for others."""
+
+    def __init__(self, snapshot: Snapshot, row: SessionRow, forks: Forks) -> None:
+        self._snapshot = snapshot
+        self.row = row
+        self.erase = forks == "erase"
+        self.family = _family(snapshot, row.n)
+        self.gone = {row.n} | {branch.session for branch in self.family if branch.purged}
+        lines = [Line(b.n, b.session, b.parent, b.fork_seq) for b in self.family]
+        self.needed = needed(lines, self.gone)
+        self.own = [branch for branch in self.family if branch.session == row.n]
+        self.kept = [branch for branch in self.own if branch.n in self.needed]
+
+    def kept_until(self, branch: BranchRow) -> int:
+        """Say up to which message a branch of what is gone must stay."""
+        return self.needed.get(branch.n, branch.fork_seq)
+
+    def copies(self) -> Iterator[tuple[int, str, MessageRow]]:
+        """Find where a session that comes from this one stored its messages again, by a replace.
+
+        Gives branch, owner and row.
+        """
+        relatives = list(descent(self._snapshot, self.row.id))
+        for branch in self.own if relatives else ():
+            for rows in self.pages(branch, branch.last_seq):
+                names = [row.id for row in rows]
+                for other in relatives:
+                    for n, copy in self._snapshot.placed(other.n, names):
+                        yield n, other.id, copy
+
+    def pages(self, branch: BranchRow, last: int) -> Iterator[list[MessageRow]]:
+        """Read a branch's own messages, a page at a time."""
+        for first in range(branch.fork_seq + 1, last + 1, _PAGE):
+            span = Segment(branch.n, first, min(last, first + _PAGE - 1), branch.session_id)
+            for _, rows in self._snapshot.messages([span]):
+                yield rows
+
+    def segments(self) -> list[Segment]:
+        """Name everything whose body goes."""
+        found = []
+        for branch in self.family:
+            if branch.session not in self.gone:
+                continue
+            all_of_it = self.erase and branch.session == self.row.n
+            kept = branch.fork_seq if all_of_it else self.kept_until(branch)
+            if kept < branch.last_seq:
+                found.append(Segment(branch.n, kept + 1, branch.last_seq, branch.session_id))
+        if self.erase:
+            found += [Segment(n, row.seq, row.seq, owner) for n, owner, row in self.copies()]
+        return sorted(dict.fromkeys(found), key=lambda span: (span.branch, span.first))
+
+
 class _Purge:
     """The erasing of one session, within one transaction."""
 
-    def __init__(self, tx: Transaction, row: SessionRow, forks: Forks) -> None:
+    def __init__(self, tx: Transaction, doom: _Doom) -> None:
         self._tx = tx
-        self._row = row
-        self._forks = forks
-        self._family = _family(tx, row.n)
-        self._gone = {row.n} | {branch.session for branch in self._family if branch.purged}
-        lines = [Line(b.n, b.session, b.parent, b.fork_seq) for b in self._family]
-        self._needed = needed(lines, self._gone)
+        self._doom = doom
+        self._row = doom.row
         self._blobs: set[str] = set()
 
     def run(self) -> PurgeReport:
         """Erase, and say what was."""
-        own = self._own()
-        kept = [branch for branch in own if branch.n in self._needed]
-        kept_messages = sum(self._needed[branch.n] - branch.fork_seq for branch in kept)
-        heirs = self._heirs({branch.n: 0 for branch in own})
-        erase = self._forks == "erase"
-        if erase:
-            heirs = tuple(dict.fromkeys([*heirs, *self._heirs(self._bury_copies())]))
+        doom = self._doom
+        kept = sum(doom.needed[branch.n] - branch.fork_seq for branch in doom.kept)
+        sharing = self._heirs({branch.n: 0 for branch in doom.own})
+        if doom.erase:
+            sharing |= self._heirs(self._bury_copies())
         cut = self._cut()
-        if erase:
-            self._bury_shared(kept)
+        if doom.erase:
+            self._bury_shared()
         belongings = self._tx.drop_belongings(self._row.n)
         self._drop_identities()
-        if erase:
-            self._renew_previews(heirs)
+        if doom.erase:
+            renew_previews(self._tx, sharing.values())
         blobs, size = self._tx.drop_blobs(self._blobs)
         return PurgeReport(
             session_id=self._row.id,
-            messages=cut + (kept_messages if erase else 0),
-            kept=0 if erase else kept_messages,
-            kept_for=() if erase else heirs,
-            erased_in=heirs if erase else (),
+            messages=cut + (kept if doom.erase else 0),
+            kept=0 if doom.erase else kept,
+            kept_for=() if doom.erase else tuple(sharing),
+            erased_in=tuple(sharing) if doom.erase else (),
             turns=belongings.turns,
             drafts=belongings.drafts,
             queued=belongings.queued,
@@ -147,106 +216,51 @@ class _Purge:
             pending=(),
         )
 
-    def _own(self) -> list[BranchRow]:
-        return [branch for branch in self._family if branch.session == self._row.n]
-
-    def _heirs(self, starts: Mapping[int, int]) -> tuple[str, ...]:
-        """Name the sessions that live and have these messages: branches, each from a seq on."""
-        found: dict[str, None] = {}
-        wanted = dict(starts)
-        seen = set(wanted)
-        while wanted:
-            n, first = wanted.popitem()
-            owner = self._tx.find_branch(n)
-            if owner is not None and not owner.purged and owner.session != self._row.n:
-                found[owner.session_id] = None
-            for branch in self._tx.branches_from(n):
-                if branch.fork_seq >= first and branch.n not in seen:
-                    seen.add(branch.n)
-                    wanted[branch.n] = 0
-        return tuple(found)
+    def _heirs(self, starts: Mapping[int, int]) -> dict[str, int]:
+        found = heirs(self._tx, starts)
+        found.pop(self._row.id, None)
+        return found
 
     def _cut(self) -> int:
         """Erase what nobody needs, of this session and of those that were purged before."""
         erased = 0
-        for branch in sorted(self._family, key=lambda branch: branch.n, reverse=True):
-            if branch.session not in self._gone:
+        for branch in sorted(self._doom.family, key=lambda branch: branch.n, reverse=True):
+            if branch.session not in self._doom.gone:
                 continue
-            cut = self._tx.cut_branch(branch.n, self._needed.get(branch.n, branch.fork_seq))
+            cut = self._tx.cut_branch(branch.n, self._doom.kept_until(branch))
             erased += cut.messages
             self._blobs |= cut.blobs
-            if branch.n not in self._needed:
+            if branch.n not in self._doom.needed:
                 self._tx.drop_branch(branch.n)
         return erased
 
     def _drop_identities(self) -> None:
         """Forget who the purged sessions were; the id of one stays while branches of it do."""
-        still = {branch.session for branch in self._family if branch.n in self._needed}
-        for session in self._gone:
+        doom = self._doom
+        still = {branch.session for branch in doom.family if branch.n in doom.needed}
+        for session in doom.gone:
             if session not in still:
                 self._tx.drop_session(session)
         if self._row.n in still:
             self._tx.put_session(_husk(self._row, self._tx.now()))
 
-    def _bury_shared(self, branches: Iterable[BranchRow]) -> None:
+    def _bury_shared(self) -> None:
         """Put tombstones in the place of messages that forks share."""
-        for branch in branches:
-            for rows in self._pages(branch, self._needed[branch.n]):
+        for branch in self._doom.kept:
+            for rows in self._doom.pages(branch, self._doom.needed[branch.n]):
                 for row in rows:
-                    self._bury(branch.n, branch.session_id, row)
+                    self._blobs |= bury(self._tx, branch.n, branch.session_id, row)
 
     def _bury_copies(self) -> dict[int, int]:
-        """Do so where a session that comes from this one stored its messages again, by a replace.
-
-        Gives the branches where that was, and from which seq on.
-        """
+        """Do so where they were stored again; give the branches, and from which seq on."""
         buried: dict[int, int] = {}
-        descent = list(_descent(self._tx, self._row.id))
-        for branch in self._own():
-            for rows in self._pages(branch, branch.last_seq):
-                names = [row.id for row in rows]
-                for other in descent:
-                    for n, copy in self._tx.placed(other.n, names):
-                        self._bury(n, other.id, copy)
-                        buried[n] = min(copy.seq, buried.get(n, copy.seq))
+        for n, owner, copy in self._doom.copies():
+            self._blobs |= bury(self._tx, n, owner, copy)
+            buried[n] = min(copy.seq, buried.get(n, copy.seq))
         return buried
 
-    def _bury(self, branch: int, owner: str, row: MessageRow) -> None:
-        message = read_row(self._tx, owner, row)
-        stone = codec.encode(codec.tombstone(message), EPOCH, known=True)
-        crc = codec.checksum(row.id, row.turn, stone.body)
-        buried = MessageRow(row.seq, row.id, row.turn, crc, stone.body)
-        self._blobs |= self._tx.put_tombstone(branch, buried)
 
-    def _pages(self, branch: BranchRow, last: int) -> Iterator[list[MessageRow]]:
-        for first in range(branch.fork_seq + 1, last + 1, _PAGE):
-            span = Segment(branch.n, first, min(last, first + _PAGE - 1), branch.session_id)
-            for _, rows in self._tx.messages([span]):
-                yield rows
-
-    def _renew_previews(self, heirs: Iterable[str]) -> None:
-        """Let no list show the first words of what was erased."""
-        for session_id in heirs:
-            row = self._tx.find_session(id=session_id)
-            if row is None:
-                continue
-            head = find_head(self._tx, row.n)
-            shown = read_preview(self._tx, head.branch, head.seq)
-            self._tx.put_head(show_preview(head, shown))
-
-
-def _descent(tx: Transaction, session_id: str) -> Iterator[SessionRow]:
-    """Go through all sessions that come from one, those that were purged included."""
-    wanted, seen = [session_id], {session_id}
-    while wanted:
-        for child in tx.children(wanted.pop()):
-            if child.id not in seen:
-                seen.add(child.id)
-                wanted.append(child.id)
-                yield child
-
-
-def _family(tx: Transaction, session: int) -> list[BranchRow]:
+def _family(tx: Snapshot, session: int) -> list[BranchRow]:
     """Collect the branches that decide what must stay.
 
     They are this session's, those that start on them, and the same again for every session among

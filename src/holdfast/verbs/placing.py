@@ -11,7 +11,15 @@ from typing import Final
 
 import msgspec
 
-from holdfast.backends.base import HeadRow, MessageRow, ToolRow, Transaction, TurnRow, UsageRow
+from holdfast.backends.base import (
+    HeadRow,
+    MessageRow,
+    Snapshot,
+    ToolRow,
+    Transaction,
+    TurnRow,
+    UsageRow,
+)
 from holdfast.codec import Encoded, checksum
 from holdfast.core import titles
 from holdfast.core.appending import new_messages
@@ -26,7 +34,7 @@ _MOST: Final = 2**63 - 1
 _DAY: Final = 86_400_000_000
 
 
-def find_head(tx: Transaction, session: int) -> HeadRow:
+def find_head(tx: Snapshot, session: int) -> HeadRow:
     """Read the head of a session that must exist."""
     head = tx.head(session)
     if head is None:

@@ -7,23 +7,18 @@ import msgspec
 from holdfast import checks, codec
 from holdfast.backends.base import (
     HeadRow,
-    Listed,
-    Listing,
     Query,
     QueueRow,
     SessionRow,
     Snapshot,
     ToolRow,
     TurnRow,
-    Unreadable,
 )
 from holdfast.clock import to_datetime
 from holdfast.core.branches import interval
 from holdfast.core.spending import from_pico
 from holdfast.errors import (
-    AmbiguousRef,
     BadQuery,
-    BadRef,
     Damaged,
     MessageNotFound,
     SessionNotFound,
@@ -31,7 +26,6 @@ from holdfast.errors import (
 from holdfast.ids import turn_id
 from holdfast.records import (
     Activity,
-    Damage,
     Goal,
     Head,
     Message,
@@ -48,81 +42,7 @@ from holdfast.verbs.appending import queued_message
 from holdfast.verbs.histories import Report, read_span
 from holdfast.verbs.turns import is_abandoned
 
-_SHORTEST_PREFIX = 4
-
 # ------------------------------------------------------------------------------------- sessions
-
-
-def find(ref: str) -> Query[SessionRow]:
-    """Find a session by id, key, unique id prefix, run id or title, in this order."""
-    _check_ref(ref)
-    return lambda snapshot: _only(ref, _found(snapshot, ref))
-
-
-def find_in_trash(ref: str) -> Query[SessionRow]:
-    """Find a session that is in the trash, also by the key or title it had; else any."""
-    _check_ref(ref)
-
-    def run(snapshot: Snapshot) -> SessionRow:
-        found = [row for row in _found(snapshot, ref) if row.trashed_at is not None]
-        return _only(ref, found or _thrown_away(snapshot, ref) or _found(snapshot, ref))
-
-    return run
-
-
-def find_anywhere(ref: str) -> Query[SessionRow]:
-    """Find a session, in the trash or not; if there is one in both, the name is ambiguous."""
-    _check_ref(ref)
-
-    def run(snapshot: Snapshot) -> SessionRow:
-        found = {row.id: row for row in (*_found(snapshot, ref), *_thrown_away(snapshot, ref))}
-        exact = snapshot.find_session(id=ref)
-        return exact or _only(ref, list(found.values()))
-
-    return run
-
-
-def find_by_id(session_id: str) -> Query[SessionRow]:
-    """Find a session by its whole id."""
-
-    def run(snapshot: Snapshot) -> SessionRow:
-        found = snapshot.find_session(id=session_id)
-        return _only(session_id, [] if found is None else [found])
-
-    return run
-
-
-def _check_ref(ref: object) -> None:
-    if not isinstance(ref, str) or not ref.strip() or ref == "-":
-        raise BadRef("an empty name cannot name a session; use an id, a key or a title.")
-
-
-def _only(ref: str, found: list[SessionRow]) -> SessionRow:
-    if not found:
-        raise SessionNotFound(f"no session goes by {ref!r}; store.sessions() lists them.")
-    if len(found) > 1:
-        names = ", ".join(row.id for row in found)
-        raise AmbiguousRef(f"{ref!r} may be any of {names}; use more characters of the id.")
-    return found[0]
-
-
-def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
-    by_key = snapshot.find_trashed(key=ref, title=None)
-    return by_key or snapshot.find_trashed(key=None, title=ref)
-
-
-def _found(snapshot: Snapshot, ref: str) -> list[SessionRow]:
-    exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
-    if exact is not None:
-        return [exact]
-    prefixed = len(ref) >= _SHORTEST_PREFIX and snapshot.find_sessions(prefix=ref, title=None)
-    return prefixed or snapshot.find_run(ref) or snapshot.find_sessions(prefix=None, title=ref)
-
-
-def find_by_key(key: str) -> Query[SessionRow | None]:
-    """Find a session by its key."""
-    checks.check_name(key, "key")
-    return lambda snapshot: snapshot.find_session(key=key)
 
 
 def info(session: int) -> Query[SessionInfo]:
@@ -134,17 +54,23 @@ def info(session: int) -> Query[SessionInfo]:
     return run
 
 
-def describe(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> SessionInfo:
-    """Put a session's rows together; `Damaged` if they make no sense."""
+def describe(
+    snapshot: Snapshot, row: SessionRow, head: HeadRow, *, forks: int | None = None
+) -> SessionInfo:
+    """Put a session's rows together; `Damaged` if they make no sense.
+
+    `forks` is how many were split off it, for whoever counted them already.
+    """
+    counted = snapshot.forks([row.id]).get(row.id, 0) if forks is None else forks
     try:
-        return _describe(row, head, _state(snapshot, head))
+        return _describe(row, head, _state(snapshot, head), counted)
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         raise Damaged(
             f"session {row.id} cannot be described ({type(error).__name__}); run store.verify()."
         ) from error
 
 
-def _describe(row: SessionRow, head: HeadRow, state: SessionState) -> SessionInfo:
+def _describe(row: SessionRow, head: HeadRow, state: SessionState, forks: int) -> SessionInfo:
     return SessionInfo(
         id=row.id,
         key=row.key,
@@ -169,6 +95,8 @@ def _describe(row: SessionRow, head: HeadRow, state: SessionState) -> SessionInf
         metadata={} if row.metadata == b"{}" else codec.from_json(row.metadata, dict),
         parent=row.parent,
         relation=row.relation,
+        branches=head.branch_no,
+        forks=forks,
         interrupted=state == "interrupted",
     )
 
@@ -183,65 +111,6 @@ def _state(snapshot: Snapshot, head: HeadRow) -> SessionState:
 def is_interrupted(session: int) -> Query[bool]:
     """Say whether a crash left something to recover."""
     return lambda snapshot: _state(snapshot, _head(snapshot, session)) == "interrupted"
-
-
-def latest(listing: Listing, report: Report) -> Query[SessionRow | None]:
-    """Find the newest session that can be read; one that cannot is reported and passed over."""
-
-    def run(snapshot: Snapshot) -> SessionRow | None:
-        before: int | None = None
-        while True:
-            found = snapshot.list_sessions(listing, before=before, limit=20)
-            for item in found:
-                if isinstance(item, Unreadable):
-                    report(Damage(what=item.why))
-                    before = item.activity
-                    continue
-                row, head = item
-                try:
-                    describe(snapshot, row, head)
-                    read_messages(snapshot, head, (max(1, head.seq), head.seq), strict=True)
-                except Damaged as error:
-                    report(Damage(what=str(error), session_id=row.id))
-                else:
-                    return row
-                before = head.activity
-            if not found:
-                return None
-
-    return run
-
-
-def page(
-    listing: Listing, *, limit: int, cursor: str | None, report: Report
-) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
-    """List sessions, newest first, and give the cursor of the next page."""
-    limit = checks.check_number(limit, "limit", lowest=1)
-    before = None
-    if cursor is not None:
-        if not isinstance(cursor, str) or not cursor.isascii() or not cursor.isdecimal():
-            raise BadQuery("cursor: not one that a page gave")
-        before = checks.check_number(int(cursor[:20]), "cursor")
-
-    def run(snapshot: Snapshot) -> tuple[tuple[SessionInfo, ...], str | None]:
-        found = snapshot.list_sessions(listing, before=before, limit=limit + 1)
-        items = []
-        for item in found[:limit]:
-            if isinstance(item, Unreadable):
-                report(Damage(what=item.why))
-                continue
-            try:
-                items.append(describe(snapshot, *item))
-            except Damaged as error:
-                report(Damage(what=str(error), session_id=item[0].id))
-        more = len(found) > limit
-        return tuple(items), str(_activity(found[limit - 1])) if more else None
-
-    return run
-
-
-def _activity(item: Listed) -> int:
-    return item.activity if isinstance(item, Unreadable) else item[1].activity
 
 
 def activity(since: int) -> Query[list[Activity]]:

@@ -212,10 +212,11 @@ def update(session: int, changes: Changes) -> Verb[SessionInfo]:
         if row is None:
             raise SessionNotFound("this session is no longer in the store; nothing was stored.")
         changed = _changed(row, changes)
+        # Told here, and not by another read, which could fail when the change is stored.
+        told = describe(tx, changed, find_head(tx, session))
         if changed != row:
             tx.put_session(changed)
-        # Told here, and not by another read, which could fail when the change is stored.
-        return describe(tx, changed, find_head(tx, session))
+        return told
 
     return run
 

@@ -1,11 +1,13 @@
 """What is shown of a text that was found."""
 
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.search.documents import Document
-from holdfast.core.search.matching import frequencies, matches
+from holdfast.core.search.matching import frequencies, how_many, matches
 from holdfast.core.search.query import parse
 from holdfast.core.search.snippets import LEFT_OUT, Snippet, marked, snippet
 from holdfast.core.search.words import words
@@ -125,3 +127,68 @@ def test_what_is_found_is_marked(text: str, query: str) -> None:
     assert bool(shown.marks) >= any(frequencies(wanted, folded))
     if matches(asked, Document(folded)) is not None and wanted:
         assert any(words(shown.text[start:end]) for start, end in shown.marks)
+
+
+# Both terms in every form, some alone and some together, with more or less between.
+_BITS = [
+    "red",
+    "Red",
+    "r\u00e9d",
+    "green",
+    "red green",
+    "reddish",
+    "好",
+    "$ #",
+    "-" * 30,
+    _FILLER[:52],
+]
+_stretches = st.lists(
+    st.tuples(st.sampled_from(_BITS), st.integers(0, 300)).map(
+        lambda bit: f"{bit[0]} {_FILLER[: bit[1]]}"
+    ),
+    max_size=30,
+).map(" ".join)
+_RED_OR_GREEN = re.compile(r"\b(?:(r[e\u00e9]d)|green)\b", re.IGNORECASE)
+
+
+def _most_together(text: str, room: int) -> int:
+    """Look at all places of a text at once."""
+    found = list(_RED_OR_GREEN.finditer(text))
+    return max(
+        (
+            len({bool(other[1]) for other in found if _within(one, other, room)} | {bool(one[1])})
+            for one in found
+        ),
+        default=0,
+    )
+
+
+def _within(one: re.Match[str], other: re.Match[str], room: int) -> bool:
+    return one.start() <= other.start() and other.end() <= one.start() + room
+
+
+@settings(max_examples=200)
+@given(text=_stretches, width=st.integers(20, 300))
+def test_looking_piece_by_piece_finds_as_much_as_looking_at_all(text: str, width: int) -> None:
+    whole = " ".join(text.split())[:6_000]
+    shown = _shown(whole, "red green", width=width)
+    places = [found.span() for found in _RED_OR_GREEN.finditer(shown.text)]
+    assert shown.marks == tuple(places)
+    together = {shown.text[start:end].casefold() == "green" for start, end in shown.marks}
+    assert len(together) >= _most_together(whole, width - 2)
+
+
+@given(text=texts, query=texts)
+def test_a_term_is_there_if_it_is_there_at_least_once(text: str, query: str) -> None:
+    for asked in (parse(query, now=NOW), parse(text[: len(query)], now=NOW)):
+        assert how_many(asked.terms, text) == sum(map(bool, frequencies(asked.terms, text)))
+
+
+@pytest.mark.parametrize(("behind", "expected"), [("green.", 2), ("green, or red.", 3)])
+def test_where_a_piece_ends_makes_no_difference(behind: str, expected: int) -> None:
+    """What is shown is found, and marked, wherever in a long text it stands."""
+    for before in range(700, 1_700):
+        text = f"{(_FILLER * 2)[:before]} red, or {_FILLER[:100]} {behind} {_FILLER * 2}"
+        shown = _shown(text, "green red")
+        assert tuple(found.span() for found in _RED_OR_GREEN.finditer(shown.text)) == shown.marks
+        assert len(shown.marks) == expected

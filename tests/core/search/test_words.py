@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.search.folding import JOINED, folded
 from holdfast.core.search.words import LONGEST, part_spans, parts, spans, words
 from tests.core.search.material import ODD, texts
 
@@ -120,6 +121,46 @@ def test_words_of_words_are_the_same_words(text: str) -> None:
     """Folding is done once: what is folded does not fold further."""
     found = [token for token in words(text) if not set(token) <= set("+#%$")]
     assert words(" ".join(found)) == found
+
+
+def _has_a_seam(name: str) -> bool:
+    """Say letter by letter whether a name of ASCII may be made of several words."""
+    kinds = "".join("a" if one.islower() else "A" if one.isupper() else "0" for one in name)
+    return any(seam in kinds for seam in ("aA", "a0", "0a", "0A", "A0", "AAa"))
+
+
+@given(text=st.text("aAbBzZ019xyXY _+.", max_size=80))
+def test_the_parts_of_a_text_are_those_of_its_names_one_by_one(text: str) -> None:
+    """Names are found by their seams, without a look at the words between."""
+    names = [name for name in re.findall("[A-Za-z0-9]+", text) if len(name) <= LONGEST]
+    assert parts(text) == [piece for name in names for piece in parts(name)]
+    for name in names:
+        assert bool(parts(name)) <= _has_a_seam(name)
+        if len(name) <= 3 and _has_a_seam(name):
+            assert "".join(parts(name)) in (name.lower(), "")
+
+
+_SIGN = re.compile(rf"{JOINED}|[\s\S]")
+
+
+@given(text=texts)
+def test_a_place_is_where_the_signs_of_a_word_are(text: str) -> None:
+    """Folding sign by sign says which sign every folded character came from."""
+    came_from: list[tuple[int, int]] = []
+    for sign in _SIGN.finditer(text):
+        new = folded(sign[0])
+        if new or not came_from:
+            came_from += [sign.span()] * len(new)
+            latest = len(new)
+        else:  # an accent
+            came_from[-latest:] = [(start, sign.end()) for start, _ in came_from[-latest:]]
+    at, plain = 0, "".join(map(folded, _SIGN.findall(text))).lower()
+    for token, start, end in spans(text):
+        at = plain.find(token, at)
+        while at >= 0 and (came_from[at][0], came_from[at + len(token) - 1][1]) != (start, end):
+            at = plain.find(token, at + 1)
+        assert at >= 0
+        at += len(token)
 
 
 @given(left=texts, right=texts)

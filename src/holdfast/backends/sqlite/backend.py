@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,8 +25,9 @@ from holdfast.backends.sqlite.engine import SQLiteEngine
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.repair.salvage import salvage
 from holdfast.backends.sqlite.repair.verify import verify_file
-from holdfast.backends.sqlite.scrub import scrub
+from holdfast.backends.sqlite.scrub import delete_indexes, scrub
 from holdfast.backends.sqlite.statements import SQL
+from holdfast.backends.sqlite.traces import scan
 from holdfast.backends.sqlite.transaction import SQLiteSnapshot, bind, unbind
 from holdfast.backends.sqlite.turnstile import Turnstile
 from holdfast.backends.sqlite.watcher import Watcher
@@ -40,7 +41,7 @@ from holdfast.errors import (
     ReadOnly,
     StoreUnavailable,
 )
-from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Stats, Usage
+from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
 from holdfast.settings import Durability, Location
 
 T = TypeVar("T")
@@ -108,6 +109,8 @@ class SQLiteBackend(Backend):
             raise
         self._make_writer()
         if self._owes_scrub:
+            # Whoever erased something may have been stopped before the search index forgot it.
+            delete_indexes(self._path)
             self._scrub(patience=0)
 
     def _let_go(self) -> None:
@@ -212,6 +215,12 @@ class SQLiteBackend(Backend):
             number = self._tenant_number or self._find_tenant(connection)
             return query(SQLiteSnapshot(connection, number, self._clock, self._paths))
 
+    def index_path(self) -> Path | None:
+        """Name the file of this tenant's search index; nobody has one before the first message."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+        return None if number is None else place.companion(self._path, place.search_suffix(number))
+
     @contextmanager
     def _snapshot(self) -> Iterator[apsw.Connection]:
         """Lend a connection that reads, and say its errors in our words."""
@@ -292,6 +301,15 @@ class SQLiteBackend(Backend):
             return scrub(self._connect_to_write, self._path, self._vfs, patience=patience)
         except (apsw.Error, HoldfastError) as error:
             return (f"bytes of what was erased may still be in the file: {error}",)
+
+    def scan(self, fragments: Sequence[bytes]) -> Scan:
+        """Search the files of the store for pieces of what was erased."""
+        self._refuse_closed()
+        try:
+            return scan(self._connect_to_read, self._path, self._vfs, fragments)
+        except (apsw.Error, HoldfastError, OSError) as error:
+            why = f"the files could not be searched: {error}"
+            return Scan(files=0, bytes=0, fragments=len(fragments), problem=why)
 
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""

@@ -91,6 +91,11 @@ def companion(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
+def search_suffix(tenant: int) -> str:
+    """Name what the file of a tenant's search index ends with; the first tenant is the default."""
+    return "-search" if tenant == 1 else f"-search.{tenant}"
+
+
 def create_private(path: Path) -> None:
     """Make an empty file that only its owner can read, whatever the umask."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))

@@ -39,7 +39,7 @@ class Readers:
             connection.execute("BEGIN")
             yield connection
             _refuse_moved(probe)
-            connection.execute("COMMIT")
+            _end(connection)
             usable = True
         except HoldfastError:
             # The question was wrong, not the connection.
@@ -98,6 +98,15 @@ class Readers:
     def go_on(self) -> None:
         """After a fork, in the parent."""
         self._guard.release()
+
+
+def _end(connection: apsw.Connection) -> None:
+    """End a reading. The engine repeats here what a query met in a damaged page and dealt with."""
+    try:
+        connection.execute("COMMIT")
+    except apsw.CorruptError:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _refuse_moved(probe: MovedProbe) -> None:

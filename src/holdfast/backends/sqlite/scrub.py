@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -178,6 +179,15 @@ def _delete_copies(path: Path) -> Iterator[str]:
             copy.unlink()
         except OSError as error:
             yield f"{copy}, a copy from before a migration, cannot be deleted: {error.strerror}."
+
+
+def delete_indexes(path: Path) -> None:
+    """Delete the search indexes beside a store: they are derived, and are made anew."""
+    ours = re.compile(re.escape(path.name) + r"-search(\.\d+)?(-wal|-shm)?")
+    for file in path.parent.iterdir():
+        if ours.fullmatch(file.name):
+            with suppress(OSError):
+                file.unlink()
 
 
 def _look_aside(connection: apsw.Connection) -> Iterator[str]:

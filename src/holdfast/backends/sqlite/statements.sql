@@ -39,6 +39,27 @@ SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, creat
   archived, trashed_at, goal, metadata, parent, relation, purged_at
 FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NULL ORDER BY n LIMIT 20
 
+-- name: sessions_by_loose_title
+SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
+  archived, trashed_at, goal, metadata, parent, relation, purged_at
+FROM sessions WHERE (trashed_at IS NOT NULL) = :trashed AND n IN (
+  SELECT n FROM sessions INDEXED BY sessions_by_title
+  WHERE tenant = :tenant AND title IS NOT NULL AND title >= :lower AND title < :lower_end
+    AND (title = :loose COLLATE NOCASE
+      OR length(CAST(title AS BLOB)) > length(title) AND loose(title) = :loose)
+  UNION ALL SELECT n FROM sessions INDEXED BY sessions_by_title
+  WHERE tenant = :tenant AND title IS NOT NULL AND title >= :upper AND title < :upper_end
+    AND (title = :loose COLLATE NOCASE
+      OR length(CAST(title AS BLOB)) > length(title) AND loose(title) = :loose)
+  UNION ALL SELECT n FROM sessions INDEXED BY sessions_by_title
+  WHERE tenant = :tenant AND title IS NOT NULL AND title >= char(128) AND loose(title) = :loose)
+ORDER BY n LIMIT 20
+
+-- name: forks
+SELECT parent, count(*) FROM sessions INDEXED BY sessions_by_parent
+WHERE tenant = ? AND parent IN (…) AND relation IN ('fork', 'continue')
+  AND trashed_at IS NULL AND purged_at IS NULL GROUP BY parent
+
 -- name: trashed_by_key
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
   archived, trashed_at, goal, metadata, parent, relation, purged_at
@@ -53,6 +74,19 @@ FROM sessions WHERE tenant = ? AND title = ? AND trashed_at IS NOT NULL ORDER BY
 SELECT crc, n, tenant, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned,
   archived, trashed_at, goal, metadata, parent, relation, purged_at
 FROM sessions WHERE tenant = ? AND parent = ? ORDER BY created_at, n
+
+-- name: titles
+SELECT n, id, scope, agent, title, parent, relation, h.branch, h.updated_at
+FROM sessions s CROSS JOIN heads h ON h.session = s.n
+WHERE s.n IN (SELECT n FROM sessions INDEXED BY sessions_by_title
+  WHERE tenant = ? AND title IS NOT NULL
+    AND (typeof(title) = 'blob' OR octet_length(title) <> length(title) OR (…)))
+AND trashed_at IS NULL ORDER BY s.n
+
+-- name: owners
+SELECT b.n, s.n, id, scope, agent, title, s.parent, relation, h.branch, h.updated_at
+FROM branches b CROSS JOIN sessions s ON s.n = b.session CROSS JOIN heads h ON h.session = s.n
+WHERE b.n IN (…) AND s.tenant = ? AND trashed_at IS NULL
 
 -- name: drop_session
 DELETE FROM sessions WHERE n = ? AND tenant = ?
@@ -155,6 +189,13 @@ ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 -- name: owe_scrub
 INSERT INTO meta (name, value) VALUES ('scrub', 1) ON CONFLICT DO NOTHING
 
+-- name: note_erasure
+INSERT INTO meta (name, value) VALUES ('erasures of ' || ?1, 1)
+ON CONFLICT (name) DO UPDATE SET value = value + 1
+
+-- name: erasures
+SELECT value FROM meta WHERE name = 'erasures of ' || ?
+
 -- name: owes_scrub
 SELECT 1 FROM meta WHERE name = 'scrub'
 
@@ -229,6 +270,17 @@ WHERE m.id IN (…) AND b.session = ?
 
 -- name: count_of_turn
 SELECT count(*) FROM messages WHERE place BETWEEN ? AND ? AND turn = ?
+
+-- name: weight_of_messages
+SELECT count(*), total(octet_length(m.id) + octet_length(m.body))
+FROM branches b CROSS JOIN messages m ON m.place > b.n << 32 AND m.place < (b.n + 1) << 32
+WHERE b.session = ?
+
+-- name: weight_of_blobs
+SELECT total(octet_length(data)) FROM blobs WHERE n IN (
+  SELECT u.blob FROM branches b
+    CROSS JOIN blob_uses u ON u.place > b.n << 32 AND u.place < (b.n + 1) << 32
+  WHERE b.session = ?)
 
 -- name: turn
 SELECT crc, number, session, number, token, state, run_id, model, holder, lease_until, first_seq,

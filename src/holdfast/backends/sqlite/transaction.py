@@ -10,11 +10,11 @@ is `Damaged`, never a shorter history.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from operator import add
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 import msgspec
@@ -29,6 +29,7 @@ from holdfast.backends.base import (
     Listed,
     Listing,
     MessageRow,
+    Owner,
     QueueRow,
     SessionRow,
     Start,
@@ -36,14 +37,18 @@ from holdfast.backends.base import (
     TurnRow,
     Unreadable,
     UsageRow,
+    Weight,
     in_order,
 )
 from holdfast.backends.sqlite.seals import UNFIT, seal
 from holdfast.backends.sqlite.statements import SQL
 from holdfast.clock import Clock
 from holdfast.core.branches import Path, Segment, Step, joined, ranges
+from holdfast.core.titles import loose
 from holdfast.errors import Damaged
 from holdfast.records import Holder, Measured, Usage
+
+T = TypeVar("T")
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
@@ -51,17 +56,26 @@ _LAST_ACTIVITY: Final = (1 << 63) - 1
 _LONGEST_KEPT: Final = 64
 _MANY_PLACES: Final = 1000
 _IDS_AT_ONCE: Final = 64
+_BRANCHES_AT_ONCE: Final = 250
 _NO_LIMIT: Final = -1
 _NOBODY: Final = -1
 _SESSION_COLUMNS: Final = 20
+_MISSING: Final = "a session's rows are missing"
 
 _FILTERS: Final = {
     "scope": "AND s.scope = :scope",
     "agent": "AND s.agent = :agent",
     "cwd": "AND s.cwd = :cwd",
-    "text": (
-        "AND (instr(folded(s.title), :text) OR instr(folded(h.preview), :text)"
-        " OR instr(folded(s.key), :text))"
+    "since": "AND h.updated_at >= :since",
+    "until": "AND h.updated_at < :until",
+    "text": "AND ({title} OR {preview} OR {key})".format(
+        # Most texts are ASCII, which the engine folds by itself, much faster.
+        **{
+            column.partition(".")[2]: f"instr(iif(typeof({column}) = 'text' "
+            f"AND length({column}) = length(CAST({column} AS BLOB)), lower({column}), "
+            f"folded({column})), :text)"
+            for column in ("s.title", "h.preview", "s.key")
+        }
     ),
 }
 
@@ -165,6 +179,26 @@ class SQLiteSnapshot:
         found = None if row is None else self._session_row(row)
         return None if found is None or found.purged_at is not None else found
 
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Tell whose these branches are."""
+        wanted = list(branches)
+        found: dict[int, Owner] = {}
+        for start in range(0, len(wanted), _BRANCHES_AT_ONCE):
+            some = wanted[start : start + _BRANCHES_AT_ONCE]
+            rows = self._execute(_in("owners", len(some)), (*some, self._tenant))
+            found.update((branch, _owner(row)) for branch, *row in rows)
+        return found
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:
+        """Find sessions whose title may hold all these words.
+
+        The engine folds no letters but those of ASCII, so titles that have others may be it all.
+        """
+        plain = [word for word in words if word.isascii()]
+        conditions = " AND ".join(["instr(lower(title), ?)"] * len(plain)) or "TRUE"
+        text = SQL["titles"].replace("(…)", f"({conditions})")
+        return [_owner(row) for row in self._execute(text, (self._tenant, *plain))]
+
     def relative(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id, also of what a purge left."""
         row = self._first("session_by_id", self._tenant, bind(id))
@@ -187,6 +221,40 @@ class SQLiteSnapshot:
         else:
             found = self._execute(SQL["sessions_by_title"], (self._tenant, bind(title)))
         return [self._session_row(row) for row in found]
+
+    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
+        """Find sessions whose title is this but for case.
+
+        The index has titles by their bytes, so it is read where those begin that begin alike. The
+        engine folds ASCII; only titles with more than that are folded here.
+        """
+        self._connection.create_scalar_function("loose", _loose, 1, deterministic=True)
+        wanted = loose(title)
+        values = {
+            "tenant": self._tenant,
+            "trashed": int(trashed),
+            "loose": bind(wanted),
+            **_beginnings(wanted),
+        }
+        found = self._execute(SQL["sessions_by_loose_title"], values)
+        return [self._session_row(row) for row in found]
+
+    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+        """Count the sessions that were split off these."""
+        counts: dict[str, int] = {}
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+            try:
+                found: list[Any] = self._execute(
+                    _in("forks", len(names)), (self._tenant, *names)
+                ).fetchall()
+            except (apsw.CorruptError, UnicodeDecodeError) as error:
+                raise Damaged(
+                    f"which sessions come from others cannot be read ({type(error).__name__}); "
+                    "run store.verify()."
+                ) from error
+            counts |= {unbind(parent): count for parent, count in found}
+        return counts
 
     def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions in the trash by the key or title they had."""
@@ -219,20 +287,8 @@ class SQLiteSnapshot:
 
     def _list(self, listing: Listing, before: int, limit: int) -> Iterator[Listed]:
         """List in one go: first among the most recent, which usually has the page full."""
-        values: dict[str, Any] = {"tenant": self._tenant, "before": before, "limit": limit}
-        wanted = []
-        for name, condition in _FILTERS.items():
-            value = getattr(listing, name)
-            if value is not None:
-                wanted.append(condition)
-                values[name] = _filter_value(name, value)
-        # As text, not bound: an index of few sessions is used only where the text says these.
-        for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
-            if flag is not None:
-                wanted.append(f"AND s.{name} = {flag:d}")
-        wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
-        if not listing.delegates:
-            wanted.append("AND s.relation IS NOT 'delegate'")
+        bounds = {"tenant": self._tenant, "before": before, "limit": limit}
+        wanted, values = _conditions(listing), bounds | _filter_values(listing)
         if listing.text is not None:
             self._connection.create_scalar_function("folded", _folded, 1, deterministic=True)
         for source in _sources(listing):
@@ -248,18 +304,35 @@ class SQLiteSnapshot:
         """List with a stand-in for each session that cannot be read; slow, and for damage only."""
         numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
         for n, activity in numbers:
+            found: Listed
             try:
                 row, head = self.session(n), self.head(n)
-            except Damaged as error:
-                yield Unreadable(activity, str(error))
-                continue
-            except (apsw.CorruptError, UnicodeDecodeError) as error:
-                yield Unreadable(activity, f"a session cannot be read: {type(error).__name__}")
-                continue
-            if row is None or head is None:
-                yield Unreadable(activity, "a session's rows are missing")
-            elif listing.matches(row, head):
-                yield row, head
+            except (Damaged, apsw.CorruptError, UnicodeDecodeError) as error:
+                found = self._as_it_is(n, activity, _why(error))
+            else:
+                found = (row, head) if row and head else self._as_it_is(n, activity, _MISSING)
+            if _belongs(found, listing):
+                yield found
+
+    def _as_it_is(self, n: int, activity: int, why: str) -> Unreadable:
+        """Give what there is of a session that cannot be relied on."""
+        row = self._unchecked("session", n, _session_row)
+        head = self._unchecked("head", n, _head_row)
+        return Unreadable(activity, why, self._id_of(n), row, head)
+
+    def _unchecked(self, name: str, n: int, make: Callable[[Sequence[Any]], T]) -> T | None:
+        try:
+            row = self._first(name, n, self._tenant)
+            return None if row is None else make(row[1:])
+        except (apsw.CorruptError, UnicodeDecodeError, TypeError, ValueError):
+            return None
+
+    def _id_of(self, n: int) -> str | None:
+        try:
+            row = self._first("id_of_session", n)
+            return None if row is None else row[0].decode("utf-8")
+        except (apsw.CorruptError, UnicodeDecodeError, AttributeError):
+            return None
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
         """List what was written to, in order."""
@@ -413,6 +486,12 @@ class SQLiteSnapshot:
         row = self._first("count_of_turn", *ends, turn.number)
         return row[0] if row else 0
 
+    def weigh(self, session: int) -> Weight:
+        """Count the messages on a session's own branches, and the bytes of them and their blobs."""
+        messages, size = self._first("weight_of_messages", session) or (0, 0)
+        blobs = self._first("weight_of_blobs", session) or (0,)
+        return Weight(messages, int(size + blobs[0]))
+
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
     def turn(self, session: int, number: int) -> TurnRow | None:
@@ -464,6 +543,11 @@ class SQLiteSnapshot:
         row = self._first("blob", self._tenant, bind(sha256))
         return None if row is None else row[0]
 
+    def erasures(self) -> int:
+        """Tell how many transactions erased messages."""
+        row = self._first("erasures", self._tenant)
+        return row[0] if row else 0
+
 
 class SQLiteTransaction(SQLiteSnapshot):
     """Writes, too. `writes` counts them, so that a refusal can be told from a failure."""
@@ -475,10 +559,12 @@ class SQLiteTransaction(SQLiteSnapshot):
         super().__init__(connection, tenant, clock, paths)
         self.writes = 0
         self._first_new: int | None = None
+        self._erased = False
 
     def begin_anew(self) -> None:
         """Forget what the last transaction made: it is stored now, or was undone."""
         self._first_new = None
+        self._erased = False
 
     def _keep_path(self, branch: int, path: Path) -> None:
         """Keep a path, but not that of a branch whose number is given anew after a rollback."""
@@ -553,8 +639,16 @@ class SQLiteTransaction(SQLiteSnapshot):
         self._write("drop_blob_uses", *ends)
         self._write("drop_messages", *ends)
         erased = self._connection.changes()
+        if erased:
+            self._note_erasure()
         self.end_branch(n, last_seq)
         return Cut(erased, blobs)
+
+    def _note_erasure(self) -> None:
+        """Count a transaction that erases messages, once."""
+        if not self._erased:
+            self._write("note_erasure", self._tenant)
+            self._erased = True
 
     def drop_branch(self, n: int) -> None:
         """Erase a branch without messages."""
@@ -564,6 +658,8 @@ class SQLiteTransaction(SQLiteSnapshot):
         """Replace a stored message; give the blobs it needed."""
         at = place(branch, row.seq)
         blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_places"], (at, at)))
+        self._write("owe_scrub")
+        self._note_erasure()
         self._write("drop_blob_uses", at, at)
         self._write("put_message", at, row.crc, bind_json(row.body))
         return blobs
@@ -687,6 +783,23 @@ class SQLiteTransaction(SQLiteSnapshot):
 # ------------------------------------------------------------------------------- rows and values
 
 
+def _why(error: Exception) -> str:
+    damaged = isinstance(error, Damaged)
+    return str(error) if damaged else f"a session cannot be read: {type(error).__name__}"
+
+
+def _belongs(found: Listed, listing: Listing) -> bool:
+    """Judge what cannot be relied on by its rows as they are; without them it is in every list."""
+    if not isinstance(found, Unreadable):
+        return listing.matches(*found)
+    if found.row is None or found.head is None:
+        return listing.open_to_all
+    try:
+        return listing.matches(found.row, found.head)
+    except (TypeError, AttributeError):  # values of the wrong kind
+        return listing.open_to_all
+
+
 def _sources(listing: Listing) -> tuple[str, ...]:
     """Say where to look: few are pinned; what is not among the recent ones has an index."""
     if listing.pinned:
@@ -701,8 +814,57 @@ def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
     return "" if values[0] is None else bind(unbind(values[0]).lower())
 
 
-def _filter_value(name: str, value: str) -> object:
-    return bind(value.lower() if name == "text" else value)
+def _loose(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Fold a title as `core.titles` does; what is no title is like none."""
+    title = unbind(values[0])
+    return bind(loose(title)) if isinstance(title, str) else None
+
+
+def _beginnings(loose: str) -> dict[str, str]:
+    """Say where titles may begin that fold to this; those that begin beyond ASCII are all read.
+
+    One that folds to a beginning beyond ASCII may begin with any letter, and an accent behind it.
+    """
+    first = loose[:1]
+    if not first.isascii():
+        return {"lower": "", "lower_end": "\x80", "upper": "", "upper_end": ""}
+    upper = first.upper() if first.isalpha() else ""
+    return {
+        "lower": first,
+        "lower_end": _next(first),
+        "upper": upper,
+        "upper_end": _next(upper),
+    }
+
+
+def _next(first: str) -> str:
+    return chr(ord(first) + 1) if first else ""
+
+
+def _conditions(listing: Listing) -> list[str]:
+    """Say what is listed in the engine's words, the values of `_filter_values` left open."""
+    wanted = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
+    # As text, not bound: an index of few sessions is used only where the text says these.
+    for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
+        if flag is not None:
+            wanted.append(f"AND s.{name} = {flag:d}")
+    wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+    if listing.busy is not None:
+        wanted.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
+    if not listing.delegates:
+        wanted.append("AND s.relation IS NOT 'delegate'")
+    return wanted
+
+
+def _filter_values(listing: Listing) -> dict[str, Any]:
+    values = {name: getattr(listing, name) for name in _FILTERS}
+    if listing.text is not None:
+        values["text"] = listing.text.lower()
+    return {
+        name: bind(value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _session_row(row: Sequence[Any]) -> SessionRow:
@@ -724,6 +886,12 @@ def _session_values(row: SessionRow) -> tuple[object, ...]:
         int(row.archived), row.trashed_at, bind_json(row.goal), bind_json(row.metadata),
         bind(row.parent), row.relation, row.purged_at,
     )  # fmt: skip
+
+
+def _owner(row: Sequence[Any]) -> Owner:
+    if bytes in map(type, row):
+        row = [unbind(value) for value in row]
+    return Owner(*row)
 
 
 def _head_row(row: Sequence[Any]) -> HeadRow:

@@ -60,6 +60,12 @@ def frequencies(terms: Iterable[Term], text: str) -> tuple[int, ...]:
     return tuple(content.frequency(term) for term in terms)
 
 
+def how_many(terms: Iterable[Term], text: str) -> int:
+    """Count which of some terms are found in a text at all."""
+    content = _Content(Document(text), thinking=False)
+    return sum(content.has(term) for term in terms)
+
+
 def score(frequencies: Sequence[int], length: int, age_days: float) -> float:
     """Weigh a match: more is better."""
     relative = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / _AVERAGE_LENGTH
@@ -109,6 +115,14 @@ class _Content:
         if not term.parts:
             return often
         return max(often, _count(self._parts, _needle(term.parts, prefix=term.prefix)))
+
+    def has(self, term: Term) -> bool:
+        """Say whether a term is found: often the words say so, and no parts are needed."""
+        if term.tokens:
+            needle = _needle(term.tokens, prefix=term.prefix)
+            if any(needle in text for text in self._words):
+                return True
+        return self.frequency(term) > 0
 
     @property
     def _parts(self) -> str:

@@ -6,7 +6,9 @@ A snippet is the stretch of a text in which the most different terms of a query 
 as they were written, also where a prefix, a folded letter or a part of a name was looked for. Where
 nothing matches (the title did, or there are no terms) it is the beginning.
 
-A long text is looked through piece by piece, up to the first piece that has all terms.
+A long text is looked through piece by piece, up to the first piece that has all terms together.
+Which terms a piece has is known at once. Where they are takes longer, and is asked only of a piece
+that may have more terms together than were found before.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from typing import Final
 
 import msgspec
 
-from holdfast.core.search.matching import frequencies
+from holdfast.core.search.matching import how_many
 from holdfast.core.search.query import Query, Term
-from holdfast.core.search.words import Span, part_spans, spans
+from holdfast.core.search.words import Traced, traced_parts, traced_words
 
 LEFT_OUT: Final = "…"
-_PIECE: Final = 4_000
+_PIECE: Final = 800
 _OVERLAP: Final = 400  # what stands close together is together in one piece
+_TRIES: Final = 8  # pieces that have the terms, but perhaps not close together
 _ENOUGH: Final = 2_000_000  # as far as a better place is looked for
 _NARROWEST: Final = 16
 _LONG_WORD: Final = 24  # what is longer may be cut; there may be no spaces at all
@@ -43,15 +46,19 @@ class _Place(msgspec.Struct, frozen=True, gc=False):
     term: int
 
 
+class _Best(msgspec.Struct, frozen=True):
+    """Where the most different terms are close together, how many, and all places around."""
+
+    terms: int = 0
+    first: int = 0
+    last: int = 0
+    places: Sequence[_Place] = ()
+
+
 def snippet(text: str, query: Query, *, width: int = 160) -> Snippet:
     """Show the best place of a text for a query in at most `width` characters (or 16)."""
-    whole = " ".join(text.split())
-    begin, end = _best_piece(whole, query.wanted)
-    places = [
-        _Place(begin + place.start, begin + place.end, place.term)
-        for place in _places(whole[begin:end], query.wanted)
-    ]
-    return _cut(whole, places, max(width, _NARROWEST))
+    whole, width = " ".join(text.split()), max(width, _NARROWEST)
+    return _cut(whole, _best(whole, query.wanted, width), width)
 
 
 def marked(snippet: Snippet, before: str, after: str) -> str:
@@ -66,28 +73,45 @@ def marked(snippet: Snippet, before: str, after: str) -> str:
 # ------------------------------------------------------------------------------------ the piece
 
 
-def _best_piece(text: str, terms: Sequence[Term]) -> tuple[int, int]:
-    """Say between where in a text the most different terms are."""
-    overlap = _OVERLAP + 2 * max((len(term.raw) for term in terms), default=0)
-    best, found = (0, _PIECE + overlap), 0
-    if len(text) <= _PIECE:
+def _best(text: str, terms: Sequence[Term], width: int) -> _Best:
+    """Find where in a text the most different terms are close together."""
+    best, tries = _Best(), _TRIES
+    if not terms:
         return best
+    overlap = max(width + _LONG_WORD, _OVERLAP) + 2 * max(len(term.raw) for term in terms)
     for begin, end in _pieces(text, overlap):
-        if begin > _ENOUGH and found:
+        if begin > _ENOUGH and best.terms:
             break
-        here = sum(map(bool, frequencies(terms, text[begin:end])))
-        if here > found:
-            best, found = (begin, end), here
-        if found == len(terms):
+        is_all = begin == 0 and end == len(text)
+        if not is_all and how_many(terms, text[begin:end]) <= best.terms:
+            continue
+        found = _best_of(text, begin, end, terms, width)
+        best = found if found.terms > best.terms else best
+        tries -= 1
+        if best.terms == len(terms) or not tries:
             break
     return best
 
 
 def _pieces(text: str, overlap: int) -> Iterator[tuple[int, int]]:
-    begin = 0
+    begin, step = 0, max(_PIECE, overlap)
     while begin < len(text):
-        yield begin, min(_word_end(text, begin + _PIECE + overlap), len(text))
-        begin = _word_begin(text, begin + _PIECE)
+        end = min(_word_end(text, begin + step + overlap), len(text))
+        yield begin, end
+        begin = _word_begin(text, begin + step) if end < len(text) else end
+
+
+def _best_of(text: str, begin: int, end: int, terms: Sequence[Term], width: int) -> _Best:
+    """Find the best place that begins in a piece; what is shown may reach further."""
+    left = _word_begin(text, max(begin - width, 0))
+    right = _word_end(text, min(end + width, len(text)))
+    places = [
+        _Place(left + place.start, left + place.end, place.term)
+        for place in _places(text[left:right], terms)
+    ]
+    inside = [place for place in places if begin <= place.start and place.end <= end]
+    count, first, last = _closest(inside, width - 2 * len(LEFT_OUT))
+    return _Best(count, first, last, places)
 
 
 def _word_begin(text: str, at: int) -> int:
@@ -111,9 +135,7 @@ def _word_end(text: str, at: int) -> int:
 
 def _places(text: str, terms: Sequence[Term]) -> list[_Place]:
     """Find the terms in a text, in the order of the text."""
-    if not terms:
-        return []
-    tokens, inner = spans(text), part_spans(text)
+    tokens, inner = traced_words(text), traced_parts(text)
     found = [
         _Place(start, end, number)
         for number, term in enumerate(terms)
@@ -122,9 +144,7 @@ def _places(text: str, terms: Sequence[Term]) -> list[_Place]:
     return sorted(found, key=lambda place: (place.start, -place.end))
 
 
-def _ranges(
-    text: str, term: Term, tokens: Sequence[Span], inner: Sequence[Span]
-) -> Iterator[tuple[int, int]]:
+def _ranges(text: str, term: Term, tokens: Traced, inner: Traced) -> Iterator[tuple[int, int]]:
     if not term.tokens:
         yield from _literally(text, " ".join(term.raw.split()))
         return
@@ -134,16 +154,17 @@ def _ranges(
         yield from _phrases(inner, term.parts, prefix=term.prefix)
 
 
-def _phrases(
-    found: Sequence[Span], tokens: Sequence[str], *, prefix: bool
-) -> Iterator[tuple[int, int]]:
+def _phrases(traced: Traced, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
     *first, last = tokens
-    for at in range(len(found) - len(first)):
-        token, _, end = found[at + len(first)]
-        if not (token.startswith(last) if prefix else token == last):
-            continue
-        if all(found[at + behind][0] == wanted for behind, wanted in enumerate(first)):
-            yield found[at][1], end
+    found = traced.tokens
+    if prefix:
+        ends = [at for at, token in enumerate(found) if token.startswith(last)]
+    else:
+        ends = [at for at, token in enumerate(found) if token == last]
+    for end in ends:
+        begin = end - len(first)
+        if begin >= 0 and found[begin:end] == first:
+            yield traced.place(begin, end)
 
 
 def _literally(text: str, raw: str) -> Iterator[tuple[int, int]]:
@@ -156,11 +177,11 @@ def _literally(text: str, raw: str) -> Iterator[tuple[int, int]]:
 # -------------------------------------------------------------------------------------- the cut
 
 
-def _cut(text: str, places: Sequence[_Place], width: int) -> Snippet:
+def _cut(text: str, best: _Best, width: int) -> Snippet:
     if len(text) <= width:
-        return Snippet(text, _merged(places, 0, len(text), 0))
+        return Snippet(text, _merged(best.places, 0, len(text), 0))
     room = width - 2 * len(LEFT_OUT)
-    first, last = _closest(places, room)
+    first, last = best.first, best.last
     start = max(0, min(first - max(room - (last - first), 0) // 2, len(text) - room))
     end = start + room
     if start:
@@ -169,11 +190,11 @@ def _cut(text: str, places: Sequence[_Place], width: int) -> Snippet:
     before = LEFT_OUT if start else ""
     after = LEFT_OUT if end < len(text) else ""
     shown = f"{before}{text[start:end]}{after}"
-    return Snippet(shown, _merged(places, start, end, len(before) - start))
+    return Snippet(shown, _merged(best.places, start, end, len(before) - start))
 
 
-def _closest(places: Sequence[_Place], room: int) -> tuple[int, int]:
-    """Say from where to where the most different terms are within a room, then the most."""
+def _closest(places: Sequence[_Place], room: int) -> tuple[int, int, int]:
+    """Say how many different terms are within a room, from where to where, then the most."""
     best, best_range = (0, 0), (0, 0)
     for at, place in enumerate(places):
         together = [place]
@@ -185,7 +206,7 @@ def _closest(places: Sequence[_Place], room: int) -> tuple[int, int]:
         worth = (len({other.term for other in together}), len(together))
         if worth > best:
             best, best_range = worth, (place.start, max(other.end for other in together))
-    return best_range
+    return best[0], *best_range
 
 
 def _merged(

@@ -28,9 +28,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Final, TypeAlias
 
 from holdfast.core.search.folding import (
@@ -163,17 +163,17 @@ def traced_words(text: str) -> Traced:
     separated = _separated(folded(text), _WORDS)
     if _has_signs(separated):
         separated = _LONE_SIGNS.sub(_spaces, separated)
-    return Traced(text, _with_places(_tokens(separated), separated), folded_sign)
+    tokens = _tokens(separated)
+    return Traced(text, tokens, _places(tokens, separated), folded_sign)
 
 
-def _with_places(tokens: list[str], separated: str) -> list[Span]:
-    """Find tokens again that are known to be there; faster than to let the pattern say where."""
-    found, end = [], 0
+def _places(tokens: Iterable[str], separated: str) -> Iterator[tuple[int, int]]:
+    """Say where tokens are between which there are only spaces."""
+    end = 0
     for token in tokens:
         start = separated.index(token, end)
         end = start + len(token)
-        found.append((token, start, end))
-    return found
+        yield start, end
 
 
 def traced_parts(text: str) -> Traced:
@@ -183,30 +183,42 @@ def traced_parts(text: str) -> Traced:
         for at, name in _names(_separated(folded_in_case(text), _NAMES))
         for piece, start, end in _pieces(name)
     ]
-    return Traced(text, found, folded_sign_in_case)
+    places = ((start, end) for _, start, end in found)
+    return Traced(text, [piece for piece, _, _ in found], places, folded_sign_in_case)
 
 
 class Traced:
-    """What was found in a folded text, and where it came from.
+    """Tokens, and where in their text they came from.
 
-    The places in `found` are those in the folded text. Going back to the text itself takes longer
-    than all the rest where it is not ASCII, so it is done only for what is asked for.
+    To find that out takes longer than to find the tokens, most of all where the text is not ASCII:
+    it is done only for what is asked for, and up to there.
     """
 
-    def __init__(self, text: str, found: list[Span], fold: Callable[[str], str]) -> None:
-        self.found = found
+    def __init__(
+        self,
+        text: str,
+        tokens: list[str],
+        places: Iterator[tuple[int, int]],
+        fold: Callable[[str], str],
+    ) -> None:
+        """Take tokens with their places in the folded text, and what folds a sign of the text."""
+        self.tokens = tokens
         self._text = text
+        self._places = places
+        self._placed: list[tuple[int, int]] = []
         self._fold = fold
         self._signs: list[str] = []
         self._ends: list[int] = []  # of each sign in the text, and folded
         self._folded_ends: list[int] = []
 
     def spans(self) -> list[Span]:
-        """Give what was found with its places in the text."""
-        return [(token, *self.place(start, end)) for token, start, end in self.found]
+        """Give the tokens with their places."""
+        return [(token, *self.place(at, at)) for at, token in enumerate(self.tokens)]
 
-    def place(self, start: int, end: int) -> tuple[int, int]:
-        """Say where in the text that is what is from `start` to `end` in the folded one."""
+    def place(self, first: int, last: int) -> tuple[int, int]:
+        """Say from where to where in the text two tokens are, and what is between them."""
+        self._placed.extend(islice(self._places, max(last + 1 - len(self._placed), 0)))
+        start, end = self._placed[first][0], self._placed[last][1]
         if self._text.isascii():
             return start, end
         if not self._signs:
@@ -217,9 +229,8 @@ class Traced:
         fold = self._fold
         self._signs = _CHARACTER.findall(self._text)
         self._ends = list(accumulate(map(len, self._signs)))
-        self._folded_ends = list(
-            accumulate(len(sign if sign.isascii() else fold(sign)) for sign in self._signs)
-        )
+        lengths = [len(sign if sign.isascii() else fold(sign)) for sign in self._signs]
+        self._folded_ends = list(accumulate(lengths))
 
     def _start(self, at: int) -> int:
         sign = bisect_right(self._folded_ends, at)

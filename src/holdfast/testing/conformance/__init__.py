@@ -23,9 +23,11 @@ from holdfast.testing.conformance.drafts import Drafts
 from holdfast.testing.conformance.erasing import Erasing
 from holdfast.testing.conformance.finding import Finding
 from holdfast.testing.conformance.following import FollowingOthers
+from holdfast.testing.conformance.forgetting import Forgetting
 from holdfast.testing.conformance.forking import Forking
 from holdfast.testing.conformance.leases import Leases
 from holdfast.testing.conformance.lineage import Lineage
+from holdfast.testing.conformance.listing import ListingSessions
 from holdfast.testing.conformance.moving import Moving
 from holdfast.testing.conformance.naming import Naming
 from holdfast.testing.conformance.places import Places
@@ -33,9 +35,12 @@ from holdfast.testing.conformance.purging import Purging
 from holdfast.testing.conformance.queueing import Queueing
 from holdfast.testing.conformance.reading import Reading
 from holdfast.testing.conformance.recovery import Recovery
+from holdfast.testing.conformance.refs import Refs
 from holdfast.testing.conformance.replacing import Replacing
+from holdfast.testing.conformance.retention import Retention
 from holdfast.testing.conformance.retries import Retries
 from holdfast.testing.conformance.seam import Seam
+from holdfast.testing.conformance.searching import Searching
 from holdfast.testing.conformance.setting import SetClock
 from holdfast.testing.conformance.summaries import Summaries
 from holdfast.testing.conformance.tenants import Tenants
@@ -65,6 +70,9 @@ class BackendConformance(
     Updating,
     Naming,
     Finding,
+    Refs,
+    ListingSessions,
+    Searching,
     Places,
     Moving,
     Undoing,
@@ -76,6 +84,8 @@ class BackendConformance(
     Trash,
     Purging,
     Erasing,
+    Forgetting,
+    Retention,
     Retries,
     Tenants,
     FollowingOthers,

@@ -105,7 +105,11 @@ class DamagedData(Setting):
             tx.put_session(msgspec.structs.replace(row, goal=b"[1"))
 
         store.backend.write(verb)
-        assert [info.id for info in store.sessions()] == [session.id]
+        found = store.sessions()
+        assert [(info.id, info.state) for info in found] == [
+            (other.id, "damaged"),
+            (session.id, "done"),
+        ]
         assert {d.session_id for d in store.damage} == {other.id}
 
     def test_a_draft_that_cannot_be_read_does_not_stop_recovery(

@@ -293,8 +293,8 @@ class Replacing(Setting):
         """The beginning is shared with the parent, which does not change."""
         for text in "abc":
             take_turn(session, text)
-        before = everything(session)
         fork = session.fork()
+        before = everything(session)
         rows = store.stats().messages
         fork.replace([*fork.messages()[:4], Message.user("mine")])
         assert store.stats().messages == rows + 1
@@ -302,7 +302,7 @@ class Replacing(Setting):
         assert fork.messages()[:4] == session.messages()[:4]
         branch = fork.branches()[-1]
         assert (branch.parent, branch.parent_id, branch.fork_seq) == (1, session.id, 4)
-        assert (*everything(session)[:-1], None) == (*before[:-1], None)
+        assert everything(session) == before
         fork.replace([Message.user("new"), *session.messages()])
         assert fork.info().usage == Usage()
         assert session.messages() == before[1]

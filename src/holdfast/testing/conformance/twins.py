@@ -78,11 +78,33 @@ class Twins(Setting):
         assert latest is not None
         assert latest.id == sync.id
         assert (await twin.sessions()).items == store.sessions().items
+        asked = await twin.sessions(state="done", since="1y", until="2099", order="pinned", limit=1)
+        assert [info.id for info in asked] == [sync.id]
         assert await twin.stats() == store.stats()
         assert await twin.verify() == []
         sha = sync.messages()[1].parts[1].sha256  # type: ignore[union-attr]
         assert await twin.blob(sha or "") == b"file"
         await twin.flush()
+
+    def test_titles_that_are_awaited(self, store: Store) -> None:
+        """As the sync side makes them."""
+
+        async def make(session: AsyncSession) -> str | None:
+            (message,) = await session.messages()
+            return None if message.text == "b" else f"about\n{message.text}"
+
+        async def work() -> None:
+            twin = AsyncStore(store)
+            for key in "abc":
+                await (await twin.session(key)).append(Message.user(key))
+            await (await twin.session("c")).update(title="mine")
+            told = await twin.make_titles(make, limit=3)
+            assert [(info.key, info.title, info.title_by) for info in told] == [
+                ("a", "about a", "auto")
+            ]
+            assert (await twin.get("ABOUT A")).key == "a"
+
+        run(work())
 
     def test_the_same_refusals(self, store: Store) -> None:
         """Errors are the sync side's."""

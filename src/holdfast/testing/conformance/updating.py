@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadMessage
+from holdfast.errors import BadMessage, BadQuery
 from holdfast.records import Goal, Message
 from holdfast.session import Session
 from holdfast.store import Store
@@ -174,6 +174,50 @@ class Updating(Setting):
         with pytest.raises(BadMessage, match=field):
             store.session("k", **said)
         assert len(store.sessions()) == 0
+
+    def test_titles_that_are_made(self, store: Store) -> None:
+        """For those that have none and said something, newest first; in one short line."""
+        store.session("titled", title="mine").append(Message.user("a"))
+        store.session("guessed").append(Message.user("b"))
+        store.session("guessed").update(auto_title="guess")
+        store.session("empty")
+        for key in ("old", "left", "new"):
+            store.session(key).append(Message.user(f"{key} words"))
+        asked: list[str | None] = []
+
+        def make(session: Session) -> str | None:
+            asked.append(session.key)
+            words = session.messages(limit=1)[0].text
+            return None if session.key == "left" else f" About\n {words} " + "x" * 200
+
+        told = store.make_titles(make)
+        assert asked == ["new", "left", "old"]
+        assert [info.key for info in told] == ["new", "old"]
+        again = self.later(store)
+        for info in told:
+            assert info.title == f"About {info.key} words " + "x" * (120 - len(info.key or "") - 13)
+            assert (info.title_by, again.session(info.key or "").info()) == ("auto", info)
+        assert again.session("titled").info().title == "mine"
+        assert again.session("guessed").info().title == "guess"
+        assert again.make_titles(lambda _: "", limit=2) == []
+        with pytest.raises(BadQuery, match="limit"):
+            again.make_titles(make, limit=0)
+
+    def test_the_users_title_wins_over_one_that_is_being_made(
+        self, store: Store, session: Session
+    ) -> None:
+        """Also if it comes while the model thinks; and what `make` raises comes through."""
+        session.append(Message.user("a"))
+
+        def make(session: Session) -> str:
+            session.update(title="mine")
+            return "made"
+
+        assert [info.title for info in store.make_titles(make)] == ["mine"]
+        assert (session.info().title, session.info().title_by) == ("mine", "user")
+        store.create().append(Message.user("b"))
+        with pytest.raises(ZeroDivisionError):
+            store.make_titles(lambda _: str(1 // 0))
 
     def test_updates_go_through_while_a_turn_is_open(self, session: Session) -> None:
         """And leave the turn alone."""

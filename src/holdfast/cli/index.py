@@ -1,0 +1,74 @@
+"""`holdfast index`: the state of the search index, and a new one if somebody wants it.
+
+Nobody has to do anything for it: searches bring it up to date, and replace it when it is no good.
+"""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.command import command
+from holdfast.cli.machine import print_document
+from holdfast.cli.opening import open_to_change, open_to_read
+from holdfast.cli.screen import Screen, screen
+from holdfast.cli.waiting import waiting
+from holdfast.cli.wording import count, size
+from holdfast.records import IndexStatus
+
+_MUCH_TEXT = 1_000_000
+_STATES = {
+    "ready": "has everything",
+    "behind": "the next search brings it up to date",
+    "missing": "the first search makes it",
+    "damaged": "the next search replaces it",
+    "outdated": "the next search replaces it",
+    "none": "this store keeps none; searches read the messages themselves",
+}
+
+
+@command(
+    "holdfast index",
+    "holdfast index status --json",
+    "holdfast index rebuild",
+)
+@click.argument("what", type=click.Choice(["status", "rebuild"]), default="status")
+def index(*, what: str, store: str | None, as_json: bool) -> None:
+    """Tell the state of the search index, or make it anew.
+
+    It is a file of its own beside the store, made from what the store holds, and can be deleted at
+    any time. Searches find everything in every state of it; it only makes them fast.
+    """
+    if what == "rebuild":
+        with open_to_change(store) as opened, waiting("Indexing") as progress:
+            status = opened.rebuild_index(progress)
+    else:
+        with open_to_read(store) as opened:
+            status = opened.index_status()
+    if as_json:
+        print_document(status)
+    else:
+        _draw(screen(), status)
+
+
+def _draw(out: Screen, status: IndexStatus) -> None:
+    out.fact("  index     ", status.path or "none")
+    out.fact("  state     ", f"{status.state}: {_STATES[status.state]}")
+    behind = f", {status.behind:,} to come" if status.behind else ""
+    out.fact("  messages  ", f"{status.messages:,}{behind}")
+    if status.bytes:
+        out.fact("  size      ", size(status.bytes) + _share(status))
+
+
+def _share(status: IndexStatus) -> str:
+    """Say how large an index is beside the text in it; of little text that says nothing."""
+    if status.text < _MUCH_TEXT:
+        return ""
+    return f", {100 * status.bytes / status.text:.0f} % of the {size(status.text)} of text in it"
+
+
+def told(status: IndexStatus) -> str:
+    """Say the state of an index in one line."""
+    if status.state in {"ready", "behind"}:
+        behind = f", {count(status.behind, 'message')} behind" if status.behind else ""
+        return f"{status.state}: {count(status.messages, 'message')}{behind}, {size(status.bytes)}"
+    return f"{status.state}: {_STATES[status.state]}"

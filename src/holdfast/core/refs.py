@@ -1,0 +1,47 @@
+"""The names that a store gives: `@latest`, `@latest:SCOPE`, `@pinned`.
+
+They are read before any other, so they always mean the same, also where a session has one of them
+as its key or title. Every other text that begins with `@` is an ordinary name.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.errors import BadRef
+
+LATEST: Final = "@latest"
+PINNED: Final = "@pinned"
+
+Kind: TypeAlias = Literal["latest", "pinned"]
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A name that the store gives: the session written to last (of a scope), or the pinned one."""
+
+    kind: Kind
+    scope: str | None = None
+
+
+def given(ref: str) -> Given | None:
+    """Read a name that the store gives; none if it is an ordinary one."""
+    name, colon, scope = ref.partition(":")
+    if name == LATEST and (scope or not colon):
+        return Given("latest", scope or None)
+    if name == LATEST:
+        raise BadRef("@latest: names no scope; write @latest:SCOPE, or @latest for any.")
+    return Given("pinned") if ref == PINNED else None
+
+
+def check(ref: object) -> str:
+    """Refuse what cannot name a session: nothing, white space, a lone dash."""
+    if not isinstance(ref, str) or not ref.strip() or ref == "-":
+        raise BadRef("an empty name cannot name a session; use an id, a key or a title.")
+    return ref
+
+
+def is_given(name: str) -> bool:
+    """Say whether a text would be read as a name that the store gives."""
+    return name in {PINNED, LATEST} or name.startswith(f"{LATEST}:")

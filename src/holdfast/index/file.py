@@ -1,0 +1,504 @@
+"""One open index: what it holds, what is asked of it, and how it grows and shrinks.
+
+It knows nothing of the log. It is told documents in the order in which they are to be numbered, and
+gives back places. Whoever adds or drops holds `writing`, which begins with the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, TypeAlias, get_args
+
+import apsw
+import msgspec
+
+from holdfast.backends.sqlite.connection import MovedProbe
+from holdfast.core.search.documents import Document
+from holdfast.core.search.query import Query, Term
+from holdfast.core.search.words import parts, words
+from holdfast.index import engine
+from holdfast.records import Role
+
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+_BRANCH_BITS: Final = 32
+_SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
+_MARK_BYTES: Final = 6
+_PATIENCE: Final = 1.0  # seconds
+_ATTEMPTS: Final = 3
+
+_ADD: Final = (
+    "INSERT INTO docs (n, place, role, at, length, thought, mark) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_WORDS: Final = "INSERT INTO found (rowid, text, parts, thinking) VALUES (?, ?, ?, ?)"
+_DROP_WORDS: Final = (
+    "INSERT INTO found (found, rowid, text, parts, thinking) VALUES ('delete', ?, ?, ?, ?)"
+)
+_LOSE: Final = "UPDATE docs SET length = ?, thought = 0 WHERE n = ?"
+_LOST: Final = -1  # stands for the length of a message that is not to be found
+_CHUNK: Final = 1000
+
+
+class Lost(Exception):
+    """This index cannot be used any more: damaged, deleted, or not the one it was."""
+
+
+class Gone(Lost):
+    """Its file was deleted or replaced; what is there now may be sound."""
+
+
+class Hindered(Exception):
+    """This index cannot be used now: somebody else writes to it, or the disk is full."""
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Say the engine's errors in our words: it is asked amid reads of the log, which has its own.
+
+    An error of the index that looked like one of the log would end all writes to the store.
+    """
+    try:
+        yield
+    except (apsw.BusyError, apsw.FullError) as error:
+        raise Hindered(str(error)) from error
+    except (apsw.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise Lost(f"{type(error).__name__}: {error}") from error
+
+
+class Doc(msgspec.Struct, frozen=True, gc=False):
+    """A message as it is indexed."""
+
+    branch: int
+    seq: int
+    id: str
+    role: Role
+    at: int
+    document: Document
+    crc: int = 0
+    lost: bool = False  # erased, damaged or missing: it is never found
+
+
+# A message as it is found: branch, seq, time, mark, length, and counts, which `Chunk.frequencies`
+# understands. There are a thousand of them in a search, so each is a plain tuple.
+Entry: TypeAlias = tuple[int, int, int, int, int, Any]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Messages that were found, and how to read their counts."""
+
+    entries: list[Entry]
+    frequencies: Callable[[Any], tuple[int, ...]]
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """The message that was indexed last, by which the log is recognised."""
+
+    branch: int
+    seq: int
+    crc: int
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be so beside the words: `since` (included) and `until` (not) in microseconds."""
+
+    role: Role | None = None
+    since: int | None = None
+    until: int | None = None
+    branches: tuple[int, ...] | None = None
+
+
+def mark_of(message_id: str) -> int:
+    """Give a number by which the same message is known in several places."""
+    name = message_id.encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(name, digest_size=_MARK_BYTES).digest())
+
+
+class IndexFile:
+    """An index, opened by one connection."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        """Open the file of this name; `Lost` if it is not what it should be."""
+        self.path = path
+        with telling():
+            self._connection = engine.connect(path, readonly=readonly)
+        try:
+            with telling():
+                self._probe = MovedProbe(self._connection)
+                self._connection.register_fts5_function("counts", _counts)
+            self._refuse_other_version()
+        except (Lost, Hindered):
+            self._connection.close(force=True)
+            raise
+
+    def _refuse_other_version(self) -> None:
+        if self.meta("stamp") != engine.stamp():
+            raise Lost("it is of another version")
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._connection.close(force=True)
+
+    def be_patient(self, seconds: float) -> None:
+        """Wait so long for others that write."""
+        self._connection.set_busy_timeout(int(seconds * 1000))
+
+    def moved(self) -> bool:
+        """Say whether the file is another one by now, or gone."""
+        with telling():
+            return self._probe.moved()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let everything that is read be of one moment."""
+        self._run("BEGIN")
+        try:
+            self.meta("stamp")  # The moment is that of the first read.
+            self._refuse_moved()
+            yield
+        finally:
+            self._end("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Change it, all or nothing; nobody else does meanwhile."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            self._refuse_moved()
+            yield
+            self._refuse_moved()
+        except BaseException:
+            self._end("ROLLBACK")
+            raise
+        self._end("COMMIT")
+
+    def _refuse_moved(self) -> None:
+        if self.moved():
+            raise Gone("its file was deleted or replaced")
+
+    def _end(self, how: str) -> None:
+        if self._connection.in_transaction:
+            self._run(how)
+
+    def _run(self, text: str) -> None:
+        with telling():
+            self._connection.execute(text)
+
+    # --------------------------------------------------------------------------- what it holds
+
+    def meta(self, name: str) -> Any:  # noqa: ANN401 - a number or a text, by name
+        """Read a fact about the index itself."""
+        return self._one("SELECT value FROM meta WHERE name = ?", name)
+
+    @telling()
+    def put_meta(self, **values: int | str) -> None:
+        """Note facts about the index itself."""
+        text = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+        self._connection.executemany(text, list(values.items()))
+
+    @property
+    def activity(self) -> int:
+        """Up to which activity of the log it has everything."""
+        found: int = self.meta("activity") or 0
+        return found
+
+    @property
+    def erasures(self) -> int | None:
+        """How many erasures of the log it knows of; nothing if it is new."""
+        found: int | None = self.meta("erasures")
+        return found
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The message that was indexed last."""
+        found = self.meta("anchor")
+        with telling():
+            return None if found is None else msgspec.json.decode(found, type=Anchor)
+
+    @anchor.setter
+    def anchor(self, anchor: Anchor | None) -> None:
+        if anchor is None:
+            self._run("DELETE FROM meta WHERE name = 'anchor'")
+        else:
+            self.put_meta(anchor=msgspec.json.encode(anchor).decode())
+
+    def newest(self) -> tuple[int, int] | None:
+        """Say where the message lies that was added last."""
+        place = self._one("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
+        return None if place is None else (place >> _BRANCH_BITS, place & _SEQ_MASK)
+
+    def last(self, branch: int) -> int:
+        """Say up to which message of a branch it has them all; 0 for none."""
+        text = "SELECT last FROM runs WHERE branch = ? ORDER BY first DESC LIMIT 1"
+        return self._one(text, branch) or 0
+
+    @telling()
+    def counts(self) -> dict[int, int]:
+        """Count the messages it has of each branch."""
+        rows = self._connection.execute("SELECT branch, sum(last - first + 1) FROM runs GROUP BY 1")
+        return {branch: number for branch, number in rows}  # noqa: C416 - a cursor of pairs
+
+    @telling()
+    def problems(self) -> list[str]:
+        """Read all of the file and say what is wrong with it."""
+        found = [row[0] for row in self._connection.execute("PRAGMA integrity_check(5)")]
+        return [] if found == ["ok"] else [str(problem) for problem in found]
+
+    def documents(self) -> int:
+        """Count the messages it has."""
+        return self._one("SELECT coalesce(sum(last - first + 1), 0) FROM runs") or 0
+
+    def size(self) -> int:
+        """Tell how many bytes its files have."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    @telling()
+    def _one(self, text: str, *values: object) -> Any:  # noqa: ANN401 - of whatever type
+        row = self._connection.execute(text, values).fetchone()
+        return None if row is None else row[0]
+
+    # ------------------------------------------------------------------------- adding, dropping
+
+    @telling()
+    def add(self, docs: Sequence[Doc]) -> None:
+        """Add messages that follow each other on one branch."""
+        if not docs:
+            return
+        n = (self._one("SELECT max(n) FROM docs") or 0) + 1
+        rows, texts = [], []
+        for number, doc in enumerate(docs, n):
+            text, thinking = words(doc.document.text), words(doc.document.thinking)
+            rows.append(
+                (number, doc.branch << _BRANCH_BITS | doc.seq, ROLES.index(doc.role), doc.at,
+                 _LOST if doc.lost else len(text), len(thinking), mark_of(doc.id))
+            )  # fmt: skip
+            if text or thinking:
+                texts.append((number, *_columns(text, doc.document, thinking)))
+        self._connection.executemany(_ADD, rows)
+        self._connection.executemany(_ADD_WORDS, texts)
+        self._add_run(docs[0].branch, docs[0].seq, docs[-1].seq, n)
+        self._weigh(sum(_weight(doc.document) for doc in docs))
+
+    def _add_run(self, branch: int, first: int, last: int, n: int) -> None:
+        """Note which numbers messages have; what goes on where a run ends lengthens it."""
+        text = "UPDATE runs SET last = ? WHERE branch = ? AND last = ? AND n + last - first + 1 = ?"
+        self._connection.execute(text, (last, branch, first - 1, n))
+        if not self._connection.changes():
+            values = (branch, first, last, n)
+            self._connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", values)
+
+    def _weigh(self, change: int) -> None:
+        self.put_meta(text=(self.meta("text") or 0) + change)
+
+    def number(self, branch: int, seq: int) -> int | None:
+        """Say under which number it has a message."""
+        text = (
+            "SELECT n + ?2 - first FROM runs WHERE branch = ?1 AND first <= ?2 AND last >= ?2 "
+            "ORDER BY first DESC LIMIT 1"
+        )
+        found: int | None = self._one(text, branch, seq)
+        return found
+
+    @telling()
+    def erase(self, docs: Iterable[Doc]) -> None:
+        """Drop the words of messages; their places stay, as if they had said nothing."""
+        change = 0
+        for doc in docs:
+            n = self.number(doc.branch, doc.seq)
+            if n is None:
+                continue
+            if doc.lost and self._one("SELECT length FROM docs WHERE n = ?", n) != _LOST:
+                raise Lost("what it has of a message cannot be known any more")
+            text, thinking = words(doc.document.text), words(doc.document.thinking)
+            if text or thinking:
+                self._connection.execute(_DROP_WORDS, (n, *_columns(text, doc.document, thinking)))
+            self._connection.execute(_LOSE, (_LOST, n))
+            change -= _weight(doc.document)
+        self._weigh(change)
+
+    @telling()
+    def cut(self, branch: int, last: int) -> None:
+        """Forget the places of a branch behind `last`; their words are dropped already."""
+        first = last + 1
+        runs: list[Any] = self._connection.execute(
+            "SELECT first, last, n FROM runs WHERE branch = ? AND last >= ?", (branch, first)
+        ).fetchall()
+        for begin, end, n in runs:
+            keep = max(0, first - begin)
+            self._connection.execute(
+                "DELETE FROM docs WHERE n BETWEEN ? AND ?", (n + keep, n + end - begin)
+            )
+            key = (branch, begin)
+            if keep:
+                text = "UPDATE runs SET last = ? WHERE branch = ? AND first = ?"
+                self._connection.execute(text, (last, *key))
+            else:
+                self._connection.execute("DELETE FROM runs WHERE branch = ? AND first = ?", key)
+
+    @telling()
+    def wipe(self) -> None:
+        """Let no byte be left of what was dropped: in the log of the file, and in its pages."""
+        self.be_patient(_PATIENCE)
+        try:
+            for _ in range(_ATTEMPTS):
+                if engine.empty_log(self._connection) and engine.wipe(self._connection, self.path):
+                    engine.empty_log(self._connection)
+                    return
+        finally:
+            self.be_patient(engine.BUSY)
+        raise Lost("somebody reads it all the time")
+
+    # ---------------------------------------------------------------------------------- asking
+
+    def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
+        """Give what has the words that are wanted and none that is not, the last added first.
+
+        Terms without words are left out: whoever asks looks at the texts.
+        """
+        wanted = [term for term in query.wanted if term.tokens]
+        unwanted = [term for term in query.unwanted if term.tokens]
+        if not wanted:
+            yield from self._others(unwanted, bounds, thinking=thinking)
+            return
+        expression = " AND ".join(_term(term, thinking=thinking) for term in wanted)
+        if unwanted:
+            not_these = " OR ".join(_term(term, thinking=thinking) for term in unwanted)
+            expression = f"({expression}) NOT ({not_these})"
+        counted = _Counted(wanted)
+        conditions, values = self._conditions(bounds, "found.rowid")
+        text = (
+            f"SELECT {_columns_of(thinking=thinking)}, counts(found, ?1) "  # noqa: S608 - ours
+            "FROM found CROSS JOIN docs d ON d.n = found.rowid "
+            f"WHERE found MATCH ?2{conditions} ORDER BY found.rowid DESC"
+        )
+        for rows in self._chunks(text, counted.simple, expression, *values):
+            yield Chunk(rows, counted.frequencies)
+
+    def _others(
+        self, unwanted: Sequence[Term], bounds: Bounds, *, thinking: bool
+    ) -> Iterator[Chunk]:
+        """Give everything but what has one of these terms."""
+        without = self._numbers(unwanted, thinking=thinking)
+        excluded = next(without, 0)
+        conditions, values = self._conditions(bounds, "d.n")
+        text = (
+            f"SELECT {_columns_of(thinking=thinking)}, d.n FROM docs d "  # noqa: S608 - ours
+            f"WHERE d.length >= 0{conditions} ORDER BY d.n DESC"
+        )
+        for rows in self._chunks(text, *values):
+            kept = []
+            for row in rows:
+                while excluded > row[5]:
+                    excluded = next(without, 0)
+                if excluded != row[5]:
+                    kept.append((*row[:5], ()))
+            yield Chunk(kept, tuple)
+
+    def _numbers(self, terms: Sequence[Term], *, thinking: bool) -> Iterator[int]:
+        if not terms:
+            return
+        expression = " OR ".join(_term(term, thinking=thinking) for term in terms)
+        text = "SELECT rowid FROM found WHERE found MATCH ? ORDER BY rowid DESC"
+        for rows in self._chunks(text, expression):
+            yield from (row[0] for row in rows)
+
+    def _chunks(self, text: str, *values: object) -> Iterator[list[Any]]:
+        """Read rows many at a time, which takes the least."""
+        with telling():
+            cursor = self._connection.execute(text, values)
+        while True:
+            with telling():
+                rows: list[Any] = list(islice(cursor, _CHUNK))
+            if rows:
+                yield rows
+            if len(rows) < _CHUNK:
+                return
+
+    def _conditions(self, bounds: Bounds, number: str) -> tuple[str, list[object]]:
+        """Give what must be so beside the words, as SQL."""
+        wanted: list[tuple[str, object]] = []
+        if bounds.role is not None:
+            wanted.append(("d.role = ?", ROLES.index(bounds.role)))
+        if bounds.since is not None:
+            wanted.append(("d.at >= ?", bounds.since))
+        if bounds.until is not None:
+            wanted.append(("d.at < ?", bounds.until))
+        if bounds.branches is not None:
+            first, last = self._range(bounds.branches)
+            wanted += [(f"{number} >= ?", first), (f"{number} <= ?", last)]
+        text = "".join(f" AND {condition}" for condition, _ in wanted)
+        return text, [value for _, value in wanted]
+
+    @telling()
+    def _range(self, branches: Sequence[int]) -> tuple[int, int]:
+        """Say between which numbers everything of some branches lies."""
+        text = "SELECT min(n), max(n + last - first) FROM runs WHERE branch = ?"
+        ends = [self._connection.execute(text, (branch,)).fetchone() for branch in branches]
+        known = [pair for pair in ends if pair and pair[0] is not None]
+        if not known:
+            return 1, 0
+        return min(first for first, _ in known), max(last for _, last in known)
+
+
+def _columns(text: list[str], document: Document, thinking: list[str]) -> tuple[str, str, str]:
+    return " ".join(text), " ".join(parts(document.text)), " ".join(thinking)
+
+
+def _weight(document: Document) -> int:
+    return len(document.text) + len(document.thinking)
+
+
+def _columns_of(*, thinking: bool) -> str:
+    length = "d.length + d.thought" if thinking else "d.length"
+    return f"d.place >> 32, d.place & 4294967295, d.at, d.mark, {length}"
+
+
+# ------------------------------------------------------------------------------------ expressions
+
+
+def _term(term: Term, *, thinking: bool) -> str:
+    """Write a term in the engine's own grammar. Tokens have no quotes in them."""
+    columns = "{text parts thinking}" if thinking else "{text parts}"
+    found = f"{columns} : {_phrase(term.tokens, prefix=term.prefix)}"
+    if not term.parts:
+        return f"({found})"
+    return f"({found} OR parts : {_phrase(term.parts, prefix=term.prefix)})"
+
+
+def _phrase(tokens: Sequence[str], *, prefix: bool) -> str:
+    return f'"{" ".join(tokens)}"{" *" if prefix else ""}'
+
+
+class _Counted:
+    """Which phrases of an expression belong to which term: they are counted in this order."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self._phrases = [2 if term.parts else 1 for term in terms]
+        # Where each term is one phrase, as many instances as terms can only mean one of each.
+        self.simple = len(terms) if sum(self._phrases) == len(terms) else 0
+
+    def frequencies(self, counts: int | str) -> tuple[int, ...]:
+        """Say how often each term is there."""
+        if isinstance(counts, int):
+            return (counts,) if self.simple == 1 else (1,) * self.simple
+        numbers = [int(count) for count in counts.split(",")]
+        found, at = [], 0
+        for phrases in self._phrases:
+            found.append(max(numbers[at : at + phrases]))
+            at += phrases
+        return tuple(found)
+
+
+def _counts(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - whatever SQL has
+    """Count the instances of each phrase in a row; in all, if that says the same."""
+    simple: int = values[0]
+    if simple:
+        instances = api.inst_count
+        if simple in (1, instances):
+            return instances
+    return ",".join(
+        str(sum(map(len, api.phrase_locations(phrase)))) for phrase in range(api.phrase_count)
+    )

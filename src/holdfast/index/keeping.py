@@ -1,0 +1,442 @@
+"""The index of a store: opened when it is needed, brought up to date, replaced when it is no good.
+
+Nothing that goes wrong with it is ever the caller's problem: an index that cannot be used is closed
+and taken away, the search that met it reads the log instead, and the next one begins a new index.
+Where none can be kept (a read-only store, a full disk), every search reads the log.
+
+There are two connections, one that reads and one that writes, so that searches go on while a thread
+catches up in the background. It is started by a search that finds much to do, and ends when there
+is nothing left; appends never start it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from holdfast.backends.base import Backend, Snapshot
+from holdfast.core.branches import Segment
+from holdfast.errors import HoldfastError
+from holdfast.index import catching_up, engine
+from holdfast.index.catching_up import Outdated
+from holdfast.index.erasing import Eraser
+from holdfast.index.file import Gone, Hindered, IndexFile, Lost, telling
+from holdfast.records import IndexStatus
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_log = logging.getLogger("holdfast")
+_live: weakref.WeakSet[Index] = weakref.WeakSet()
+_forking: list[Index] = []
+_inherited: list[IndexFile] = []
+_BRIEFLY: Final = 0.25  # seconds a search spends on catching up before it asks
+_PATIENCE: Final = 5.0  # seconds an erasure waits for others that index
+_MOST_FAILURES: Final = 3
+
+
+class Question(Protocol[T_co]):
+    """Something to be asked of an index, or of none."""
+
+    def __call__(self, file: IndexFile | None, *, whole: bool) -> T_co | None:
+        """Give the answer; with `whole` nothing, if the index lacks something."""
+        ...
+
+
+_NO_GOOD: Final = (Lost, Hindered, Outdated, OSError)
+
+
+class Index:
+    """The search index of a store, whatever state it is in."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Keep an index of what this backend has, if there is a place for it."""
+        self._backend = backend
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        self._path: Path | None = None
+        self._reader: IndexFile | None = None
+        self._writer: IndexFile | None = None
+        self._reading = threading.Lock()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._failures = 0
+        self._suspect = False
+        self._paused: list[threading.Lock] = []
+
+    @property
+    def path(self) -> Path | None:
+        """Where the index is, or would be."""
+        if self._path is None:
+            self._path = self._backend.index_path()
+        return self._path
+
+    # ---------------------------------------------------------------------------------- asking
+
+    def ask(self, question: Question[T]) -> T:
+        """Ask the index, brought up to date as far as that is quick; without one, ask nobody.
+
+        The question gives nothing if it is to have a whole index and has not.
+        """
+        if self.path is not None:
+            answer = self._ask(question, whole=True)
+            if answer is not None:
+                return answer
+            self._catch_up_briefly()
+            answer = self._ask(question, whole=False)
+            if answer is not None:
+                return answer
+        found = question(None, whole=False)
+        assert found is not None  # noqa: S101 - it can do without
+        return found
+
+    def _ask(self, question: Question[T], *, whole: bool) -> T | None:
+        with self._reading:
+            try:
+                file = self._open_reader()
+                if file is None:
+                    return None
+                with file.reading():
+                    return question(file, whole=whole)
+            except _NO_GOOD as error:
+                _log.info("a search goes without its index: %s", error)
+                self._close_reader()
+                if isinstance(error, Lost) and not isinstance(error, Gone):
+                    self._suspect = True
+                return None
+
+    def _open_reader(self) -> IndexFile | None:
+        if self._reader is not None and self._reader.moved():
+            self._close_reader()
+        path = None if self._stop.is_set() else self.path
+        if self._reader is None and path is not None and engine.is_there(path):
+            self._reader = IndexFile(path, readonly=self._backend.readonly)
+        return self._reader
+
+    def _close_reader(self) -> None:
+        file, self._reader = self._reader, None
+        if file is not None:
+            file.close()
+
+    # ----------------------------------------------------------------------------- catching up
+
+    @property
+    def _can_write(self) -> bool:
+        hopeless = self._failures >= _MOST_FAILURES or self._stop.is_set()
+        return not hopeless and not self._backend.readonly and self.path is not None
+
+    def _catch_up_briefly(self) -> None:
+        if not self._can_write or not self._writing.acquire(blocking=False):
+            return  # Somebody does so already; what is left is looked through.
+        try:
+            until = time.monotonic() + _BRIEFLY
+            complete = self._step()
+            while complete is False and time.monotonic() < until:
+                complete = self._step()
+        finally:
+            self._writing.release()
+        if complete is False:
+            self._start()
+
+    def _is_whole(self) -> bool:
+        """Say whether the index has everything, without taking its lock."""
+        try:
+            file = self._open_writer(create=False)
+            if file is None or self._suspect:
+                return False
+            with file.reading():
+                return self._backend.read(lambda log: catching_up.is_whole(log, file))
+        except (*_NO_GOOD, HoldfastError):
+            return False
+
+    def catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Bring the index up to date now, however long it takes."""
+        with self._writing:
+            complete: bool | None = self._is_whole()
+        total = 0 if complete or progress is None else self._backend.stats().messages
+        while complete is False and self._can_write:
+            with self._writing:
+                complete = self._step()
+                done = self._documents()
+            if progress is not None:
+                progress(min(done, total), total)
+
+    def _documents(self) -> int:
+        try:
+            return 0 if self._writer is None else self._writer.documents()
+        except (Lost, Hindered):  # The next step will see to that.
+            return 0
+
+    def _step(self) -> bool | None:
+        """Take a step; say whether it was the last, or nothing if none can be taken now."""
+        if self._suspect:
+            self._replace("a search found it damaged")
+        try:
+            file = self._open_writer(create=True)
+            if file is None:
+                return None
+            with file.writing():
+                complete = catching_up.step(self._backend, file).complete
+        except Hindered:
+            return None
+        except HoldfastError as error:
+            # The log cannot be read: not the index's fault, and the search will say it.
+            _log.info("the search index is not brought up to date: %s", error)
+            return None
+        except Gone:
+            self._failures += 1
+            self._close_writer()
+            return False if self._can_write else None
+        except (Lost, Outdated) as error:
+            self._failures += 1
+            self._replace(error)
+            return False if self._can_write else None
+        except OSError as error:
+            self._failures = _MOST_FAILURES
+            _log.info("no search index can be kept: %s", error)
+            return None
+        self._failures = 0
+        return complete
+
+    def _open_writer(self, *, create: bool) -> IndexFile | None:
+        if self._writer is not None and self._writer.moved():
+            self._close_writer()
+        path = self.path
+        if self._writer is None and path is not None:
+            if not engine.is_there(path):
+                if not create:
+                    return None
+                with telling():
+                    engine.create(path)
+            self._writer = IndexFile(path)
+        return self._writer
+
+    def _close_writer(self) -> None:
+        file, self._writer = self._writer, None
+        if file is not None:
+            file.close()
+
+    def _replace(self, why: object) -> None:
+        """Take the index away; whoever has it open notices, and a new one is begun."""
+        _log.info("the search index is made anew: %s", why)
+        self._suspect = False
+        self._close_writer()
+        if self._path is not None:
+            with suppress(OSError):
+                engine.remove(self._path)
+
+    # -------------------------------------------------------------------------- the background
+
+    def _start(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._thread = threading.Thread(target=self._serve, name="holdfast-index", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        complete: bool | None = False
+        while complete is False and self._can_write:
+            with self._writing:
+                complete = self._step()
+
+    def close(self) -> None:
+        """Stop the background and let go of the files."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        with self._reading:
+            self._close_reader()
+        with self._writing:
+            self._close_writer()
+
+    # ---------------------------------------------------------------------------------- erasing
+
+    @contextmanager
+    def erasing(self, doomed: Sequence[Segment] | None) -> Iterator[None]:
+        """Surround the write that erases these messages: their words go from the index, too.
+
+        If they cannot be taken out one by one, the index goes as a whole.
+        """
+        with self._writing:
+            eraser = self._eraser(doomed)
+            if eraser is None:
+                yield
+                return
+            try:
+                yield
+            except BaseException:
+                self._undo(eraser)
+                raise
+            try:
+                eraser.finish()
+            except (*_NO_GOOD, HoldfastError) as error:
+                eraser.give_up()
+                self._replace(error)
+
+    def _eraser(self, doomed: Sequence[Segment] | None) -> Eraser | None:
+        """Make ready to erase; nothing if there is no index to erase from."""
+        if self._backend.readonly or self._stop.is_set() or self.path is None:
+            return None
+        try:
+            file = self._open_writer(create=False)
+        except _NO_GOOD as error:
+            self._replace(error)
+            return None
+        if file is None:
+            return None
+        eraser = Eraser(self._backend, file)
+        file.be_patient(_PATIENCE)
+        try:
+            eraser.prepare(doomed)
+        except (*_NO_GOOD, HoldfastError) as error:
+            eraser.give_up()
+            self._replace(error)
+            return None
+        finally:
+            if self._writer is not None:
+                file.be_patient(engine.BUSY)
+        return eraser
+
+    def _undo(self, eraser: Eraser) -> None:
+        """The log was not written to, or nobody knows: then nobody knows what the index has."""
+        if not eraser.undo():
+            self._replace("an erasure failed")
+
+    # ----------------------------------------------------------------------------------- status
+
+    def status(self) -> IndexStatus:
+        """Tell what state the index is in."""
+        path, stored = self.path, self._backend.stats().messages
+        if path is None:
+            return IndexStatus(state="none", behind=stored)
+        with self._reading:
+            try:
+                file = self._open_reader()
+                if file is not None:
+                    with file.reading():
+                        return self._describe(file, stored)
+            except _NO_GOOD as error:
+                _log.info("the search index cannot be read: %s", error)
+                self._close_reader()
+                return IndexStatus(state="damaged", path=str(path), behind=stored)
+        return IndexStatus(state="missing", path=str(path), behind=stored)
+
+    def _describe(self, file: IndexFile, stored: int) -> IndexStatus:
+        documents = file.documents()
+        try:
+            self._backend.read(lambda snapshot: catching_up.check(snapshot, file))
+        except Outdated:
+            return IndexStatus(
+                state="outdated", path=str(file.path), bytes=file.size(), behind=stored
+            )
+        behind = max(0, stored - documents)
+        return IndexStatus(
+            state="behind" if behind else "ready",
+            path=str(file.path),
+            messages=documents,
+            behind=behind,
+            bytes=file.size(),
+            text=file.meta("text") or 0,
+        )
+
+    def rebuild(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Throw the index away and make it anew."""
+        with self._writing:
+            self._failures = 0
+            if self._can_write:
+                self._replace("asked for")
+        self.catch_up(progress)
+
+    def check(self) -> list[str]:
+        """Read all of the index and compare it with the log; say what is wrong with it."""
+        with self._reading:
+            try:
+                file = self._open_reader()
+                if file is None:
+                    return []
+                with file.reading():
+                    counts = file.counts()
+                    differences = self._backend.read(lambda log: _compare(log, file, counts))
+                    return [*file.problems(), *differences]
+            except _NO_GOOD as error:
+                self._close_reader()
+                return [f"it cannot be used: {error}"]
+
+    # ------------------------------------------------------------------------------------ forks
+
+    def before_fork(self) -> None:
+        """Close the connections: none may be inherited."""
+        for lock, close in (
+            (self._reading, self._close_reader),
+            (self._writing, self._close_writer),
+        ):
+            if lock.acquire(timeout=_PATIENCE):
+                self._paused.append(lock)
+                close()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; connections open again when they are needed."""
+        while self._paused:
+            self._paused.pop().release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew, without the thread."""
+        # One that was in use is the parent's: closing it here would disturb its locks.
+        _inherited.extend(file for file in (self._reader, self._writer) if file is not None)
+        self._begin()
+
+
+def _compare(snapshot: Snapshot, file: IndexFile, counts: dict[int, int]) -> list[str]:
+    catching_up.check(snapshot, file)
+    wrong, seen, number = [], set(), 0
+    while written := snapshot.activity_after(number, 1000):
+        for number, session_id, _, _ in written:
+            row = snapshot.find_session(id=session_id)
+            for branch in [] if row is None else snapshot.branches(row.n):
+                seen.add(branch.n)
+                expected = branch.last_seq - branch.fork_seq
+                if number <= file.activity and counts.get(branch.n, 0) != expected:
+                    wrong.append(
+                        f"branch {branch.number} of session {session_id} has {expected} messages, "
+                        f"the index {counts.get(branch.n, 0)}"
+                    )
+    for n in counts.keys() - seen:
+        branch_row = snapshot.find_branch(n)
+        if branch_row is None:
+            wrong.append(f"the index has {counts[n]} messages of a branch that is gone")
+    return wrong
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_live)
+    for index in _forking:
+        index.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for index in _forking:
+        index.after_fork_in_parent()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for index in _forking:
+        index.after_fork_in_child()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

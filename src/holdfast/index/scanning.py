@@ -1,0 +1,119 @@
+"""Looking for messages in the log itself: those that an index does not have.
+
+Sessions are gone through by activity, newest first, and each from its end, so what is found first
+is what was written last. Only what can be seen is read, and nothing twice. A message is decoded
+only if its bytes may hold what is looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from holdfast.backends.base import Listing, MessageRow, SessionRow, Snapshot, Unreadable
+from holdfast.core.branches import Segment
+from holdfast.core.search.matching import matches
+from holdfast.core.search.query import Query, Term
+from holdfast.index.catching_up import doc_of
+from holdfast.index.file import Bounds, Doc, Entry, mark_of
+from holdfast.index.views import Views
+from holdfast.records import Damage
+from holdfast.verbs.histories import Report
+
+_PAGE = 200
+_LETTERS = re.compile("[a-z]+")
+
+
+def sessions(
+    snapshot: Snapshot, activity: int, only: SessionRow | None, report: Report
+) -> Iterator[SessionRow]:
+    """Give the sessions that were written to since, newest first."""
+    if only is not None:
+        yield only
+        return
+    before: int | None = None
+    while True:
+        found = snapshot.list_sessions(Listing(), before=before, limit=_PAGE)
+        for item in found:
+            before = item.activity if isinstance(item, Unreadable) else item[1].activity
+            if before <= activity:
+                return
+            if isinstance(item, Unreadable):
+                report(Damage(what=item.why, session_id=item.id))
+            else:
+                yield item[0]
+        if len(found) < _PAGE:
+            return
+
+
+def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterator[Segment]:
+    """Give the stretches of what a session shows that are not known yet, newest first.
+
+    `lasts` tells up to where each branch is known, and is told.
+    """
+    for root in views.roots(session):
+        row = views.branch(root)
+        end = 0 if row is None else row.last_seq
+        for segment in reversed(views.path(root)):
+            last = end if segment.last is None else segment.last
+            first = max(segment.first, lasts[segment.branch] + 1)
+            if first <= last:
+                lasts[segment.branch] = last
+                yield Segment(segment.branch, first, last, segment.session_id)
+
+
+def entries(
+    snapshot: Snapshot, segment: Segment, query: Query, bounds: Bounds, *, thinking: bool
+) -> Iterator[Entry]:
+    """Give what matches in a stretch, the last message first."""
+    may_match = prefilter(query)
+    for last in range(segment.last or 0, segment.first - 1, -_PAGE):
+        first = max(segment.first, last - _PAGE + 1)
+        part = Segment(segment.branch, first, last, segment.session_id)
+        for owner, rows in snapshot.messages([part]):
+            for row in reversed(rows):
+                if may_match(row):
+                    doc = doc_of(snapshot, owner, segment.branch, row)
+                    entry = judged(doc, query, bounds, thinking=thinking)
+                    if entry is not None:
+                        yield entry
+
+
+def judged(doc: Doc, query: Query, bounds: Bounds, *, thinking: bool) -> Entry | None:
+    """Say how a message matches, or that it does not."""
+    if doc.lost or not _within(doc, bounds):
+        return None
+    match = matches(query, doc.document, thinking=thinking)
+    if match is None:
+        return None
+    return doc.branch, doc.seq, doc.at, mark_of(doc.id), match.length, match.frequencies
+
+
+def _within(doc: Doc, bounds: Bounds) -> bool:
+    return (
+        (bounds.role is None or doc.role == bounds.role)
+        and (bounds.since is None or doc.at >= bounds.since)
+        and (bounds.until is None or doc.at < bounds.until)
+    )
+
+
+def prefilter(query: Query) -> Callable[[MessageRow], bool]:
+    """Give a test that is false only for messages in which some wanted word cannot be.
+
+    Letters of ASCII are in the stored bytes as they are in the text. A text that has others may
+    fold to the word, and one that is kept elsewhere has to be looked at.
+    """
+    letters = [word.encode() for term in query.wanted for word in _plain(term)]
+
+    def may_match(row: MessageRow) -> bool:
+        body = row.body
+        if not letters or not body.isascii() or b'"blob"' in body:
+            return True
+        lower = body.lower()
+        return all(word in lower for word in letters)
+
+    return may_match
+
+
+def _plain(term: Term) -> list[str]:
+    return [word for word in term.parts or term.tokens if _LETTERS.fullmatch(word)]

@@ -1,0 +1,212 @@
+"""Who shows a message: which of the sessions that share it may be named as the place it is in.
+
+A message lies on a branch. It can be seen in a session whose history runs through that place: as it
+is now, or with `all_branches` along any branch it ever had. What is in the trash or purged shows
+nothing, but forks of it do. Of the sessions that are asked for, the one that wrote a message is
+named if it shows it, else the youngest fork that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeVar
+
+from holdfast.backends.base import BranchRow, HeadRow, Owner, SessionRow, Snapshot
+from holdfast.core.branches import Path
+from holdfast.errors import Damaged
+
+T = TypeVar("T")
+_SHARED = frozenset({"fork", "continue"})
+
+
+class Views:
+    """What sessions show, as of one snapshot."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        wanted: Callable[[SessionRow | Owner], bool],
+        *,
+        all_branches: bool,
+        only: SessionRow | None,
+    ) -> None:
+        """Look at all sessions that are wanted, or at one alone."""
+        self._snapshot = snapshot
+        self._wanted = wanted
+        self._all_branches = all_branches
+        self._only = only
+        self._branches: dict[int, BranchRow | None] = {}
+        self._sessions: dict[int, SessionRow | None] = {}
+        self._heads: dict[int, HeadRow | None] = {}
+        self._reach: dict[int, dict[int, int | None]] = {}
+        self._forks: dict[int, list[tuple[int | None, SessionRow]]] = {}
+        self._fitting: dict[int, bool] = {}
+        self._hidden: set[int] = set()  # Branches that nobody who is wanted shows.
+        self._roots: dict[int, list[int]] = {}
+        self._lineages: dict[str, str] = {}
+
+    def simply(self, branches: Collection[int]) -> dict[int, Owner | None]:
+        """Name the sessions that show these branches whole, because they are on them.
+
+        Most sessions never went back, so this says it of most messages, and of many at once. One
+        that has to be looked at message by message is nothing here.
+        """
+        owners = self._snapshot.owners(branches)
+        return {
+            n: owner
+            if (owner := owners.get(n)) is not None
+            and owner.branch == n
+            and (self._only is None or self._only.n == owner.n)
+            and self._is_wanted(owner)
+            else None
+            for n in branches
+        }
+
+    def shown_by(self, branch: int, seq: int) -> SessionRow | None:
+        """Name the session that shows a message."""
+        if self._only is not None:
+            shows = self._is_wanted(self._only) and self._shows(self._only, branch, seq)
+            return self._only if shows else None
+        if branch in self._hidden:
+            return None
+        row = self.branch(branch)
+        if row is None:
+            return None
+        owner = None if row.purged else self.session(row.session)
+        wanted = owner is not None and self._is_wanted(owner)
+        if owner is not None and wanted and self._shows(owner, branch, seq):
+            return owner
+        shown_on = self._shown_on(branch)
+        if not wanted and not shown_on:
+            self._hidden.add(branch)
+        showing = [fork for upto, fork in shown_on if upto is None or seq <= upto]
+        return max(showing, key=lambda fork: fork.n, default=None)
+
+    def _is_wanted(self, session: SessionRow | Owner) -> bool:
+        known = self._fitting.get(session.n)
+        if known is None:
+            known = self._fitting[session.n] = self._wanted(session)
+        return known
+
+    def branch(self, n: int) -> BranchRow | None:
+        """Read a branch."""
+        if n not in self._branches:
+            self._branches[n] = _sound(lambda: self._snapshot.find_branch(n), None)
+        return self._branches[n]
+
+    def path(self, branch: int) -> Path:
+        """Give the way a branch's history runs; of one that is damaged nothing is shown."""
+        return _sound(lambda: self._snapshot.path(branch), ())
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session that may show something; one that cannot be read does not."""
+        if n not in self._sessions:
+            row = _sound(lambda: self._snapshot.session(n), None)
+            head = _sound(lambda: self._snapshot.head(n), None)
+            live = row is not None and row.trashed_at is None and head is not None
+            self._sessions[n], self._heads[n] = (row, head) if live else (None, None)
+        return self._sessions[n]
+
+    def head(self, session: SessionRow) -> HeadRow | None:
+        """Read where such a session stands."""
+        self.session(session.n)
+        return self._heads[session.n]
+
+    def _shows(self, session: SessionRow, branch: int, seq: int) -> bool:
+        last = self._reach_of(session).get(branch, 0)
+        return last is None or seq <= last
+
+    def _reach_of(self, session: SessionRow) -> dict[int, int | None]:
+        reach = self._reach.get(session.n)
+        if reach is None:
+            reach = self._reach[session.n] = self._reached(session)
+        return reach
+
+    def _reached(self, session: SessionRow) -> dict[int, int | None]:
+        """Say how far along which branches a session's history runs; `None` is to the end."""
+        reach: dict[int, int | None] = {}
+        for branch in self.roots(session):
+            for segment in self.path(branch):
+                far = reach.get(segment.branch, 0)
+                if far is not None:
+                    far = None if segment.last is None else max(far, segment.last)
+                reach[segment.branch] = far
+        return reach
+
+    def roots(self, session: SessionRow) -> list[int]:
+        """Give the branches whose histories a session shows, the newest first."""
+        known = self._roots.get(session.n)
+        if known is None:
+            known = self._roots[session.n] = self._find_roots(session)
+        return known
+
+    def _find_roots(self, session: SessionRow) -> list[int]:
+        head = self.head(session)
+        if head is None:
+            return []
+        if not self._all_branches:
+            return [head.branch]
+        branches: list[BranchRow] = _sound(lambda: self._snapshot.branches(session.n), [])
+        return [branch.n for branch in reversed(branches)]
+
+    def _shown_on(self, branch: int) -> list[tuple[int | None, SessionRow]]:
+        """Name the sessions that show a branch, each with how far."""
+        known = self._forks.get(branch)
+        if known is None:
+            known = self._forks[branch] = list(self._walk(branch))
+        return known
+
+    def _walk(self, branch: int) -> Iterator[tuple[int | None, SessionRow]]:
+        wanted: list[tuple[int, int | None]] = [(branch, None)]
+        while wanted:
+            n, upto = wanted.pop()
+            row = self.branch(n)
+            session = None if row is None or row.purged else self.session(row.session)
+            if session is not None and self._is_wanted(session) and n in self.roots(session):
+                yield upto, session
+            for child in self._children(n):
+                self._branches.setdefault(child.n, child)
+                far = child.fork_seq if upto is None else min(upto, child.fork_seq)
+                wanted.append((child.n, far))
+
+    def _children(self, branch: int) -> list[BranchRow]:
+        return _sound(lambda: self._snapshot.branches_from(branch), [])
+
+    # --------------------------------------------------------------------------------- lineages
+
+    def lineage(self, session: SessionRow | Owner) -> str:
+        """Name what sessions that share history have in common: the oldest one that is known."""
+        way: list[str] = []
+        row: SessionRow | Owner | None = session
+        root = session.id
+        while row is not None:
+            root = row.id
+            if root in self._lineages:
+                root = self._lineages[root]
+                break
+            way.append(root)
+            if row.parent is None or row.relation not in _SHARED:
+                break
+            root, row = row.parent, self._relative(row.parent) or self._beyond(row)
+            if row is None:
+                way.append(root)
+        for session_id in way:
+            self._lineages[session_id] = root
+        return root
+
+    def _beyond(self, session: SessionRow | Owner) -> SessionRow | None:
+        """Find whose history a session begins with, where the one between them was purged."""
+        first = _sound(lambda: self._snapshot.branch(session.n, 1), None)
+        start = None if first is None or first.parent is None else self.branch(first.parent)
+        return None if start is None else self._relative(start.session_id)
+
+    def _relative(self, session_id: str) -> SessionRow | None:
+        return _sound(lambda: self._snapshot.relative(session_id), None)
+
+
+def _sound(read: Callable[[], T], otherwise: T) -> T:
+    """Read something; what is damaged is passed over, so that it hides nothing else."""
+    try:
+        return read()
+    except Damaged:
+        return otherwise

@@ -1,0 +1,335 @@
+"""Lines without the secrets in them.
+
+Whatever a line says in words is looked through: messages, waiting input and the text of files, also
+titles, goals, metadata, what a turn failed with, the names of tools and models. A draft was stored
+in pieces, and a secret may begin in one and end in the next; so it is put together first, and
+written as one piece if anything was found.
+
+Left alone are ids (of sessions, messages, turns, runs and calls), times and numbers. A key that
+holds a secret is left out: its mark could be another session's key as well.
+
+What was done is remembered, up to a number: a list of millions is read by nobody, and must not take
+the memory that the histories do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import codec
+from holdfast.checks import MAX_NAME_BYTES
+from holdfast.core.drafts import Delta, put_together
+from holdfast.core.redacting.finding import ALL, DEFAULT, Detectors, detectors
+from holdfast.core.redacting.messages import is_text_file, redact_json, redact_message
+from holdfast.errors import BadQuery
+from holdfast.records import (
+    JSON,
+    File,
+    Goal,
+    Message,
+    Part,
+    Redaction,
+    RedactionAction,
+    Review,
+    Text,
+    ToolResult,
+)
+from holdfast.transfer.lines import (
+    LONGEST_LINE,
+    DraftLine,
+    SessionLine,
+    Tool,
+    TurnLine,
+    UsageLine,
+    encode_line,
+    message_line,
+)
+
+MOST_TOLD: Final = 10_000
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"default": DEFAULT, "all": ALL}
+_TOO_LONG: Final = "[redacted: too long]"
+_ROOM: Final = 1024  # for what stands on a line beside the message
+
+
+def chosen(names: str | Sequence[str] | None) -> Detectors:
+    """Give the detectors that a caller names; `default` and `all` name several, `None` none."""
+    if names is None:
+        return ()
+    wanted = (names,) if isinstance(names, str) else names
+    if not isinstance(wanted, Iterable) or not all(isinstance(name, str) for name in wanted):
+        raise BadQuery("redact: expected names of detectors, 'default', 'all', or None.")
+    return detectors(one for name in wanted for one in _GROUPS.get(name, (name,)))
+
+
+class Redactor:
+    """Redacts what is written, and remembers what it did. Without detectors all stays as it is."""
+
+    def __init__(self, using: Detectors, *, longest: int = LONGEST_LINE) -> None:
+        """Use these detectors; a message whose line would be longer than this loses its parts."""
+        self._using = using
+        self._longest = longest
+        self._findings: list[Redaction] = []
+        self._counts: dict[RedactionAction, int] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is looked for."""
+        return bool(self._using)
+
+    def review(self) -> Review | None:
+        """Tell what was done; `None` if nothing was looked for."""
+        if not self.active:
+            return None
+        return Review(
+            replaced=self._counts.get("replaced", 0),
+            left_out=self._counts.get("left out", 0),
+            not_looked_into=self._counts.get("not looked into", 0),
+            findings=tuple(self._findings),
+        )
+
+    def _note(self, finding: Redaction) -> None:
+        self._counts[finding.action] = self._counts.get(finding.action, 0) + 1
+        if len(self._findings) < MOST_TOLD:
+            self._findings.append(finding)
+
+    # ------------------------------------------------------------------------------- messages
+
+    def message(
+        self, session: str, message: Message, blob: codec.GetBlob, *, before: str = ""
+    ) -> tuple[Message, dict[str, bytes]]:
+        """Redact a message; give also the new data of its files, by hash.
+
+        `blob` reads the files' data, and `before` stands before every place that is told.
+        """
+        if not self.active:
+            return message, {}
+        now, findings = redact_message(_loaded(message, blob), self._using)
+        for one in findings:
+            self._note(
+                Redaction(
+                    session_id=session,
+                    message_id=message.id,
+                    seq=message.seq,
+                    where=before + one.where,
+                    detector=one.detector,
+                    preview=one.preview,
+                    action=one.action,
+                )
+            )
+        if all(one.action == "not looked into" for one in findings):
+            return message, {}
+        return self._that_fits(session, now, before)
+
+    def _that_fits(
+        self, session: str, message: Message, before: str
+    ) -> tuple[Message, dict[str, bytes]]:
+        """Give a message as it is written; marks may be longer than what they stand for."""
+        fresh: dict[str, bytes] = {}
+        now = _with_files(message, lambda file: _unloaded(file, fresh))
+        line = message_line(session=session, branch=1, turn=None, message=now)
+        if len(encode_line(line)) <= self._longest - _ROOM:
+            return now, fresh
+        self._note(
+            Redaction(
+                session_id=session,
+                message_id=message.id,
+                seq=message.seq,
+                where=f"{before}parts",
+                detector="",
+                preview="too long with its marks",
+                action="left out",
+            )
+        )
+        bare = msgspec.structs.replace(
+            now, parts=(Text(_TOO_LONG),), name=None, model=None, metadata={}, provenance=None
+        )
+        return bare, {}
+
+    # -------------------------------------------------------------------------- what else it has
+
+    def identity(self, line: SessionLine) -> SessionLine:
+        """Redact who a session is."""
+        if not self.active:
+            return line
+        texts = _Texts(self._using, line.session, self._note)
+        title = texts.name(line.title, "title")
+        return msgspec.structs.replace(
+            line,
+            key=texts.whole(line.key, "key"),
+            scope=texts.name(line.scope, "scope"),
+            title=title,
+            title_by=None if title is None else line.title_by,
+            agent=texts.name(line.agent, "agent"),
+            model=texts.name(line.model, "model"),
+            cwd=texts.name(line.cwd, "cwd"),
+            goal=None if line.goal is None else _goal(line.goal, texts),
+            metadata=texts.json(line.metadata, "metadata"),
+        )
+
+    def turn(self, line: TurnLine) -> TurnLine:
+        """Redact a turn and its ledger."""
+        if not self.active:
+            return line
+        texts, where = _Texts(self._using, line.session, self._note), f"turns[{line.number}]"
+        return msgspec.structs.replace(
+            line,
+            model=texts.name(line.model, f"{where}.model"),
+            error=texts.text(line.error, f"{where}.error"),
+            tools=tuple(
+                _tool(tool, texts, f"{where}.tools[{at}]") for at, tool in enumerate(line.tools)
+            ),
+        )
+
+    def usage(self, lines: Sequence[UsageLine]) -> list[UsageLine]:
+        """Redact what a session used; models whose names are the same then are added up."""
+        found: dict[tuple[object, str | None], UsageLine] = {}
+        for line in lines:
+            now = line
+            if self.active:
+                texts = _Texts(self._using, line.session, self._note)
+                now = msgspec.structs.replace(line, model=texts.name(line.model, "usage.model"))
+            other = found.get((now.day, now.model))
+            found[now.day, now.model] = now if other is None else _added(other, now)
+        return list(found.values())
+
+    def draft(self, lines: Sequence[DraftLine]) -> Sequence[DraftLine]:
+        """Redact a reply that was being streamed: as one piece, if anything is found in it."""
+        if not self.active or not lines:
+            return lines
+        opening = lines[0]
+        reply = Message(
+            id=opening.id or "",
+            role="assistant",
+            parts=put_together(delta for line in lines for delta in line.deltas),
+            model=opening.model,
+        )
+        now, _ = self.message(opening.session, reply, lambda _: None, before="draft.")
+        if now is reply:
+            return lines
+        whole = DraftLine(
+            session=opening.session,
+            turn=opening.turn,
+            number=1,
+            deltas=tuple(part for part in now.parts if isinstance(part, Delta)),
+            usage=next((line.usage for line in reversed(lines) if line.usage), None),
+            cost=next((line.cost for line in reversed(lines) if line.cost is not None), None),
+        )
+        return [msgspec.structs.replace(opening, model=now.model), whole]
+
+
+class _Texts:
+    """Redacts the texts of one session that are not messages."""
+
+    def __init__(self, using: Detectors, session: str, note: Callable[[Redaction], None]) -> None:
+        self._using = using
+        self._session = session
+        self._note = note
+
+    def text(self, text: str | None, where: str) -> str | None:
+        """Redact a text of any length."""
+        changed = self._json(text, where, "replaced")
+        return changed if isinstance(changed, str) else None
+
+    def name(self, text: str | None, where: str) -> str | None:
+        """Redact a text of limited length; one that its marks make too long is left out."""
+        changed = self.text(text, where)
+        if changed is None or len(codec.encode_text(changed)) <= MAX_NAME_BYTES:
+            return changed
+        preview = f"{len(changed):,} characters with its marks"
+        self._tell(where, "", preview, "left out")
+        return None
+
+    def whole(self, text: str | None, where: str) -> str | None:
+        """Leave a text out that holds a secret."""
+        return text if self._json(text, where, "left out") == text else None
+
+    def json(self, value: dict[str, JSON], where: str) -> dict[str, JSON]:
+        """Redact metadata."""
+        changed = self._json(value, where, "replaced")
+        return changed if isinstance(changed, dict) else {}
+
+    def _json(self, value: JSON, where: str, action: RedactionAction) -> JSON:
+        if value is None or value == {}:
+            return value
+        changed, found = redact_json(value, self._using)
+        for one in found:
+            place = f"{where}.{one.where}" if one.where else where
+            self._tell(place, one.detector, one.preview, action)
+        return changed
+
+    def _tell(self, where: str, detector: str, preview: str, action: RedactionAction) -> None:
+        self._note(
+            Redaction(
+                session_id=self._session,
+                message_id=None,
+                seq=None,
+                where=where,
+                detector=detector,
+                preview=preview,
+                action=action,
+            )
+        )
+
+
+def _goal(goal: Goal, texts: _Texts) -> Goal:
+    return msgspec.structs.replace(
+        goal,
+        objective=texts.text(goal.objective, "goal.objective") or "",
+        summary=texts.text(goal.summary, "goal.summary"),
+        recap=texts.text(goal.recap, "goal.recap"),
+    )
+
+
+def _tool(tool: Tool, texts: _Texts, where: str) -> Tool:
+    return msgspec.structs.replace(tool, name=texts.text(tool.name, f"{where}.name"))
+
+
+def _added(one: UsageLine, two: UsageLine) -> UsageLine:
+    return msgspec.structs.replace(
+        one,
+        usage=one.usage + two.usage,
+        cost=one.cost + two.cost,
+        measured=one.measured + two.measured,
+    )
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _loaded(message: Message, blob: codec.GetBlob) -> Message:
+    """Give a message with the data of its text files in it."""
+
+    def load(file: File) -> File:
+        if file.sha256 is None or file.data is not None or not is_text_file(file):
+            return file
+        return msgspec.structs.replace(file, data=blob(file.sha256))
+
+    return _with_files(message, load)
+
+
+def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
+    """Take the data out of a file again, and keep them."""
+    if file.data is None or file.sha256 is None:
+        return file
+    fresh[file.sha256] = bytes(file.data)
+    return msgspec.structs.replace(file, data=None)
+
+
+def _with_files(message: Message, change: Callable[[File], File]) -> Message:
+    """Give a message with its files changed; the same if it has none."""
+    if not codec.files_named(message):
+        return message
+    parts = tuple(_with_file(part, change) for part in message.parts)
+    return msgspec.structs.replace(message, parts=parts)
+
+
+def _with_file(part: Part, change: Callable[[File], File]) -> Part:
+    if isinstance(part, File):
+        return change(part)
+    if isinstance(part, ToolResult) and not isinstance(part.content, str):
+        content = tuple(change(one) if isinstance(one, File) else one for one in part.content)
+        return msgspec.structs.replace(part, content=content)
+    return part

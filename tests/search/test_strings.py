@@ -1,0 +1,65 @@
+"""A thousand strings as people look for them: none raises, and each finds where it was said."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message
+
+_WORDS = (
+    "parcel", "it's", "don't", "naïve", "café", "Straße", "Zürich", "résumé", "TODO", "FIXME",
+    "userName", "getHTTPResponse", "snake_case_name", "kebab-case", "C++", "C#", "F#", ".NET",
+    "node.js", "v1.2.3", "50%", "$5", "€7", "#142", "@ada", "ada@example.org", "10.0.0.12", "::1",
+    "0x1F", "1e-9", "3.14", "2026-01-31T10:00:05Z", "10:30", "NULL", "AND", "OR", "NOT", "NEAR",
+    "SELECT", "*", "**bold**", "`code`", "->", "=>", "==", "!=", "&&", "||", "...", "…", "—",
+    "\u2013", "\u201cquoted\u201d", '"quoted"', "'single'", "(paren)", "[bracket]", "{brace}",
+    "<tag>", "</b>", "a/b", "~/x", "C:\\Users\\ada", "src/index/file.py:42", "--flag", "-x",
+    "https://example.org/a?b=c#d", "role:user", "title:x", "since:7d", "key=value", "a:b", "🎉",
+    "👍🏽", "❤️", "我爱编程", "データベース", "한국어", "Привет", "Ελλάδα", "שלום", "مرحبا", "ไทย",
+    "हिन्दी", "e\u0301te\u0301", "ﬁne", "\uff21\uff22", "½", "x²", "H₂O", "™", "\U0001d4b3",
+    "\u200bzero", "tab\there", "9f86d081884c7d65",
+)  # fmt: skip
+_SHAPES = (
+    "Traceback (most recent call last): {}",
+    'File "{}", line 7, in {}',
+    "$ {} | grep {}",
+    '{{"{}": "{}"}}',
+    "def {}({}): return {}",
+    "# {}: {}",
+    "{}, {} and {}",
+    "{} {}",
+    "{}",
+)
+
+
+def _string(rnd: random.Random) -> str:
+    shape = rnd.choice(_SHAPES)
+    return shape.format(*rnd.choices(_WORDS, k=3))
+
+
+def _filler(rnd: random.Random) -> str:
+    return " ".join(rnd.choices(("lorem", "ipsum", "dolor", "sit", "amet"), k=rnd.randint(0, 12)))
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_thousand_strings(kind: str, tmp_path: Path) -> None:
+    rnd = random.Random(2026)
+    strings = [_string(rnd) for _ in range(1000)]
+    with holdfast.open("memory:" if kind == "memory" else tmp_path / "agent.db") as store:
+        session = store.session("all")
+        session.append(
+            *(
+                Message.user(f"{_filler(rnd)} {text} {_filler(rnd)}", id=str(number))
+                for number, text in enumerate(strings)
+            )
+        )
+        missed = []
+        # Without an index each search reads all of it, so a part of them must do.
+        for number, text in enumerate(strings[:50] if kind == "memory" else strings):
+            store.search(text)
+            found = store.search(text, literal=True, session="all", limit=1000)
+            if str(number) not in {hit.message_id for hit in found}:
+                missed.append(text)
+        assert missed == []

@@ -1,0 +1,292 @@
+"""Erasing step by step: foretold exactly, asked again when something came in between, proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Message
+from holdfast.backends.base import Query, Snapshot, Verb
+from holdfast.clock import SystemClock
+from holdfast.core.branches import Segment
+from holdfast.erasure import Erasure
+from holdfast.errors import Damaged, SessionBusy
+from holdfast.records import Forks, PurgeReport
+from holdfast.runtime import Runtime
+from holdfast.session import number_of
+from holdfast.transfer import archiving
+from holdfast.verbs import deleting, erasing
+
+Doomed = Sequence[Segment] | None
+
+
+class Watched(Runtime):
+    """Notes what it is told, and what these messages say before and after."""
+
+    def __init__(self, store: holdfast.Store) -> None:
+        super().__init__(store.backend, SystemClock())
+        self.told: list[Doomed] = []
+        self.before: list[bytes] = []
+        self.failed: list[BaseException] = []
+
+    @contextmanager
+    def erasing(self, doomed: Doomed) -> Iterator[None]:
+        self.told.append(doomed)
+        self.before = self.bodies(doomed or ())
+        try:
+            yield
+        except BaseException as error:
+            self.failed.append(error)
+            raise
+
+    def bodies(self, doomed: Sequence[Segment]) -> list[bytes]:
+        """Read what is at these places."""
+        found = self.backend.read(lambda snapshot: snapshot.messages(doomed))
+        return [row.body for _, rows in found for row in rows]
+
+
+@pytest.fixture(params=["memory:", "agent.db"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Store]:
+    url = request.param if request.param == "memory:" else tmp_path / request.param
+    with holdfast.open(url) as opened:
+        yield opened
+
+
+def family(store: holdfast.Store) -> list[holdfast.Session]:
+    """A parent that was rewound, a fork, and a fork of it that has copies."""
+    parent = store.session("parent")
+    parent.append(*(Message.user(f"parent says {n}") for n in range(6)))
+    parent.rewind(4)
+    parent.append(Message.user("parent goes on"))
+    fork = parent.fork(3)
+    fork.append(Message.user("fork says"))
+    second = fork.fork()
+    second.replace([Message.system("new"), *second.messages()])
+    return [parent, fork, second]
+
+
+def purging(
+    session: holdfast.Session, forks: Forks
+) -> tuple[Query[list[Segment]], Callable[[Doomed], Verb[PurgeReport]]]:
+    n = number_of(session)
+    return (
+        deleting.foretell(n, forks=forks),
+        lambda doomed: deleting.purge(n, session.id, forks=forks, doomed=doomed),
+    )
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("forks", ["keep", "erase"])
+def test_what_is_foretold_is_what_goes(
+    store: holdfast.Store, order: tuple[int, ...], forks: Forks
+) -> None:
+    """Every body that changes or goes was named before, and no other."""
+    sessions = family(store)
+    watched = Watched(store)
+    everything = [Segment(branch, 1, 99, "") for branch in range(1, 20)]
+    for at in order:
+        before = watched.bodies(everything)
+        Erasure(watched).write(*purging(sessions[at], forks))
+        after = watched.bodies(everything)
+        stay = [body for body in after if b'"erased"' not in body]
+        doomed = [body for body in watched.before if b'"erased"' not in body]
+        assert sorted(stay + doomed) == sorted(body for body in before if b'"erased"' not in body)
+    assert len(watched.told) == len(order)
+
+
+def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -> None:
+    """The write refuses, so that nothing goes that was not named."""
+    (session, *_) = family(store)
+    watched = Watched(store)
+    foretell, verb = purging(session, "keep")
+    interruptions: list[Callable[[], object]] = [
+        lambda: session.append(Message.user("late")),
+        session.fork,
+    ]
+
+    def interrupted(snapshot: Snapshot) -> list[Segment]:
+        found = foretell(snapshot)
+        if interruptions:
+            interruptions.pop(0)()
+        return found
+
+    report = Erasure(watched).write(interrupted, verb)
+    assert len(watched.told) == 3
+    assert len(watched.failed) == 2
+    assert report.messages == sum(
+        (span.last or 0) - span.first + 1 for span in watched.told[-1] or ()
+    )
+
+
+def test_who_is_never_left_alone_is_erased_all_the_same(store: holdfast.Store) -> None:
+    """After some tries it is done without having been foretold, and that is said."""
+    (session, *_) = family(store)
+    watched = Watched(store)
+    foretell, verb = purging(session, "keep")
+
+    def interrupted(snapshot: Snapshot) -> list[Segment]:
+        found = foretell(snapshot)
+        session.append(Message.user("again"))
+        return found
+
+    Erasure(watched).write(interrupted, verb)
+    assert watched.told[-1] is None
+    assert all(doomed is not None for doomed in watched.told[:-1])
+    with pytest.raises(holdfast.errors.SessionNotFound):
+        store.get("parent")
+
+
+def test_a_refusal_leaves_the_block(store: holdfast.Store) -> None:
+    """Whoever stands by learns that nothing was erased."""
+    session = store.session("k")
+    watched = Watched(store)
+    with session.turn() as turn:
+        turn.user("working")
+        with pytest.raises(SessionBusy):
+            Erasure(watched).write(*purging(session, "keep"))
+    assert [type(error) for error in watched.failed] == [SessionBusy]
+
+
+def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) -> None:
+    """The purge makes it a message and erases it in one go; nobody else ever saw it."""
+    session = store.session("k", scope="s")
+    turn = session.turn().__enter__()
+    turn.user("a")
+    reply = turn.stream()
+    reply.write("half a reply")
+    reply.flush()
+    watched = Watched(store)
+    foretell, _ = purging(session, "keep")
+    assert [(span.first, span.last) for span in store.backend.read(foretell)] == [(1, 1)]
+    turn.cancel("enough")
+    Erasure(watched).write(*purging(session, "keep"))
+    assert len(watched.told) == 1
+
+
+def test_erasing_one_message_is_foretold_exactly(store: holdfast.Store) -> None:
+    """Each place of it, and nothing else of these branches."""
+    parent, _, second = family(store)
+    watched = Watched(store)
+    n, id = number_of(second), parent.messages()[1].id
+    Erasure(watched).write(erasing.foretell(n, id), lambda doomed: erasing.erase(n, id, doomed))
+    [doomed] = watched.told
+    assert doomed is not None
+    assert [span.first == span.last for span in doomed] == [True, True]
+    assert all(b"parent says 1" in body for body in watched.before)
+    assert all(b'"erased"' in body for body in watched.bodies(doomed))
+
+
+# --------------------------------------------------------------------------------- damaged stores
+
+
+def damage(path: Path, statement: str, *values: object) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statement, values)
+    connection.close()
+
+
+def test_a_damaged_session_is_spared_and_keeps_nobody(tmp_path: Path) -> None:
+    """The plan tells it; the others go."""
+    path = tmp_path / "agent.db"
+    with holdfast.open(path) as store:
+        sessions = [store.create(title=name) for name in ("one", "two", "three")]
+        for session in sessions:
+            session.append(Message.user("x"))
+    damage(path, "UPDATE heads SET crc = crc + 1 WHERE session = ?", number_of(sessions[1]))
+    with holdfast.open(path) as store:
+        plan = store.retention(idle="0h")
+        assert [item.title for item in plan] == ["one", "three"]
+        [spared] = plan.spared
+        assert spared.why.startswith("it cannot be read: ")
+        assert len(store.apply(plan).trashed) == 2
+
+
+def test_a_session_beside_damage_is_spared(tmp_path: Path) -> None:
+    """If it cannot be known whether somebody was split off it, it stays; the others go."""
+    path = tmp_path / "agent.db"
+    with holdfast.open(path) as store:
+        parent, other = store.create(title="parent"), store.create(title="other")
+        for session in (parent, other):
+            session.append(Message.user("x"))
+        fork = parent.fork()
+    damage(path, "UPDATE sessions SET crc = crc + 1 WHERE n = ?", number_of(fork))
+    with holdfast.open(path) as store:
+        report = store.apply(store.retention(idle="0h"))
+        assert report.trashed == (other.id,)
+        assert [(spared.session_id, spared.why) for spared in report.spared] == [
+            (parent.id, "it, or a session that comes from it, is damaged")
+        ]
+
+
+def test_what_cannot_be_archived_as_it_is_stays(tmp_path: Path) -> None:
+    """A session with a message that cannot be read is not archived, and stays."""
+    path = tmp_path / "agent.db"
+    with holdfast.open(path) as store:
+        sound, broken = store.create(title="sound"), store.create(title="broken")
+        for session in (sound, broken):
+            session.append(Message.user("x"), Message.user("y"))
+        [branch] = [
+            segment.branch
+            for segment in store.backend.read(deleting.foretell(number_of(broken), forks="keep"))
+        ]
+    damage(path, "UPDATE messages SET crc = crc + 1 WHERE place >> 32 = ?", branch)
+    with holdfast.open(path) as store:
+        report = store.apply(store.retention(idle="0h"), archive=tmp_path / "old.jsonl")
+        assert report.trashed == (sound.id,)
+        assert [spared.why for spared in report.spared] == [
+            "it cannot be archived as it is, some of it is damaged"
+        ]
+        # Without an archive it may go to the trash: nothing is lost there.
+        assert store.apply(store.retention(idle="0h")).trashed == (broken.id,)
+
+
+def test_a_damaged_message_can_be_erased(tmp_path: Path) -> None:
+    """What cannot be read can still be secret."""
+    path = tmp_path / "agent.db"
+    with holdfast.open(path) as store:
+        session = store.session("k")
+        session.append(Message.user("a secret of many words"), Message.user("y"))
+    damage(path, "UPDATE messages SET crc = crc + 1 WHERE place & 4294967295 = 1")
+    with holdfast.open(path) as store:
+        session = store.session("k")
+        assert session.messages()[0].status == "damaged"
+        report = session.erase(1)
+        assert (report.places, report.pending) == (1, ())
+        assert session.messages()[0].status == "erased"
+        assert store.verify() == []
+    assert b"secret of many" not in path.read_bytes()
+
+
+def test_a_message_whose_row_is_missing_is_damage(tmp_path: Path) -> None:
+    """It is said, and nothing is changed."""
+    path = tmp_path / "agent.db"
+    with holdfast.open(path) as store:
+        store.session("k").append(Message.user("x"), Message.user("y"), Message.user("z"))
+    damage(path, "DELETE FROM messages WHERE place & 4294967295 = 2")
+    with holdfast.open(path) as store, pytest.raises(Damaged, match="message 2 is missing"):
+        store.session("k").erase(2)
+
+
+@pytest.mark.parametrize("cut", [1, 200, -1])
+def test_an_archive_that_was_not_written_as_it_should_be_is_found_out(
+    tmp_path: Path, cut: int
+) -> None:
+    """A byte that flipped, or an end that is missing: it is refused, and says what to do."""
+    with holdfast.open(tmp_path / "agent.db") as store:
+        store.session("k").append(*(Message.user(f"message {n}") for n in range(5)))
+        written = store.export(tmp_path / "old.jsonl", redact=None)
+    file = Path(written.path)
+    assert archiving.check(written).sections
+    data = bytearray(file.read_bytes())
+    if cut < 0:
+        data[data.index(b"message 3")] ^= 1
+        file.write_bytes(data)
+    else:
+        file.write_bytes(data[:-cut])
+    with pytest.raises(Damaged, match="cannot be relied on"):
+        archiving.check(written)
