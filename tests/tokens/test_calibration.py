@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final, TypedDict
 
+import apsw
 import pytest
 
 import holdfast
@@ -212,3 +213,26 @@ def test_without_a_model_of_its_own_a_session_counts_as_its_last_model_does(stor
     _talk(session, 20, output=lambda estimate: 2 * estimate)
     stored = sum(message.tokens or 0 for message in session.messages())
     assert session.window().tokens == 2 * stored
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM messages WHERE place & 4294967295 = 3",
+        "UPDATE messages SET body = 'no message' WHERE place & 4294967295 = 3",
+    ],
+)
+def test_a_reply_is_stored_behind_damage_it_would_be_compared_with(
+    tmp_path: Path, damage: str
+) -> None:
+    """Estimates are beside the point: what they are learned from may be missing or unreadable."""
+    with holdfast.open(tmp_path / "agent.db") as store:
+        _talk(store.session("k", model="m"), 2, output=lambda estimate: estimate)
+    connection = apsw.Connection(str(tmp_path / "agent.db"))
+    connection.execute(damage)
+    connection.close()
+    with holdfast.open(tmp_path / "agent.db") as store:
+        session = store.session("k")
+        reply = Message.assistant("still here", model="m", usage=Usage(input=500, output=3))
+        assert session.append(reply).seq == 5
+        assert session.messages(limit=1)[0].text == "still here"

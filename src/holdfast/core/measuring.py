@@ -20,7 +20,8 @@ from typing import Final
 from holdfast import tokens
 from holdfast.records import Measured, Message, Thinking, Usage
 
-REACH: Final = 16  # how many messages back the reply before is looked for
+REACH: Final = 8  # how many messages back the reply before is looked for
+_UNKNOWN: Final = frozenset({"damaged", "erased"})
 _ENOUGH: Final = 500  # estimated tokens, before we believe in a factor
 _STEPS: Final = 50
 _LEAST, _MOST = 0.5, 3.0
@@ -46,9 +47,9 @@ def _grown(usage: Usage, model: str | None, before: Sequence[Message]) -> Measur
     """Compare by how much the request grew since the reply before."""
     estimated = 0
     for message in reversed(before):
-        if any(isinstance(part, Thinking) for part in message.parts):
+        if message.status in _UNKNOWN or any(isinstance(p, Thinking) for p in message.parts):
             return None
-        estimated += tokens.of_message(message)
+        estimated += tokens.of_message(message) if message.tokens is None else message.tokens
         sent = reported(message)
         if sent is not None:
             counted = usage.input - sent.input

@@ -23,12 +23,13 @@ from holdfast.backends.base import (
 from holdfast.codec import Encoded, checksum
 from holdfast.core import titles
 from holdfast.core.appending import new_messages
+from holdfast.core.branches import Segment
 from holdfast.core.measuring import REACH, measure, reported
 from holdfast.core.spending import to_pico
 from holdfast.errors import BadMessage, SessionNotFound, TooLarge, TurnLost
 from holdfast.ids import turn_id
 from holdfast.records import Head, Message, ToolResult, Usage
-from holdfast.verbs.histories import read_span
+from holdfast.verbs.histories import read_row
 
 _MOST: Final = 2**63 - 1
 _DAY: Final = 86_400_000_000
@@ -81,6 +82,7 @@ def place(
     charged = _uncharged(tx, head, messages, turns)
     moved = _advanced(head, messages, charged, tx.now())
     check_files(tx, batch)
+    earlier = _earlier(tx, head, charged)
     rows = [
         _row(seq, item, turns.get(item.id) if turn is None else turn.number)
         for seq, item in enumerate(batch, head.seq + 1)
@@ -94,7 +96,7 @@ def place(
     if turn:
         _note_tools(tx, turn, messages)
     if charged:
-        _spend(tx, moved, messages, charged, turn)
+        _spend(tx, moved, [*earlier, *messages], charged, turn)
     tx.put_head(moved)
     return moved
 
@@ -156,38 +158,36 @@ def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
 def _spend(
     tx: Transaction,
     head: HeadRow,
-    messages: Sequence[Message],
+    said: Sequence[Message],
     charged: Sequence[Message],
     turn: TurnRow | None,
 ) -> None:
-    """Add what messages used to the sums by day and model, and to those of their turn."""
+    """Add what messages used to the sums by day and model, and to those of their turn.
+
+    They are the last of what was `said`, which tells how well their tokens were estimated.
+    """
     total, price = Usage(), 0
+    places = {message.id: at for at, message in enumerate(said)}
     for message in charged:
         spent, cost = message.usage or Usage(), to_pico(message.cost)
         total, price = total + spent, price + cost
         day = head.updated_at // _DAY
-        measured = measure(message, _before(tx, head, messages, message))
+        at = places[message.id]
+        measured = measure(message, said[max(0, at - REACH) : at])
         tx.add_usage(head.session, UsageRow(day, message.model, spent, cost, measured))
     if turn:
         tx.put_turn(msgspec.structs.replace(turn, usage=turn.usage + total, cost=turn.cost + price))
 
 
-def _before(
-    tx: Transaction, head: HeadRow, messages: Sequence[Message], reply: Message
-) -> list[Message]:
-    """Read what stands before a reply that is being stored, as far back as the reply before it."""
-    usage = reported(reply)
-    if usage is None or not usage.input:
+def _earlier(tx: Transaction, head: HeadRow, charged: Sequence[Message]) -> list[Message]:
+    """Read what a reply may be compared with that is stored already: on this branch, and no more.
+
+    Nothing depends on it, so what is missing or damaged there stops nobody.
+    """
+    if not head.seq or not any(usage.input for usage in map(reported, charged) if usage):
         return []
-    found = list(messages[: messages.index(reply)])[-REACH:]
-    if any(map(reported, found)):
-        return found
-    high = head.seq - len(messages)
-    low = max(1, high - REACH + len(found) + 1)
-    if low > high:
-        return found
-    path = tx.path(head.branch, low)
-    return read_span(tx, path, (low, high)) + found
+    last = Segment(head.branch, max(1, head.seq - REACH + 1), head.seq, "")
+    return [read_row(tx, "", row) for _, rows in tx.messages([last]) for row in rows]
 
 
 def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> None:
