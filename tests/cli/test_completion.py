@@ -103,9 +103,9 @@ def test_sessions_are_offered_by_key_title_and_id(many: Shell) -> None:
     assert offered(many, "show", "A") == ["A parcel"]
     id = many.json("show", "support-42")["session"]["id"]
     assert offered(many, "show", id[:6]) == [id]
-    assert offered(many, "append", "su") == ["support-42"]
-    assert offered(many, "new", "--parent", "su") == ["support-42"]
-    assert offered(many, "pin", "telegram:42", "su") == ["support-42"]
+    assert offered(many, "append", "support-") == ["support-42"]
+    assert offered(many, "new", "--parent", "support-") == ["support-42"]
+    assert offered(many, "pin", "telegram:42", "support-") == ["support-42"]
 
 
 def test_names_that_the_store_gives_are_offered(many: Shell) -> None:
