@@ -19,7 +19,12 @@ HoldfastError
 │   ├── SchemaTooNew
 │   ├── Damaged
 │   └── OutcomeUnknown    may or may not be stored; retry with the same ids
+├── AgentError            a model could not do its part; what was stored before is safe
+│   ├── ModelMissing      it cannot be used here: no key, no package, no file
+│   └── ModelFailed       a call failed; `retryable` says whether another may go well
+│       └── ContextTooLong
 └── Invalid               what was asked makes no sense
+    ├── BadConfig
     ├── BadMessage
     ├── BadQuery
     ├── BadRef
@@ -163,8 +168,47 @@ class OutcomeUnknown(StorageError):
     """The write may or may not be stored. Retry it with the same ids: it will be there once."""
 
 
+class AgentError(HoldfastError):
+    """A model could not do its part. What was stored before is safe."""
+
+
+class ModelMissing(AgentError):
+    """This model cannot be used here; the error says what it needs."""
+
+
+class ModelFailed(AgentError):
+    """A call of a model failed. `retryable`: another may go well, after `retry_after` seconds."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        """Remember what the provider answered."""
+        super().__init__(what)
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class ContextTooLong(ModelFailed):
+    """The window has more tokens than the model takes: `limit`, if the provider said how many."""
+
+    def __init__(self, what: str, *, status: int | None = None, limit: int | None = None) -> None:
+        """Remember the limit."""
+        super().__init__(what, status=status)
+        self.limit = limit
+
+
 class Invalid(HoldfastError):
     """What was asked makes no sense. Nothing was stored."""
+
+
+class BadConfig(Invalid):
+    """The configuration says something that makes no sense; the error names file and key."""
 
 
 class BadMessage(Invalid):

@@ -1,0 +1,150 @@
+"""What happens during a turn, as it happens.
+
+Whatever an event tells of is stored before the event is given, or (for deltas) within the draft's
+flush interval. Every kind has a `type`, so that a line of JSON tells what it is.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.records import Goal, LeftOut, Message, Recovered, ToolCall, TurnState, Usage
+
+
+class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="turn_started"):
+    """A turn is open; `recovered` is what a crash had left open before it."""
+
+    turn_id: str
+    model: str
+    recovered: Recovered | None = None
+
+
+class UserSaid(msgspec.Struct, frozen=True, tag_field="type", tag="user"):
+    """What the user said is stored."""
+
+    message: Message
+
+
+class ModelCalled(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="model_called"):
+    """The model is called with a window of so many messages and tokens."""
+
+    round: int
+    attempt: int
+    messages: int
+    tokens: int
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """More of the reply."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
+    """More of what the model thinks."""
+
+    text: str
+
+
+class ReplyStored(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):
+    """A reply is stored, whole or (`message.status`) partial.
+
+    `superseded`: it was cut off and the model begins anew; windows leave it out.
+    """
+
+    message: Message
+    superseded: bool = False
+
+
+class Retrying(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="retrying"):
+    """A call failed and is tried again after `wait` seconds."""
+
+    attempt: int
+    attempts: int
+    wait: float
+    error: str
+    status: int | None = None
+
+
+class ContextShrunk(msgspec.Struct, frozen=True, tag_field="type", tag="context_shrunk"):
+    """The model said that the window is too long: from now on it gets fewer tokens."""
+
+    before: int
+    after: int
+
+
+class ToolStarted(msgspec.Struct, frozen=True, tag_field="type", tag="tool_started"):
+    """A tool starts; the ledger says so already."""
+
+    call: ToolCall
+
+
+class ToolEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_ended"):
+    """A tool answered, and the answer is stored."""
+
+    call: ToolCall
+    message: Message
+    error: bool
+    ms: int
+
+
+class GoalChanged(msgspec.Struct, frozen=True, tag_field="type", tag="goal"):
+    """The goal was set, went on by a round, or came to an end."""
+
+    goal: Goal
+
+
+class GoalPaused(msgspec.Struct, frozen=True, tag_field="type", tag="goal_paused"):
+    """The agent stops working on its goal by itself; the goal stays active."""
+
+    goal: Goal
+    why: str
+
+
+class Summarized(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="summarized"):
+    """A summary stands for the history up to `upto` now; `by` says who made it."""
+
+    upto: int
+    by: Literal["model", "extract"]
+
+
+class Titled(msgspec.Struct, frozen=True, tag_field="type", tag="titled"):
+    """The session has a title."""
+
+    title: str
+
+
+class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="turn_ended"):
+    """The turn is over, and the session is free."""
+
+    turn_id: str
+    state: TurnState
+    rounds: int
+    usage: Usage
+    cost: Decimal | None
+    latency_ms: int
+    error: str | None = None
+
+
+Event: TypeAlias = (
+    TurnStarted
+    | UserSaid
+    | ModelCalled
+    | TextDelta
+    | ThinkingDelta
+    | ReplyStored
+    | Retrying
+    | ContextShrunk
+    | ToolStarted
+    | ToolEnded
+    | GoalChanged
+    | GoalPaused
+    | Summarized
+    | Titled
+    | TurnEnded
+)
