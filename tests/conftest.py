@@ -1,4 +1,4 @@
-"""What every test stands on: hypothesis profiles, the `crash` mark, an empty state folder."""
+"""What every test stands on: hypothesis profiles, the `crash` mark, nothing of the user's own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _CRASH = Path(__file__).parent / "crash"
+_OF_THE_USER = (
+    "HOLDFAST_URL",
+    "HOLDFAST_CONFIG",
+    "HOLDFAST_MODEL",
+    "HOLDFAST_SCOPE",
+    "HOLDFAST_RUN_ID",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+)
 
 # `ci` finds the same examples everywhere; `long` (--hypothesis-profile=long) looks for new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -28,8 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test that forgets to name a store, or a process it starts, meets an empty state folder."""
+    """A test that forgets to name a store, or a process it starts, meets empty folders."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("HOLDFAST_URL", raising=False)
+        for name in _OF_THE_USER:
+            patch.delenv(name, raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield

@@ -25,7 +25,7 @@ from holdfast.backends.base import Verb
 from holdfast.core.drafts import Chunk, Delta, Opening, put_together, size
 from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
 from holdfast.ids import message_id
-from holdfast.records import JSON, Message, Text, Thinking, ToolCall, Usage
+from holdfast.records import JSON, Message, Raw, Text, Thinking, ToolCall, Usage
 from holdfast.runtime import Runtime
 from holdfast.verbs import turns
 
@@ -66,6 +66,7 @@ class DraftState:
         self._usage: Usage | None = None
         self._cost: Decimal | None = None
         self._error: HoldfastError | None = None
+        self._made: tuple[Message, Verb[int]] | None = None
 
     def add(self, delta: Delta) -> bool:
         """Take a delta; true when so much waits that it must be flushed now."""
@@ -74,6 +75,7 @@ class DraftState:
         if self._size + weight > LARGEST_REPLY:
             raise TooLarge(f"a reply has at most {LARGEST_REPLY} bytes; what came before is kept.")
         with self._guard:
+            self._made = None
             first = not self._fresh
             self._deltas.append(delta)
             self._fresh.append(delta)
@@ -157,9 +159,17 @@ class DraftState:
         """Flush the last words before the store is closed."""
         self.tick()
 
-    def closing(self, status: Literal["complete", "partial"]) -> tuple[Message, Verb[int]] | None:
-        """Give the message and the verb that makes the draft one; `None` if there is nothing."""
+    def closing(
+        self, status: Literal["complete", "partial"], metadata: dict[str, JSON] | None = None
+    ) -> tuple[Message, Verb[int]] | None:
+        """Give the message and the verb that makes the draft one; `None` if there is nothing.
+
+        Asked again, after a close that was interrupted and may have gone through, it gives the
+        same.
+        """
         self.check()
+        if self._made is not None:
+            return self._made
         with self._guard:
             message = Message(
                 id=self.id,
@@ -170,6 +180,7 @@ class DraftState:
                 model=self._opening.model,
                 usage=self._usage,
                 cost=self._cost,
+                metadata=metadata or {},
             )
         if not message.parts and message.usage is None:
             return None
@@ -177,7 +188,8 @@ class DraftState:
         message = msgspec.structs.replace(
             message, turn_id=self._turn.id, tokens=tokens.of_message(message)
         )
-        return message, turns.close_draft(self._turn.session, self._turn.number, item)
+        self._made = message, turns.close_draft(self._turn.session, self._turn.number, item)
+        return self._made
 
     def finish(self) -> None:
         """Note that the reply is a message, or that nothing was in it."""
@@ -211,6 +223,10 @@ class Draft:
         """Add a finished tool call."""
         self._add(check_call(id, name, arguments))
 
+    def raw(self, part: Raw) -> None:
+        """Add something of the provider's own, to be sent back to it as it is."""
+        self._add(check_raw(part))
+
     def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
         """Say what the reply used."""
         self._state.spend(usage, cost)
@@ -223,11 +239,16 @@ class Draft:
             self._runtime.backend.write(verb)
             self._state.stored(numbers)
 
-    def close(self, *, status: Literal["complete", "partial"] = "complete") -> Message | None:
+    def close(
+        self,
+        *,
+        status: Literal["complete", "partial"] = "complete",
+        metadata: dict[str, JSON] | None = None,
+    ) -> Message | None:
         """Make the reply a message; `None` if nothing was written."""
         if self._state.over:
             return self.message
-        closing = self._state.closing(status)
+        closing = self._state.closing(status, metadata)
         if closing is not None:
             message, verb = closing
             seq = self._runtime.backend.write(verb)
@@ -271,6 +292,12 @@ def check_call(id: str, name: str, arguments: JSON) -> ToolCall:
     # A copy: what the caller changes later is not what was said.
     said = copy.deepcopy(arguments)
     return ToolCall(checks.check_text(id, "id"), checks.check_text(name, "name"), said)
+
+
+def check_raw(part: Raw) -> Raw:
+    """Refuse foreign data that could not be stored."""
+    checks.check_json(part.data, "data")
+    return Raw(checks.check_text(part.source, "source"), copy.deepcopy(part.data))
 
 
 def check_thought(text: str, signature: str | None) -> Thinking:

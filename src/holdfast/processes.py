@@ -40,6 +40,20 @@ def is_alive(holder: Holder) -> bool | None:
     return _start_time(holder.pid) == holder.started
 
 
+def give_up(token: str) -> None:
+    """Note that this process no longer holds what it holds under this token, and cannot say so."""
+    _given_up.add(token)
+
+
+def has_given_up(holder: Holder, token: str) -> bool:
+    """Say whether this process is the holder, and has given it up."""
+    return token in _given_up and holder == this_process()
+
+
+# Of this process alone: a forked child is another holder.
+_given_up: set[str] = set()
+
+
 def _start_time(pid: int) -> str | None:
     """Read when the process started, in clock ticks since boot; `None` if it is gone."""
     stat = _read(f"/proc/{pid}/stat")

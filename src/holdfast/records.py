@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 import msgspec
 
@@ -65,6 +75,11 @@ class File(msgspec.Struct, frozen=True, gc=False, tag="file", omit_defaults=True
     data: bytes | None = None
     sha256: str | None = None
     size: int | None = None
+
+
+# The kind of a file that keeps a tool's output whole, where it is too long for a model: beside it
+# its beginning and end are said, and no window carries more of it than its name.
+WHOLE_OUTPUT: Final = "application/octet-stream; holdfast=output"
 
 
 class Raw(msgspec.Struct, frozen=True, gc=False, tag="raw"):

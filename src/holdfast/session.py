@@ -203,6 +203,14 @@ class Session:
         )
         return self._write(verb)
 
+    def summary(self) -> Message | None:
+        """Read the newest summary: it stands for the history up to the message `covers` names."""
+        return self._read(reading.summary(self._n, self._runtime.report))
+
+    def covered(self) -> int:
+        """Tell up to which seq the newest summary stands for the history; 0 without one."""
+        return self._read(reading.covered(self._n, self._runtime.report))
+
     def erase(self, message: Place) -> EraseReport:
         """Erase what a message says, everywhere it is shared; its id, seq, role and time stay.
 
@@ -257,7 +265,8 @@ class Session:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata.
 
         `metadata` merges, and `None` removes a key. `auto_title` is a title by a program: it never
-        replaces one by the user.
+        replaces one by the user. With `expect_goal` a goal that is another one by now is a
+        `Conflict`.
         """
         return self._write(sessions.update(self._n, sessions.check_changes(changes)))
 

@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from holdfast.records import File, Message, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.records import WHOLE_OUTPUT, File, Message, Part, Text, Thinking, ToolCall, ToolResult
 
 Count: TypeAlias = Callable[[str], int]
 
@@ -65,6 +65,8 @@ def of_part(part: Part, count: Count = of_text) -> int:
     if isinstance(part, ToolResult):
         return MESSAGE + _of_result(part, count)
     if isinstance(part, File):
+        if part.mime == WHOLE_OUTPUT:
+            return MESSAGE
         return IMAGE if (part.mime or "").startswith("image/") else _OTHER_FILE
     return count(repr(part.data))
 

@@ -18,7 +18,7 @@ from typing import Final, Self, Unpack
 
 import msgspec
 
-from holdfast import checks, codec
+from holdfast import checks, codec, processes
 from holdfast.backends.base import Verb
 from holdfast.draft import Draft, DraftState, TurnRef, note_failure
 from holdfast.errors import HoldfastError, Invalid, SessionBusy, TurnLost
@@ -142,6 +142,12 @@ class TurnState:
     def _draft_closed(self) -> None:
         self.draft = None
 
+    def give_up(self) -> None:
+        """Let go of the turn, whether or not it could be ended: whoever comes next may have it."""
+        if not self.over:
+            self.over = True
+            processes.give_up(self.claim.token)
+
     def end(self, state: turns.Ending, error: str | None = None) -> Verb[None]:
         """End the turn."""
         self.check()
@@ -248,10 +254,21 @@ class Turn:
 
     def _end(self, state: turns.Ending, error: str | None) -> None:
         self._state.check()
-        if self._state.draft is not None and self._draft is not None:
-            self._draft.close(status="partial")
+        failed = self._keep_reply()
         self._write(self._state.end(state, error))
         self._state.over = True
+        if failed is not None:
+            raise failed
+
+    def _keep_reply(self) -> HoldfastError | None:
+        """Close the reply; if that fails the turn still ends, keeping what was flushed of it."""
+        if self._state.draft is None or self._draft is None:
+            return None
+        try:
+            self._draft.close(status="partial")
+        except HoldfastError as failed:
+            return failed
+        return None
 
     def __enter__(self) -> Self:
         """Open the turn, recovering first what a crash left open."""
@@ -285,7 +302,7 @@ class Turn:
                 raise
             note_failure(error, failed)
         finally:
-            self._state.over = True
+            self._state.give_up()
 
 
 def open_waiting(state: TurnState, wait: float) -> turns.Opened:

@@ -177,6 +177,10 @@ _ERRORS = [
     errors.OutcomeUnknown("it may be stored."),
     errors.BadMessage("id: must be 1 to 4096 bytes long"),
     errors.TooLarge("too large"),
+    errors.ModelMissing("local cannot be used here: its weights are not here"),
+    errors.ModelFailed("gpt-9 answered 400: no"),
+    errors.ContextTooLong("too long"),
+    errors.BadConfig("holdfast.toml, line 3: there is no key x"),
     errors.HoldfastError("something new"),
 ]
 
@@ -184,7 +188,7 @@ _ERRORS = [
 @pytest.mark.parametrize("error", _ERRORS, ids=lambda error: type(error).__name__)
 def test_every_error_has_a_code_and_speaks_to_a_shell(error: errors.HoldfastError) -> None:
     """No line tells somebody at a shell to call a method."""
-    assert exit_code(error) in {2, 3, 4, 5}
+    assert exit_code(error) in {1, 2, 3, 4, 5, 6}
     said = what_happened(error)
     assert said
     for call in ("store.", "session.", "turn(", "expect=", "keyless="):
@@ -201,7 +205,8 @@ def test_every_kind_of_error_has_an_exit_code() -> None:
     ]
     assert len(kinds) > 20
     listed = (
-        errors.NotFound, errors.AmbiguousRef, errors.Conflict, errors.StorageError, errors.Invalid
+        errors.NotFound, errors.AmbiguousRef, errors.Conflict, errors.StorageError, errors.Invalid,
+        errors.AgentError,
     )  # fmt: skip
     assert [k.__name__ for k in kinds if not issubclass(k, listed)] == ["HoldfastError"]
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.program import COMMANDS, GROUPS, program
+from tests.agent.provider import Provider, environment
 from tests.cli.shell import Shell
 
 # What `prove` shows takes its time; its own tests run it.
@@ -41,8 +43,17 @@ _EXAMPLES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    """A model that answers, for the commands that talk."""
+    with Provider() as running:
+        yield running
+
+
 @pytest.mark.parametrize("example", _EXAMPLES)
-def test_every_example_runs(crashed: Shell, tmp_path: Path, example: str) -> None:
+def test_every_example_runs(
+    crashed: Shell, tmp_path: Path, provider: Provider, example: str
+) -> None:
     """As written, in a shell, on a store in use; one that goes on is ended by Ctrl-C."""
     program_file = tmp_path / "bin" / "holdfast"
     program_file.parent.mkdir()
@@ -50,12 +61,15 @@ def test_every_example_runs(crashed: Shell, tmp_path: Path, example: str) -> Non
     program_file.chmod(0o755)
     crashed.environment["PATH"] = f"{program_file.parent}:{os.environ['PATH']}"
     crashed.environment["HOME"] = str(tmp_path)
+    crashed.environment["XDG_CONFIG_HOME"] = str(tmp_path / ".config")
+    crashed.environment |= environment(provider.url)
     _prepare(crashed, tmp_path, example)
     endless = " -f " in f"{example} "
     with subprocess.Popen(
         ["/bin/sh", "-c", example],
         cwd=tmp_path,
         env=crashed.environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -106,14 +120,14 @@ def test_the_program_lists_commands_and_exit_codes(shell: Shell) -> None:
     assert shell.ok("-h") == said
     assert all(f"  {name} " in said for name in COMMANDS)
     codes = said.partition("Exit codes:")[2]
-    assert all(f" {code}  " in codes for code in (0, 1, 2, 3, 4, 5, 130, 141))
+    assert all(f" {code}  " in codes for code in (0, 1, 2, 3, 4, 5, 6, 129, 130, 141, 143))
     without = shell.run()
     assert without.code == 2
     assert "Look:" in without.err
 
 
 def test_the_program_lists_commands_in_the_order_one_meets_them(shell: Shell) -> None:
-    """In groups: look, write, change history, keep tidy, move, check, set up."""
+    """In groups: talk, look, write, change history, keep tidy, move, check, set up."""
     said = shell.ok("--help")
     places = [said.index(f"\n{title}:\n") for title in GROUPS]
     assert places == sorted(places)
@@ -148,7 +162,9 @@ print(*sys.modules, file=sys.stderr)
     [
         (["--version"], {"click", "rich", "apsw", "asyncio", "holdfast.cli.program"}),
         (["--help"], {"rich", "apsw", "asyncio", "holdfast.cli.ls", "holdfast.cli.prove"}),
-        (["ls"], {"rich", "asyncio", "holdfast.cli.show", "holdfast.cli.prove"}),
+        (["config"], {"rich", "apsw", "asyncio", "holdfast.agent", "holdfast.cli.run"}),
+        (["ls"], {"rich", "asyncio", "holdfast.agent", "holdfast.config.loading", "tomllib"}),
+        (["ls"], {"holdfast.cli.show", "holdfast.cli.prove"}),
         (["show", "support-42"], {"rich", "asyncio", "holdfast.cli.ls"}),
     ],
 )

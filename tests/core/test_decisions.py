@@ -127,7 +127,7 @@ deltas = st.lists(
 
 @given(deltas)
 def test_putting_deltas_together_loses_nothing(said: list[Delta]) -> None:
-    """All text, all reasoning, all calls, in order; no two neighbours of one kind are left."""
+    """All text, all reasoning, all calls, in order; neighbours are left only behind a signature."""
     parts = put_together(said)
     for kind in (Text, Thinking):
         assert "".join(p.text for p in parts if isinstance(p, kind)) == "".join(
@@ -136,12 +136,20 @@ def test_putting_deltas_together_loses_nothing(said: list[Delta]) -> None:
     assert [p for p in parts if isinstance(p, ToolCall)] == [
         d for d in said if isinstance(d, ToolCall)
     ]
+    for first, second in pairwise(parts):
+        assert (
+            type(first) is not type(second)
+            or isinstance(first, ToolCall)
+            or (isinstance(first, Thinking) and first.signature is not None)
+        )
+    order = [kind for n, kind in enumerate(map(type, said)) if not n or _begins(said[n - 1], kind)]
     kinds = [type(part) for part in parts]
-    assert not any(a is b and a is not ToolCall for a, b in pairwise(kinds))
-    order = [
-        kind for n, kind in enumerate(map(type, said)) if not n or type(said[n - 1]) is not kind
-    ]
     assert [k for k in kinds if k is not ToolCall] == [k for k in order if k is not ToolCall]
+
+
+def _begins(before: Delta, kind: type) -> bool:
+    signed = isinstance(before, Thinking) and before.signature is not None
+    return signed or type(before) is not kind
 
 
 @given(deltas, st.integers(0, 12))
@@ -151,10 +159,10 @@ def test_it_does_not_matter_where_a_draft_was_cut(said: list[Delta], cut: int) -
     assert put_together(d for chunk in chunks for d in chunk) == put_together(said)
 
 
-def test_the_last_signature_counts() -> None:
-    """A provider signs its reasoning at the end."""
+def test_a_signature_ends_a_thought() -> None:
+    """It is good for the reasoning it was made of; a provider refuses any other."""
     said = [Thinking("a"), Thinking("b", "s1"), Thinking("c", "s2"), Thinking("d")]
-    assert put_together(said) == (Thinking("abcd", "s2"),)
+    assert put_together(said) == (Thinking("ab", "s1"), Thinking("c", "s2"), Thinking("d"))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import msgspec
 
 from holdfast import checks
 from holdfast.aio.handover import run_write, unhurried
+from holdfast.backends.base import Verb
 from holdfast.core.drafts import Delta
-from holdfast.draft import DraftState, check_call, check_thought, note_failure
+from holdfast.draft import DraftState, check_call, check_raw, check_thought, note_failure
 from holdfast.errors import HoldfastError
-from holdfast.records import JSON, Message, Text, Usage
+from holdfast.records import JSON, Message, Raw, Text, Usage
 from holdfast.runtime import Runtime
 
 
@@ -43,6 +44,10 @@ class AsyncDraft:
         """Add a finished tool call."""
         await self._add(check_call(id, name, arguments))
 
+    async def raw(self, part: Raw) -> None:
+        """Add something of the provider's own, to be sent back to it as it is."""
+        await self._add(check_raw(part))
+
     async def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
         """Say what the reply used."""
         self._state.spend(usage, cost)
@@ -55,11 +60,20 @@ class AsyncDraft:
             await run_write(self._backend, verb)
             self._state.stored(numbers)
 
-    async def close(self, *, status: Literal["complete", "partial"] = "complete") -> Message | None:
+    async def close(
+        self,
+        *,
+        status: Literal["complete", "partial"] = "complete",
+        metadata: dict[str, JSON] | None = None,
+    ) -> Message | None:
         """Make the reply a message; `None` if nothing was written."""
         if self._state.over:
             return self.message
-        closing = self._state.closing(status)
+        closing = self._state.closing(status, metadata)
+        # To the end, once begun: a reply that is stored must not pass for one that is not.
+        return await unhurried(self._close(closing))
+
+    async def _close(self, closing: tuple[Message, Verb[int]] | None) -> Message | None:
         if closing is not None:
             message, verb = closing
             seq = await run_write(self._backend, verb)

@@ -168,6 +168,14 @@ class AsyncSession:
         )
         return await run_write(self._backend, verb)
 
+    async def summary(self) -> Message | None:
+        """Read the newest summary."""
+        return await asyncio.to_thread(self._session.summary)
+
+    async def covered(self) -> int:
+        """Tell up to which seq the newest summary stands for the history; 0 without one."""
+        return await asyncio.to_thread(self._session.covered)
+
     async def erase(self, message: Place) -> EraseReport:
         """Erase what a message says, everywhere it is shared."""
         return await asyncio.to_thread(self._session.erase, message)

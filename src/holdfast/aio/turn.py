@@ -91,10 +91,21 @@ class AsyncTurn:
 
     async def _end(self, state: turns.Ending, error: str | None) -> None:
         self._state.check()
-        if self._state.draft is not None and self._draft is not None:
-            await self._draft.close(status="partial")
+        failed = await self._keep_reply()
         await run_write(self._backend, self._state.end(state, error))
         self._state.over = True
+        if failed is not None:
+            raise failed
+
+    async def _keep_reply(self) -> HoldfastError | None:
+        """Close the reply; if that fails the turn still ends, keeping what was flushed of it."""
+        if self._state.draft is None or self._draft is None:
+            return None
+        try:
+            await self._draft.close(status="partial")
+        except HoldfastError as failed:
+            return failed
+        return None
 
     async def _open(self) -> turns.Opened:
         deadline = time.monotonic() + self._wait
@@ -139,4 +150,4 @@ class AsyncTurn:
                 raise
             note_failure(error, failed)
         finally:
-            self._state.over = True
+            self._state.give_up()

@@ -8,12 +8,14 @@ through `machine`. Reading commands open the store for reading only and create n
 Exit codes, the same for all of them:
 
 * 0: done
-* 1: the command found a problem (`doctor`, `prove`, `export`, `import`), or was told no (`purge`)
+* 1: the command found a problem (`doctor`, `prove`, `export`, `import`, `config --check`), a model
+  failed (`run`), or it was told no (`purge`)
 * 2: it was called in a way that makes no sense
 * 3: there is no such session, message or store, or several go by that name
 * 4: somebody else was there: the session is busy, the id or key is taken
 * 5: the store, or the place it lies in, gives trouble
-* 130: interrupted by Ctrl-C; 141: nobody reads the output any more
+* 6: no model can be used here
+* 130: interrupted by Ctrl-C; 129: hung up; 143: told to end; 141: nobody reads the output any more
 """
 
 from __future__ import annotations

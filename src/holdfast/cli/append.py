@@ -1,10 +1,4 @@
-"""`holdfast append`: put a message at the end of a session.
-
-A name that is somebody's exact id or key means that session; so does enough of an id that it can
-be nothing else. Any other name is the key of a new session. What lies in between (a title, a run,
-a few characters of an id) could be meant either way, and a message in the wrong conversation cannot
-be taken back: then the command asks which. `@latest` and its siblings never begin a session.
-"""
+"""`holdfast append`: put a message at the end of a session."""
 
 from __future__ import annotations
 
@@ -16,14 +10,13 @@ import holdfast
 from holdfast.cli import given
 from holdfast.cli.command import REF, command
 from holdfast.cli.machine import print_document
+from holdfast.cli.meaning import find
 from holdfast.cli.naming import known
 from holdfast.cli.opening import open_to_write, require
 from holdfast.cli.screen import screen
-from holdfast.core.refs import is_given
-from holdfast.errors import AmbiguousRef, SessionNotFound
-from holdfast.records import Candidate, Head, Message, MessageFields
+from holdfast.records import Head, Message, MessageFields
 
-_CERTAIN_PREFIX: Final = 8  # characters: 40 random bits
+_ADVICE: Final = "--no-create appends to that one, --create begins a new session"
 _ROLES: Final = ("user", "assistant", "system")
 
 
@@ -63,7 +56,7 @@ def append(
     if create is False:
         require(store)
     with open_to_write(store) as opened:
-        session, created = _find(opened, name, create=create)
+        session, created = find(opened, name, opened.session, create=create, advice=_ADVICE)
         head = session.append(message)
     if as_json:
         print_document(
@@ -94,42 +87,3 @@ def _message(role: str, text: str, message_id: str | None) -> Message:
     if role == "system":
         return Message.system(text, **fields)
     return Message.user(text, **fields)
-
-
-def _find(
-    opened: holdfast.Store, name: str, *, create: bool | None
-) -> tuple[holdfast.Session, bool]:
-    """Find the session that is meant, or make it; true if it is new."""
-    if is_given(name):
-        return opened.get(name), False
-    try:
-        found = opened.get(name)
-    except SessionNotFound:
-        if create is False:
-            raise
-        return opened.session(name), True
-    except AmbiguousRef:
-        if create is not True:
-            raise
-        return opened.session(name), True
-    if create is False or name in (found.id, found.key):
-        return found, False
-    if create is True:
-        return opened.session(name), True
-    if len(name) >= _CERTAIN_PREFIX and found.id.startswith(name):
-        return found, False
-    info = found.info()
-    raise AmbiguousRef(
-        f"no session has the key {name!r}, but {found.id} may be meant; nothing was stored. "
-        "--no-create appends to that one, --create begins a new session",
-        (
-            Candidate(
-                id=info.id,
-                key=info.key,
-                title=info.title,
-                preview=info.preview,
-                updated_at=info.updated_at,
-                trashed=info.trashed,
-            ),
-        ),
-    )

@@ -1,11 +1,13 @@
 """What all subcommands have in common: `--store`, `--json`, and examples in their help.
 
-A parameter called `ref` or `refs` names a session: the shell completes it.
+A parameter called `ref` or `refs` names a session: the shell completes it. A store that the user
+has configured is every command's, so that `ls` lists what `chat` wrote.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,10 @@ _REF: Final = (
     "REF is a session's id, the first characters of it, its key or its title; @latest is the one "
     "written to last, @latest:SCOPE that of a scope, @pinned the only pinned one."
 )
-_WHERE: Final = "Path or URL of the store (default: $HOLDFAST_URL, else your own store)."
+_WHERE: Final = (
+    "Path or URL of the store (default: $HOLDFAST_URL, else the configured one, else holdfast.db "
+    "in your state directory)."
+)
 
 
 class Ref(click.types.StringParamType):
@@ -65,8 +70,18 @@ FILE: Final = FileName()
 class Command(click.Command):
     """A subcommand."""
 
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **fields: Any) -> None:  # noqa: ANN401 - click's own
-        """Take the shell lines that the help shows, beside what click takes."""
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's own
+        examples: Sequence[str] = (),
+        configured: bool = True,
+        **fields: Any,  # noqa: ANN401 - as above
+    ) -> None:
+        """Take the shell lines that the help shows, beside what click takes.
+
+        A command that reads the configuration itself is not `configured`: it is given the store
+        only if the option is.
+        """
         fields.setdefault("context_settings", CONTEXT)
         super().__init__(*args, **fields)
         self.examples = tuple(examples)
@@ -75,7 +90,10 @@ class Command(click.Command):
                 param.type = REF
         if any(isinstance(param.type, Ref) for param in self.params):
             self.help = _explained(self.help or "")
-        self.params.append(click.Option(["--store"], type=FILE, metavar="URL", help=_WHERE))
+        found = _configured if configured else None
+        self.params.append(
+            click.Option(["--store"], type=FILE, metavar="URL", help=_WHERE, callback=found)
+        )
         self.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for programs.")
         )
@@ -93,10 +111,24 @@ def _explained(text: str) -> str:
     return text if "REF is" in text else f"{inspect.cleandoc(text)}\n\n{_REF}"
 
 
-def command(*examples: str) -> Callable[[Callable[..., object]], Command]:
+def _configured(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:  # noqa: ARG001 - click's own
+    """Give the store that an option names, else the one that is configured."""
+    if given is not None or os.environ.get("HOLDFAST_URL"):
+        return given
+    from holdfast.config import places
+
+    directory, home = places.here(), places.home()
+    if not places.files(os.environ, directory, home):
+        return None
+    from holdfast.config import loading
+
+    return loading.store(os.environ, directory, home=home)
+
+
+def command(*examples: str, configured: bool = True) -> Callable[[Callable[..., object]], Command]:
     """Make a function a subcommand; its docstring is the help."""
 
     def decorate(function: Callable[..., object]) -> Command:
-        return click.command(cls=Command, examples=examples)(function)
+        return click.command(cls=Command, examples=examples, configured=configured)(function)
 
     return decorate

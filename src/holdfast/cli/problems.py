@@ -21,10 +21,12 @@ from holdfast.records import Candidate
 
 FOUND_A_PROBLEM: Final = 1
 SAID_NO: Final = 1
+MODEL_FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
 CONFLICT: Final = 4
 STORAGE: Final = 5
+NO_MODEL: Final = 6
 INTERRUPTED: Final = 130
 NOBODY_READS: Final = 141
 
@@ -33,6 +35,8 @@ _CODES: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
     (errors.AmbiguousRef, NOT_FOUND),
     (errors.Conflict, CONFLICT),
     (errors.StorageError, STORAGE),
+    (errors.ModelMissing, NO_MODEL),
+    (errors.AgentError, MODEL_FAILED),
     (errors.Invalid, USAGE),
 )
 
@@ -59,6 +63,10 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (errors.UnknownBackend, "a store is a path or sqlite:///path.db"),
     (errors.BadRef, "name a session by its id, key or title"),
     (errors.TooLarge, "split it, or store it as a file"),
+    (errors.ModelMissing, "`holdfast models` lists what can be used here"),
+    (errors.ContextTooLong, "make the window smaller: [window] max_tokens in holdfast.toml"),
+    (errors.AgentError, "what was said before is kept; try again, or choose another --model"),
+    (errors.BadConfig, "`holdfast config` shows what is set, and where"),
     (errors.Invalid, "see --help"),
 )
 _DEFAULT_HINT: Final = "`holdfast doctor` looks at the store"

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 # What there is to do, in the order a newcomer meets it.
 GROUPS: Final[dict[str, dict[str, str]]] = {
+    "Talk": {
+        "chat": "Talk with an agent.",
+        "run": "Ask a model once, from a script.",
+        "models": "List the models that can be used here.",
+        "config": "Show what is set, and where.",
+    },
     "Look": {
         "ls": "List sessions, newest first.",
         "search": "Find what was said.",
@@ -95,6 +101,7 @@ _MODULES: Final = {
 
 _EPILOG: Final = """\b
 Examples:
+  holdfast chat
   holdfast append support-42 "Where is my parcel?"
   holdfast ls
   holdfast show support-42
@@ -107,15 +114,17 @@ REF, in every command, is a session's id, the first characters of it, its key or
 \b
 Exit codes:
   0  done
-  1  the command found a problem (doctor, prove, export, import), or you said no
+  1  the command found a problem (doctor, prove, export, import, config --check), a model
+     failed, or you said no
   2  called in a way that makes no sense
   3  no such session, message or store, or several go by that name
   4  somebody else was there: session busy, id or key taken
   5  trouble with the store or the disk
-  130  interrupted by Ctrl-C; 141  nobody reads the output any more
+  6  no model can be used: the error says what it needs
+  130  interrupted by Ctrl-C; 129  hung up; 143  told to end; 141  nobody reads the output any more
 
-The store is a file. Without --store it is the one $HOLDFAST_URL names, else holdfast.db in your
-state directory.
+The store is a file. Without --store it is the one $HOLDFAST_URL names, else the one that your
+holdfast.toml names ([session] store), else holdfast.db in your state directory.
 """
 
 
@@ -169,7 +178,9 @@ def run(arguments: Sequence[str]) -> int:
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)
     # The library logs damage it meets; commands say it themselves, safe to look at.
-    logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    # The calls of a model that are tried again are events; nobody needs to read of them twice.
+    for name in ("holdfast", "stamina"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         code = _invoke(list(arguments))
         sys.stdout.flush()
@@ -178,10 +189,8 @@ def run(arguments: Sequence[str]) -> int:
         return problems.tell(error, as_json="--json" in arguments)
     except click.ClickException as error:
         return _misused(error)
-    except (click.Abort, KeyboardInterrupt):
-        if sys.stderr.isatty():
-            sys.stderr.write("\n")  # The line has a ^C on it.
-        return problems.INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as interrupted:
+        return _interrupted(interrupted)
     except OSError as error:
         return _system_refused(error)
 
@@ -200,6 +209,14 @@ def _invoke(arguments: list[str]) -> int:
     except click.exceptions.Exit as asked:
         return asked.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(by: BaseException) -> int:
+    """End as somebody asked: by Ctrl-C, or by a signal that says so."""
+    code: int = getattr(by, "exit_code", problems.INTERRUPTED)
+    if code == problems.INTERRUPTED and sys.stderr.isatty():
+        sys.stderr.write("\n")  # The line has a ^C on it.
+    return code
 
 
 def _prepared(stream: TextIO | None) -> TextIO:

@@ -108,7 +108,7 @@ def window(
         print_document(_payload(made))
         return
     with paged(wanted=pager) as out:
-        _Drawing(out).draw(made)
+        draw(out, made)
 
 
 def _payload(made: Window) -> dict[str, object]:
@@ -125,11 +125,17 @@ def _payload(made: Window) -> dict[str, object]:
 # -------------------------------------------------------------------------------------- to draw
 
 
+def draw(out: Screen, made: Window, *, whole: str = "--json has them") -> None:
+    """Draw what is sent, then what is to be said about it; `whole` says where cut texts are."""
+    _Drawing(out, whole).draw(made)
+
+
 class _Drawing:
     """Draws one window."""
 
-    def __init__(self, out: Screen) -> None:
+    def __init__(self, out: Screen, whole: str) -> None:
         self._out = out
+        self._whole = whole
         self._names: dict[str, str] = {}
         self._role = ""
 
@@ -180,7 +186,7 @@ class _Drawing:
         self._out.body(shown)
         if len(shown) < len(text):
             more = count(len(text) - len(shown), "more character")
-            self._out.line((f"  … {more}; --json has them", "dim"))
+            self._out.line((f"  … {more}; {self._whole}", "dim"))
 
     def _draw_call(self, call: ToolCall) -> None:
         given = call.arguments if isinstance(call.arguments, str) else to_ascii(call.arguments)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from holdfast import codec
-from holdfast.backends.base import MessageRow, Snapshot
+from holdfast.backends.base import HeadRow, MessageRow, Snapshot
 from holdfast.clock import EPOCH
 from holdfast.core.branches import Path, ranges
 from holdfast.errors import Damaged
@@ -110,3 +110,22 @@ def _damaged(row: MessageRow, turn: str | None) -> Message:
         created_at=EPOCH,
         status="damaged",
     )
+
+
+def covered_by(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
+    """Find up to which seq a summary stands for the history."""
+    if summary.covers is None:
+        return (summary.seq or 1) - 1
+    found = snapshot.stored(head.branch, [summary.covers]).get(summary.covers)
+    return (summary.seq or 1) - 1 if found is None else found[1].seq
+
+
+def newest_summary(snapshot: Snapshot, head: HeadRow, report: Report) -> Message | None:
+    """Read the newest summary of a history that was not erased."""
+    path, last = snapshot.path(head.branch), head.seq
+    while (seq := snapshot.newest_summary(path, last)) is not None:
+        (found,) = read_span(snapshot, snapshot.path(head.branch, seq), (seq, seq), report=report)
+        if found.status == "complete":
+            return found
+        last = seq - 1
+    return None

@@ -39,7 +39,7 @@ from holdfast.records import (
     UsageReport,
 )
 from holdfast.verbs.appending import queued_message
-from holdfast.verbs.histories import Report, read_span
+from holdfast.verbs.histories import Report, covered_by, newest_summary, read_span
 from holdfast.verbs.turns import is_abandoned
 
 # ------------------------------------------------------------------------------------- sessions
@@ -200,6 +200,22 @@ def message(session: int, message_id: str, report: Report) -> Query[Message]:
 
 
 # ------------------------------------------------------------------- turns, queue, usage, blobs
+
+
+def summary(session: int, report: Report) -> Query[Message | None]:
+    """Read the newest summary of a history."""
+    return lambda snapshot: newest_summary(snapshot, _head(snapshot, session), report)
+
+
+def covered(session: int, report: Report) -> Query[int]:
+    """Tell up to which seq the newest summary stands for a history; 0 without one."""
+
+    def run(snapshot: Snapshot) -> int:
+        row = _head(snapshot, session)
+        found = newest_summary(snapshot, row, report)
+        return 0 if found is None else covered_by(snapshot, row, found)
+
+    return run
 
 
 def turns(session: int, limit: int | None) -> Query[list[TurnInfo]]:

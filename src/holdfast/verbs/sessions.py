@@ -10,7 +10,7 @@ from holdfast import checks, codec
 from holdfast.backends.base import SessionRow, Start, Transaction, Verb
 from holdfast.core.appending import compare
 from holdfast.core.titles import may_retitle
-from holdfast.errors import BadMessage, Invalid, KeyTaken, SessionNotFound
+from holdfast.errors import BadMessage, Conflict, Invalid, KeyTaken, SessionNotFound
 from holdfast.records import JSON, Goal, Head, Place, Relation, SessionInfo
 from holdfast.verbs.places import locate, preview_at, start_at
 from holdfast.verbs.placing import find_head, head_of, show_preview
@@ -164,7 +164,10 @@ def _new_row(who: Identity, now: int) -> SessionRow:
 
 
 class Changes(TypedDict, total=False):
-    """What `update` can change. A field that is not there stays as it is."""
+    """What `update` can change. A field that is not there stays as it is.
+
+    With `expect_goal` nothing is changed unless this is the goal.
+    """
 
     title: str | None
     auto_title: str | None
@@ -174,6 +177,7 @@ class Changes(TypedDict, total=False):
     pinned: bool
     archived: bool
     goal: Goal | None
+    expect_goal: Goal | None
     metadata: dict[str, JSON]
 
 
@@ -187,8 +191,9 @@ def check_changes(changes: Changes) -> Changes:
     for field in ("pinned", "archived"):
         if not isinstance(changes.get(field, False), bool):
             raise BadMessage(f"{field}: expected true or false")
-    if changes.get("goal") is not None:
-        _check_goal(changes["goal"])
+    for goal in (changes.get("goal"), changes.get("expect_goal")):
+        if goal is not None:
+            _check_goal(goal)
     checks.check_json_object(changes.get("metadata", {}), "metadata")
     return changes
 
@@ -211,6 +216,7 @@ def update(session: int, changes: Changes) -> Verb[SessionInfo]:
         row = tx.session(session)
         if row is None:
             raise SessionNotFound("this session is no longer in the store; nothing was stored.")
+        _check_expected(row, changes)
         changed = _changed(row, changes)
         # Told here, and not by another read, which could fail when the change is stored.
         told = describe(tx, changed, find_head(tx, session))
@@ -219,6 +225,17 @@ def update(session: int, changes: Changes) -> Verb[SessionInfo]:
         return told
 
     return run
+
+
+def _check_expected(row: SessionRow, changes: Changes) -> None:
+    if "expect_goal" not in changes:
+        return
+    goal = None if row.goal is None else codec.from_json(row.goal, Goal)
+    if goal != changes["expect_goal"]:
+        raise Conflict(
+            "the goal was changed meanwhile; nothing was stored. Read it with session.info() and "
+            "try again."
+        )
 
 
 def _changed(row: SessionRow, changes: Changes) -> SessionRow:

@@ -21,7 +21,7 @@ from holdfast.core.drafts import Chunk, Opening, put_together
 from holdfast.core.leases import may_take_over, settled
 from holdfast.errors import SessionBusy, TooLarge
 from holdfast.ids import message_id, turn_id
-from holdfast.processes import is_alive
+from holdfast.processes import has_given_up, is_alive
 from holdfast.records import JSON, Holder, Message, Part, Raw, Recovered, Usage
 from holdfast.verbs.placing import find_head, held_head, lost, new_tool, place
 
@@ -177,7 +177,8 @@ def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovere
 
 def is_abandoned(turn: TurnRow, now: int) -> bool:
     """Say whether an open turn's holder is gone."""
-    return may_take_over(alive=is_alive(turn.holder), lease_until=turn.lease_until, now=now)
+    alive = False if has_given_up(turn.holder, turn.token) else is_alive(turn.holder)
+    return may_take_over(alive=alive, lease_until=turn.lease_until, now=now)
 
 
 def _placeholder(tx: Transaction, head: HeadRow) -> TurnRow:

@@ -28,6 +28,7 @@ from holdfast.formats import anthropic, fitting, gemini, openai_chat, openai_res
 from holdfast.ids import split_turn_id
 from holdfast.records import (
     JSON,
+    WHOLE_OUTPUT,
     File,
     LeftOut,
     Message,
@@ -37,7 +38,7 @@ from holdfast.records import (
     ToolOutcome,
     Window,
 )
-from holdfast.verbs.histories import Report, read_span
+from holdfast.verbs.histories import Report, covered_by, newest_summary, read_span
 from holdfast.verbs.turns import is_abandoned
 
 _FIRST_PAGE: Final = 64
@@ -81,6 +82,21 @@ def window(session: int, wish: Wish, report: Report) -> Query[Window]:
         return _Maker(snapshot, head, wish, report).make()
 
     return run
+
+
+def window_of(provider: Provider, text: str) -> Window:
+    """Make a window of one text, said by a user, that belongs to no history."""
+    said = Message.user(text)
+    items = [gemini.encode(said)] if provider == "gemini" else _WRITERS[provider](said)
+    return Window(
+        provider=provider,
+        messages=tuple(map(sendable, items)),
+        system=None,
+        tokens=tokens.of_message(said),
+        left_out=(),
+        notes=(),
+        call_ids={},
+    )
 
 
 class _View(msgspec.Struct, frozen=True):
@@ -243,13 +259,7 @@ class _Maker:
 
     def _summary(self) -> Message | None:
         """Read the newest summary that was not erased."""
-        path, last = self._snapshot.path(self._head.branch), self._head.seq
-        while (seq := self._snapshot.newest_summary(path, last)) is not None:
-            (found,) = self._read(seq, seq)
-            if found.status == "complete":
-                return found
-            last = seq - 1
-        return None
+        return newest_summary(self._snapshot, self._head, self._report)
 
     def _read(self, low: int, high: int) -> list[Message]:
         path = self._snapshot.path(self._head.branch, low)
@@ -257,11 +267,7 @@ class _Maker:
 
     def _covered(self, summary: Message) -> int:
         """Find up to which seq a summary stands for the history."""
-        if summary.covers is None:
-            return (summary.seq or 1) - 1
-        stored = self._snapshot.stored(self._head.branch, [summary.covers])
-        found = stored.get(summary.covers)
-        return (summary.seq or 1) - 1 if found is None else found[1].seq
+        return covered_by(self._snapshot, self._head, summary)
 
     def _first_user(self) -> Message | None:
         """Read the first thing a user said, if it is to be kept: words, or an image alone."""
@@ -317,7 +323,7 @@ class _Maker:
         return self._fetched(part) if isinstance(part, File) else part
 
     def _fetched(self, file: File) -> File:
-        if file.data is not None or file.sha256 is None:
+        if file.data is not None or file.sha256 is None or file.mime == WHOLE_OUTPUT:
             return file
         return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
 

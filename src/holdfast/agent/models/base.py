@@ -15,7 +15,7 @@ import msgspec
 from holdfast.records import JSON, Provider, Raw, Usage, Window
 
 StopReason: TypeAlias = Literal["stop", "calls", "length", "refused", "other"]
-ToolSupport: TypeAlias = Literal["native", "text", "none"]
+ToolSupport: TypeAlias = Literal["native", "lenient", "text", "none"]
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -106,7 +106,10 @@ class Model(Protocol):
 
     @property
     def tools(self) -> ToolSupport:
-        """How it can be told of tools: as such, in words, or not at all."""
+        """How it can be told of tools: as such (`native`), in words (`text`), or not at all.
+
+        `lenient`: as such, but a reply that is nothing but a call, written as text, is one.
+        """
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
         """Call the model. Closing the iterator ends the call at once."""

@@ -1,0 +1,1 @@
+"""What the agent's model can do: tools made of functions, and those that come with it."""

@@ -15,7 +15,7 @@ from holdfast.testing.conformance.talking import everything, take_turn, talk, te
 
 
 class Summaries(Setting):
-    """`summarize`."""
+    """`summarize`, `summary` and `covered`."""
 
     def test_a_summary_is_appended(self, store: Store, session: Session) -> None:
         """With a seq of its own; nothing else changes."""
@@ -110,6 +110,46 @@ class Summaries(Setting):
         assert session.fork(2).messages() == session.messages()[:2]
         session.rewind(3)
         assert texts(session) == ["u1", "a2", "short"]
+
+    def test_the_newest_one_is_read(self, store: Store, session: Session) -> None:
+        """And how far it goes; before the first there is none, and it stands for nothing."""
+        assert (session.summary(), session.covered()) == (None, 0)
+        session.append(*talk("u a u a"))
+        assert (session.summary(), session.covered()) == (None, 0)
+        session.summarize("one", upto=2)
+        assert (session.summary(), session.covered()) == (session.messages()[4], 2)
+        session.append(*talk("u a"))
+        assert session.covered() == 2  # noqa: PLR2004
+        session.summarize("two", upto=5)
+        later = self.later(store).session("the session")
+        assert (later.summary(), later.covered()) == (later.messages()[7], 5)
+
+    def test_the_newest_one_of_another_history(self, session: Session) -> None:
+        """What lies behind a head, or on another branch, is no summary of this history."""
+        session.append(*talk("u a"))
+        session.summarize("one", upto=1)
+        session.append(*talk("u a"))
+        session.summarize("two", upto=4)
+        two = session.messages()[5]
+        session.rewind(5)
+        assert (session.summary(), session.covered()) == (session.messages()[2], 1)
+        session.redo()
+        assert (session.summary(), session.covered()) == (two, 4)
+        fork = session.fork(4)
+        assert (fork.summary(), fork.covered()) == (fork.messages()[2], 1)
+        session.clear()
+        assert (session.summary(), session.covered()) == (None, 0)
+
+    def test_an_erased_one_is_none(self, session: Session) -> None:
+        """The one before it stands again; what it covered may be erased itself."""
+        session.append(*talk("u a u"))
+        session.summarize("one", upto=2)
+        session.summarize("two", upto=3)
+        session.erase(session.messages()[1].id)
+        session.erase(session.messages()[4].id)
+        assert (session.summary(), session.covered()) == (session.messages()[3], 2)
+        session.erase(session.messages()[3].id)
+        assert (session.summary(), session.covered()) == (None, 0)
 
     def test_it_costs_nothing_and_is_no_turn(self, session: Session) -> None:
         """Counts and sums stay."""

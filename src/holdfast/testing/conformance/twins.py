@@ -12,6 +12,7 @@ import pytest
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.errors import (
     BadQuery,
+    Conflict,
     HeadMoved,
     IdConflict,
     KeyTaken,
@@ -19,7 +20,7 @@ from holdfast.errors import (
     SessionNotFound,
     TurnLost,
 )
-from holdfast.records import BranchChanged, File, Head, Message, ToolCall, Usage
+from holdfast.records import BranchChanged, File, Goal, Head, Message, ToolCall, Usage
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
 from holdfast.testing.conformance.talking import take_turn, talk, texts
@@ -309,6 +310,32 @@ class Twins(Setting):
                 await session.undo(expect=head)
             with pytest.raises(BadQuery):
                 await session.undo()
+
+        run(work())
+
+    def test_the_same_summaries(self, store: Store) -> None:
+        """The newest one, and how far it goes."""
+
+        async def work() -> None:
+            session, sync = await AsyncStore(store).session("k"), store.session("k")
+            assert (await session.summary(), await session.covered()) == (None, 0)
+            await session.append(*talk("u a u"))
+            await session.summarize("short", upto=2)
+            assert await session.summary() == sync.summary() == (await session.messages())[-1]
+            assert await session.covered() == sync.covered() == 2  # noqa: PLR2004
+
+        run(work())
+
+    def test_the_same_goals(self, store: Store) -> None:
+        """Changed if it is the one expected; `Conflict` otherwise, and nothing is stored."""
+
+        async def work() -> None:
+            session = await AsyncStore(store).session("k")
+            told = await session.update(goal=Goal("a"), expect_goal=None)
+            with pytest.raises(Conflict):
+                await session.update(goal=Goal("b"), title="new", expect_goal=None)
+            assert await session.info() == told
+            assert (await session.update(goal=None, expect_goal=Goal("a"))).goal is None
 
         run(work())
 

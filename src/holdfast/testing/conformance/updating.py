@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast.errors import BadMessage, BadQuery
+from holdfast.errors import BadMessage, BadQuery, Conflict
 from holdfast.records import Goal, Message
 from holdfast.session import Session
 from holdfast.store import Store
@@ -134,6 +135,8 @@ class Updating(Setting):
             ({"goal": Goal("x", rounds=1.5)}, "goal"),  # type: ignore[arg-type]
             ({"goal": Goal("x", summary=b"bytes")}, "goal"),  # type: ignore[arg-type]
             ({"goal": Goal("x", started_at="now")}, "goal"),  # type: ignore[arg-type]
+            ({"expect_goal": "win"}, "goal"),
+            ({"expect_goal": Goal("x", rounds=1.5)}, "goal"),  # type: ignore[arg-type]
             ({"metadata": None}, "metadata"),
             ({"metadata": [1]}, "metadata"),
             ({"metadata": {1: 2}}, "metadata"),
@@ -218,6 +221,46 @@ class Updating(Setting):
         store.create().append(Message.user("b"))
         with pytest.raises(ZeroDivisionError):
             store.make_titles(lambda _: str(1 // 0))
+
+    @pytest.mark.parametrize("goal", [None, Goal("only"), _GOAL])
+    def test_a_goal_is_changed_if_it_is_the_one_expected(
+        self, store: Store, session: Session, goal: Goal | None
+    ) -> None:
+        """Whatever it is, also none; only the goal is compared."""
+        session.update(goal=goal)
+        session.update(title="meanwhile")
+        told = session.update(goal=Goal("next"), expect_goal=goal)
+        assert (told.goal, told.title) == (Goal("next"), "meanwhile")
+        assert self.later(store).session("the session").info() == told
+
+    @pytest.mark.parametrize("expected", [None, Goal("x"), Goal("x", rounds=1), _GOAL])
+    def test_a_goal_that_is_another_by_now_is_kept(
+        self, session: Session, expected: Goal | None
+    ) -> None:
+        """`Conflict`, and nothing of the call is stored."""
+        session.update(goal=Goal("x", summary="noted meanwhile"))
+        before = session.info()
+        with pytest.raises(Conflict, match="nothing was stored"):
+            session.update(goal=Goal("mine"), title="new", expect_goal=expected)
+        with pytest.raises(Conflict):
+            session.update(pinned=True, expect_goal=expected)
+        assert session.info() == before
+
+    def test_threads_that_change_a_goal_at_once(self, session: Session) -> None:
+        """Of many who expect the same, one goes through; nobody's change is lost."""
+        session.update(goal=Goal("count"))
+
+        def count() -> None:
+            while True:
+                goal = session.info().goal
+                assert goal is not None
+                more = Goal("count", rounds=goal.rounds + 1)
+                with suppress(Conflict):
+                    session.update(goal=more, expect_goal=goal)
+                    return
+
+        together(*[count] * 8)
+        assert session.info().goal == Goal("count", rounds=8)
 
     def test_updates_go_through_while_a_turn_is_open(self, session: Session) -> None:
         """And leave the turn alone."""

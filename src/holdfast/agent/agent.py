@@ -1,0 +1,282 @@
+"""The agent: a model, its tools, and the loop between them, over sessions that it does not own.
+
+There is one way: `stream` does the work and gives events as it goes; `run` drains it. An agent
+keeps no history: any session can be given to it, several at once, and each is as safe as the store
+it is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from holdfast.agent import looking, summarizing
+from holdfast.agent.budgets import Budgets
+from holdfast.agent.events import (
+    Event,
+    ReplyStored,
+    Summarized,
+    ToolEnded,
+    TurnEnded,
+    UserSaid,
+)
+from holdfast.agent.models.base import Model
+from holdfast.agent.running import Running
+from holdfast.agent.settings import Context, Limits, Prices, Retry
+from holdfast.agent.setup import Setup
+from holdfast.agent.tools.base import Approver, Tool
+from holdfast.agent.tools.functions import as_tool
+from holdfast.agent.working import Result, work
+from holdfast.aio.session import AsyncSession
+from holdfast.errors import Invalid
+from holdfast.records import Content, Message, Usage, Window
+
+_log = logging.getLogger("holdfast")
+SETTLING: Final = 5.0  # Seconds that closing waits for titles and summaries.
+STOPPED: Final = "stopped by the user"
+
+
+class AsyncAgent:
+    """An agent for asyncio; close it, or use it in an `async with` block."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        tools: Iterable[Tool | Callable[..., object]] = (),
+        system: str | None = None,
+        approve: Approver | None = None,
+        retry: Retry | None = None,
+        context: Context | None = None,
+        limits: Limits | None = None,
+        prices: Prices | None = None,
+        titles: bool = True,
+    ) -> None:
+        """Put an agent together; functions with type hints become tools.
+
+        `approve` is asked before a tool that needs the user's consent. With `titles` the model
+        gives a session without a title one, in the background.
+        """
+        self._setup = Setup(
+            model=model,
+            tools=_distinct([as_tool(tool) for tool in tools]),
+            system=system,
+            approve=approve,
+            retry=retry or Retry(),
+            context=context or Context(),
+            limits=limits or Limits(),
+            prices=prices,
+            budgets=Budgets(),
+            titles=titles,
+        )
+        self._models = [model]
+        self._running: set[Running] = set()
+        self._beside: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    @property
+    def model(self) -> Model:
+        """The model that the next turn calls."""
+        return self._setup.model
+
+    @model.setter
+    def model(self, model: Model) -> None:
+        self._setup = msgspec.structs.replace(self._setup, model=model)
+        self._models.append(model)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools there are."""
+        return self._setup.tools
+
+    async def stream(
+        self,
+        session: AsyncSession,
+        prompt: Content | Message | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Answer a prompt, or queued input; give what happens as it happens.
+
+        A turn that cannot be finished is ended as failed, and the error raised. Leaving the loop
+        ends the turn as cancelled. Either way what was said is kept.
+        """
+        setup, running = self._setup, Running(session.id)
+
+        def beside(kind: str, doing: Coroutine[Any, Any, Event | None]) -> None:
+            self._do_beside(session.id, kind, doing, running)
+
+        def do() -> Coroutine[Any, Any, None]:
+            return work(setup, session, prompt, run_id=run_id, emit=running.emit, beside=beside)
+
+        self._running.add(running)
+        try:
+            async with aclosing(running.events(do)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._running.discard(running)
+
+    async def run(
+        self,
+        session: AsyncSession,
+        prompt: Content | Message | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> Result:
+        """Answer a prompt, or queued input; give what came of it."""
+        gathered = Gathered()
+        async with aclosing(self.stream(session, prompt, run_id=run_id)) as events:
+            async for event in events:
+                gathered.take(event)
+        return gathered.result()
+
+    def cancel(self, reason: str = STOPPED, *, session_id: str | None = None) -> bool:
+        """End the turns that run, or that of one session; false if none does.
+
+        What was said is kept, and the stream ends without an error.
+        """
+        wanted = [r for r in self._running if session_id in {None, r.session_id}]
+        ended = [running for running in wanted if running.cancel(reason)]
+        return bool(ended)
+
+    async def settle(self, seconds: float = SETTLING) -> bool:
+        """Wait for titles and summaries that are being made; false if some are not ready."""
+        tasks = list(self._beside.values())
+        if not tasks:
+            return True
+        _, late = await asyncio.wait(tasks, timeout=seconds)
+        return not late
+
+    async def window(self, session: AsyncSession) -> Window:
+        """Tell what the model would be sent of a session now."""
+        shown = await looking.look(self._setup, session)
+        return shown.window
+
+    async def summarize(self, session: AsyncSession) -> Summarized | None:
+        """Let a summary stand for all but the newest messages, now; `None` if they are few.
+
+        Agents do so by themselves when the history fills most of what the model takes.
+        """
+        room = self._setup.budgets.room(self._setup.model, self._setup.context)
+        keep = self._setup.context.keep_recent
+        return await summarizing.summarize(session, self._setup.model, room, keep)
+
+    async def close(self, *, settle: float = SETTLING) -> None:
+        """End what runs, wait a little for what is done beside it, and close all models it had."""
+        await asyncio.gather(*(r.stop("the agent was closed") for r in list(self._running)))
+        await self.settle(settle)
+        tasks = list(self._beside.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for model in {id(model): model for model in self._models}.values():
+            await model.close()
+
+    def _do_beside(
+        self,
+        session_id: str,
+        kind: str,
+        doing: Coroutine[Any, Any, Event | None],
+        running: Running,
+    ) -> None:
+        """Begin something beside the turn, unless the same is being done already."""
+        place = (session_id, kind)
+        if place in self._beside:
+            doing.close()
+            return
+
+        async def do() -> None:
+            try:
+                event = await doing
+            except Exception as error:  # noqa: BLE001 - it was for comfort; the next turn tries again
+                _log.info("no %s was made: %s", kind, type(error).__name__)
+                return
+            finally:
+                self._beside.pop(place, None)
+            if event is not None:
+                await running.emit(event)
+
+        self._beside[place] = asyncio.create_task(do())
+
+    async def __aenter__(self) -> Self:
+        """Use the agent within an `async with` block."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it; without waiting for anything if something went wrong."""
+        await self.close(settle=SETTLING if error is None else 0.0)
+
+
+# What was cancelled while it waited for a busy session, say.
+_NEVER_BEGUN: Final = TurnEnded(
+    turn_id="",
+    state="cancelled",
+    rounds=0,
+    usage=Usage(),
+    cost=None,
+    latency_ms=0,
+    error="it was cancelled before it began",
+)
+
+
+class Gathered:
+    """What came of a stream, event by event."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._messages: list[Message] = []
+        self._texts: list[str] = []
+        self._ends: list[TurnEnded] = []
+
+    def take(self, event: Event) -> None:
+        """Note an event."""
+        match event:
+            case UserSaid(message):
+                self._messages.append(message)
+                self._texts.clear()
+            case ToolEnded():
+                self._messages.append(event.message)
+                self._texts.clear()
+            case ReplyStored(message, superseded):
+                self._messages.append(message)
+                if not superseded:
+                    self._texts.append(message.text)
+            case TurnEnded():
+                self._ends.append(event)
+            case _:
+                pass
+
+    def result(self) -> Result:
+        """Sum it up; the last turn tells how it ended."""
+        last = self._ends[-1] if self._ends else _NEVER_BEGUN
+        costs = [end.cost for end in self._ends if end.cost is not None]
+        return Result(
+            text="".join(self._texts),
+            state=last.state,
+            turn_id=last.turn_id,
+            messages=tuple(self._messages),
+            usage=sum((end.usage for end in self._ends), Usage()),
+            cost=sum(costs[1:], costs[0]) if costs else None,
+            rounds=sum(end.rounds for end in self._ends),
+            error=last.error,
+        )
+
+
+def _distinct(tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names:
+            raise Invalid(f"two tools are called {tool.name!r}; a model could not tell them apart.")
+        names.add(tool.name)
+    return tuple(tools)

@@ -1,0 +1,101 @@
+"""Anthropic's models, and what else speaks its Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from holdfast.agent.models.base import Request, ToolSupport
+from holdfast.agent.models.hosted import CONNECT, Client, Hosted, Reading, Stream
+from holdfast.agent.models.messages import MessagesReading, messages_of, past_tools_of, tools_of
+from holdfast.records import JSON
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+_ADDRESS: Final = "https://api.anthropic.com"
+_CACHE: Final = "cache_control"
+
+
+class AnthropicModel(Hosted):
+    """A model of Anthropic's, or one behind a `base_url` that speaks its Messages API."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        context: int | None = None,
+        max_output: int | None = None,
+        tools: ToolSupport = "native",
+        extra: Mapping[str, JSON] | None = None,
+        client: AsyncAnthropic | None = None,
+    ) -> None:
+        """Name a model.
+
+        `context` and `max_output` are guessed by the name; `extra` goes into each request as it is.
+        A `client` is used as it is, but that its own retries are off.
+        """
+        given = None if client is None else client.with_options(max_retries=0)
+        super().__init__(
+            name,
+            base_url=str(client.base_url) if client is not None else base_url,
+            api_key=api_key,
+            context=context,
+            max_output=max_output,
+            tools=tools,
+            extra=extra,
+            client=given,
+            package="anthropic",
+            address=_ADDRESS,
+        )
+
+    @property
+    def provider(self) -> Literal["anthropic"]:
+        """Whose shape of messages it takes."""
+        return "anthropic"
+
+    def _connect(self) -> Client:
+        import anthropic  # noqa: PLC0415 - it takes seconds to import
+
+        return anthropic.AsyncAnthropic(
+            api_key=self._key,
+            base_url=self._url.geturl(),
+            max_retries=0,
+            timeout=anthropic.Timeout(None, connect=CONNECT),
+            open_telemetry=False,
+        )
+
+    def _body(self, request: Request) -> dict[str, JSON]:
+        messages = messages_of(request)
+        body: dict[str, JSON] = {
+            "model": self.name,
+            "messages": messages,
+            "max_tokens": self.output_for(request),
+            "stream": True,
+        }
+        if request.window.system:
+            body["system"] = request.window.system
+        if request.tools:
+            body["tools"] = tools_of(request.tools)
+        elif past := past_tools_of(messages):
+            body["tools"], body["tool_choice"] = past, {"type": "none"}
+        # The next round sends all of this again: let the provider keep it for a while.
+        if request.tools and self._original and not self.refuses(_CACHE):
+            body[_CACHE] = {"type": "ephemeral"}
+        return {**body, **self.extra}
+
+    def _words(self) -> tuple[str, ...]:
+        return (_CACHE,)
+
+    async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
+        from anthropic import AsyncStream  # noqa: PLC0415 - as above
+
+        # Not `messages.create`: it warns of old models, and what is read here is JSON.
+        return await cast("AsyncAnthropic", client).post(
+            "/v1/messages", body=body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
+        )
+
+    def _reading(self) -> Reading:
+        return MessagesReading()

@@ -1,0 +1,323 @@
+"""What a provider says when a call fails, and what it means for the loop.
+
+All of it is read here: the SDKs' exceptions, what HTTP answers, errors in the middle of a stream,
+and the many ways to say that a window is too long. Nothing of the SDKs is imported: an error is
+known by what it carries. Trying again may help when the connection broke, the provider was busy or
+something broke there; it will not when the request itself was refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from holdfast.clock import Clock, SystemClock, to_datetime
+from holdfast.errors import ContextTooLong, ModelFailed
+
+_LONGEST: Final = 500  # What of a provider's words goes into an error.
+_READ: Final = 4_000  # What of them is looked at.
+_LEAST_SECRET: Final = 8  # A shorter one is a word.
+_AGAIN: Final = frozenset({408, 409, 425, 429})
+_SERVER: Final = 500
+_REFUSED: Final = 400
+# What errors are called in the middle of a stream, where there is no status any more.
+_STATUSES: Final = {
+    "api_error": 500,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "conflict_error": 409,
+    "deadline_exceeded": 504,
+    "engine_overloaded": 503,
+    "insufficient_quota": 402,
+    "internal_error": 500,
+    "internal_server_error": 500,
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "overloaded": 503,
+    "overloaded_error": 529,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "request_too_large": 413,
+    "resource_exhausted": 429,
+    "server_error": 500,
+    "service_unavailable": 503,
+    "timeout_error": 504,
+    "unavailable": 503,
+}
+# A 429 that no waiting cures: there is nothing left to spend.
+_SPENT: Final = frozenset({"billing_error", "insufficient_quota", "billing_hard_limit_reached"})
+_HINTS: Final = {
+    401: "check the key",
+    402: "check what is left to spend",
+    403: "this key may not do that",
+    404: "check the model's name and the base URL",
+}
+
+_TOO_LONG_KINDS: Final = frozenset(
+    {
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "exceed_context_size_error",
+        "model_context_window_exceeded",
+        "request_too_large",
+    }
+)
+# In the order of: OpenAI and vLLM, Anthropic, llama.cpp, Ollama, Gemini, Mistral, xAI, Groq,
+# Bedrock, Moonshot, LM Studio, Cohere.
+_TOO_LONG: Final = re.compile(
+    r"maximum context length|context window|maximum model length"
+    r"|prompt is too long|exceed context limit"
+    r"|available context size|exceeds the context"
+    r"|input length exceeds|exceeds (?:the )?maximum context"
+    r"|input token count.{0,40}exceeds"
+    r"|too large for model with"
+    r"|maximum prompt length"
+    r"|reduce the length of the (?:messages|prompt)"
+    r"|input is too long"
+    r"|exceeded model token limit"
+    r"|greater than the context length|context length exceeded"
+    r"|tokens in the prompt cannot exceed",
+    re.IGNORECASE,
+)
+# A request that is larger than what an account may send in a minute will never be taken.
+_OVER_THE_MINUTE: Final = re.compile(r"request too large for", re.IGNORECASE)
+_NUMBER: Final = r"\(?(\d[\d,_]*)"
+_LIMITS: Final = tuple(
+    re.compile(pattern.replace("N", _NUMBER), re.IGNORECASE)
+    for pattern in (
+        r"> N maximum",
+        r"exceed context limit: .{0,60}?> N",
+        r"(?:context length|model length|context size|prompt length)(?: of| is)? N",
+        r"maximum number of tokens allowed N",
+        r"too large for model with N",
+        r"token limit: N",
+        r"\bLimit N, Requested",
+        r"cannot exceed N",
+    )
+)
+_OUTPUT_LIMITS: Final = tuple(
+    re.compile(pattern.replace("N", r"`?(\d+)"), re.IGNORECASE)
+    for pattern in (
+        r"max_tokens: \d+ > N, which is the maximum allowed",
+        r"supports at most N completion tokens",
+        r"max_(?:completion_)?tokens`? must be less than or equal to N",
+        r"valid range of max_tokens is \[\d+, ?N\]",
+    )
+)
+_NO_TOOLS: Final = re.compile(
+    r"does not support tools|tools? (?:use|calling|choice) (?:is )?not supported"
+    r"|no endpoints found that support tool|--enable-auto-tool-choice|--jinja",
+    re.IGNORECASE,
+)
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """What a provider said: its status if there was one, how it calls the error, and its words."""
+
+    status: int | None
+    kinds: frozenset[str]
+    text: str
+    retry_after: float | None = None
+    context: int | None = None
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the window is too long."""
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return _OVER_THE_MINUTE.search(self.text) is not None
+        if self.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.kinds & _TOO_LONG_KINDS:
+            return True
+        sendable = self.status in {None, 400, 422, 500}
+        return sendable and _TOO_LONG.search(self.text) is not None
+
+    @property
+    def limit(self) -> int | None:
+        """How many tokens the model takes, if the provider said so."""
+        return self.context or _number(_LIMITS, self.text)
+
+    @property
+    def output_limit(self) -> int | None:
+        """How many tokens a reply may have, if the provider refused to give as many as asked."""
+        return _number(_OUTPUT_LIMITS, self.text)
+
+    @property
+    def refuses_tools(self) -> bool:
+        """Whether the model cannot be told of tools as such."""
+        return _NO_TOOLS.search(self.text) is not None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether trying again may help."""
+        if self.kinds & _SPENT:
+            return False
+        # An error in mid-stream that says nothing of its kind: the request had been taken.
+        return self.status is None or self.status >= _SERVER or self.status in _AGAIN
+
+
+def failure(
+    error: Exception, where: str, *, secret: str = "", clock: Clock | None = None
+) -> ModelFailed:
+    """Say what an error of an SDK means; `where` names who was called, `secret` is the key."""
+    said = complaint_of(error, clock=clock)
+    if said is None:
+        return _broken(error, where)
+    words = _told(said, where, secret)
+    if said.is_too_long:
+        return ContextTooLong(words, status=said.status, limit=said.limit)
+    return ModelFailed(
+        words, status=said.status, retryable=said.retryable, retry_after=said.retry_after
+    )
+
+
+def _told(said: Complaint, where: str, secret: str) -> str:
+    text = said.text.replace(secret, "[key]") if len(secret) >= _LEAST_SECRET else said.text
+    # A page of a proxy is no sentence.
+    text = "" if text.lstrip().startswith("<") else " ".join(text.split())
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + "…"
+    answered = f"{where} answered {said.status}" if said.status else f"{where} broke off"
+    hint = f" ({_HINTS[said.status]})" if said.status in _HINTS else ""
+    return ": ".join(part for part in (answered, text) if part) + hint
+
+
+# -------------------------------------------------------------------------------- what was answered
+
+
+def complaint_of(error: Exception, *, clock: Clock | None = None) -> Complaint | None:
+    """Read what a provider answered; `None` if it did not come to an answer."""
+    status, body = getattr(error, "status_code", None), getattr(error, "body", None)
+    if not isinstance(status, int) and body is None:
+        return None
+    inner = _innermost(body)
+    kinds = frozenset(
+        value.lower()
+        for key in ("type", "code", "status")
+        if isinstance(value := inner.get(key), str)
+    )
+    response = getattr(error, "response", None)
+    headers = getattr(response, "headers", None)
+    asked = retry_after(headers, clock=clock) if isinstance(headers, Mapping) else None
+    return Complaint(
+        status=_status(status, inner, kinds),
+        kinds=kinds,
+        text=_words(inner)[:_READ],
+        retry_after=_delay(inner) if asked is None else asked,
+        context=_whole_number(inner.get("n_ctx")),
+    )
+
+
+def _innermost(body: object) -> dict[str, object]:
+    """Find the error in a body: bare, under `error`, in a list, or as text."""
+    if isinstance(body, list):
+        body = body[0] if body else {}
+    if isinstance(body, dict) and "error" in body:
+        body = body["error"]
+    if isinstance(body, dict):
+        return body
+    return {"message": body} if isinstance(body, str) else {}
+
+
+def _words(inner: Mapping[str, object]) -> str:
+    """Give what an error says, with what the provider behind a provider said."""
+    said = next((inner[key] for key in ("message", "detail", "msg") if inner.get(key)), "")
+    metadata = inner.get("metadata")
+    behind = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return " ".join(_text(part) for part in (said, behind) if part)
+
+
+def _text(said: object) -> str:
+    return said if isinstance(said, str) else json.dumps(said, default=str, ensure_ascii=False)
+
+
+def _status(given: object, inner: Mapping[str, object], kinds: frozenset[str]) -> int | None:
+    """Give the status: of the answer, or of an error in a stream that began well."""
+    for value in (given, inner.get("code"), inner.get("status_code")):
+        if isinstance(value, int) and _REFUSED <= value < 600:  # noqa: PLR2004 (HTTP's last status)
+            return value
+    return next((_STATUSES[kind] for kind in sorted(kinds) if kind in _STATUSES), None)
+
+
+def _number(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
+    for pattern in patterns:
+        if found := pattern.search(text):
+            return _whole_number(int(re.sub(r"\D", "", found[1])))
+    return None
+
+
+def _whole_number(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+# --------------------------------------------------------------------------------- how long to wait
+
+
+def retry_after(headers: Mapping[str, str], *, clock: Clock | None = None) -> float | None:
+    """Read how many seconds a provider asks to wait: a number, or a date; `None` if it does not."""
+    if (millis := _seconds(headers.get("retry-after-ms"))) is not None:
+        return millis / 1000
+    given = headers.get("retry-after")
+    if given is None or (seconds := _seconds(given)) is not None:
+        return None if given is None else seconds
+    until, now = _date(given), _date(headers.get("date", ""))
+    if until is None:
+        return None
+    # The provider's own clock, if it tells it: ours may be wrong.
+    now = now or to_datetime((clock or SystemClock()).micros())
+    return max(0.0, (until - now).total_seconds())
+
+
+def _seconds(text: str | None) -> float | None:
+    """Read a number of seconds that makes sense."""
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _delay(inner: Mapping[str, object]) -> float | None:
+    """Find the pause that Gemini asks for in the details of an error: `"retryDelay": "34s"`."""
+    details = inner.get("details")
+    for item in details if isinstance(details, list) else ():
+        delay = item.get("retryDelay") if isinstance(item, Mapping) else None
+        if isinstance(delay, str):
+            return _seconds(delay.removesuffix("s"))
+    return None
+
+
+# ----------------------------------------------------------------------------- nothing was answered
+
+
+def _broken(error: Exception, where: str) -> ModelFailed:
+    """Say what became of a call that was not answered, or not to the end."""
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    kind = type(cause).__name__
+    if isinstance(error, ValueError):
+        return ModelFailed(f"{where} sent something that cannot be read", retryable=True)
+    if kind in {"LocalProtocolError", "UnsupportedProtocol", "InvalidURL"}:
+        # Its words may hold the key.
+        return ModelFailed(f"{where} cannot be called like that: check the base URL and the key")
+    why = " ".join(str(cause).split())[:_LONGEST] or kind
+    if "CERTIFICATE_VERIFY_FAILED" in why:
+        return ModelFailed(f"{where} cannot be trusted: {why}")
+    if "Timeout" in kind:
+        return ModelFailed(f"{where} did not answer in time", retryable=True)
+    if kind.startswith("Connect"):
+        return ModelFailed(f"{where} cannot be reached: {why}", retryable=True)
+    return ModelFailed(f"the connection to {where} broke: {why}", retryable=True)

@@ -1,0 +1,134 @@
+"""OpenAI's models, and all that are served in the shape of its chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from holdfast.agent.models.base import Request, ToolSupport
+from holdfast.agent.models.chat import (
+    NOTHING_OWN,
+    ChatReading,
+    Own,
+    flat,
+    messages_of,
+    tools_of,
+)
+from holdfast.agent.models.hosted import CONNECT, Client, Hosted, Reading, Stream
+from holdfast.agent.models.sizes import thinks
+from holdfast.records import JSON
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_ADDRESS: Final = "https://api.openai.com/v1"
+_ALSO_OPENAI: Final = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+_NO_KEY: Final = "none"  # A server that wants no key is given this one: the SDK wants one.
+# Whose own fields must come back, or the next call is refused.
+_OWN: Final[Mapping[str, Own]] = {
+    "deepseek.com": Own(message=frozenset({"reasoning_content"})),
+    "googleapis.com": Own(call=frozenset({"extra_content"})),
+    "moonshot.ai": Own(message=frozenset({"reasoning_content"})),
+    "moonshot.cn": Own(message=frozenset({"reasoning_content"})),
+}
+_OLD_LIMIT: Final = "max_tokens"
+_NEW_LIMIT: Final = "max_completion_tokens"
+_USAGE: Final = "stream_options"
+
+
+class OpenAIModel(Hosted):
+    """A model of OpenAI's, or one behind a `base_url` that speaks chat completions."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        context: int | None = None,
+        max_output: int | None = None,
+        tools: ToolSupport | None = None,
+        extra: Mapping[str, JSON] | None = None,
+        client: AsyncOpenAI | None = None,
+    ) -> None:
+        """Name a model.
+
+        `context` and `max_output` are guessed by the name; `extra` goes into each request as it is.
+        Small models, as others serve them, may write a call as text, and are understood, unless
+        `tools` says otherwise. A `client` (Azure's, say) is used, but for its own retries.
+        """
+        given = None if client is None else client.with_options(max_retries=0)
+        super().__init__(
+            name,
+            base_url=str(client.base_url) if client is not None else base_url,
+            api_key=api_key,
+            context=context,
+            max_output=max_output,
+            tools=tools or "native",
+            extra=extra,
+            client=given,
+            package="openai",
+            address=_ADDRESS,
+        )
+        host = self._url.hostname or ""
+        self._original = self._original or host.endswith(_ALSO_OPENAI)
+        if tools is None and not self._original:
+            self._tools = "lenient"
+        self._own = next(
+            (own for ending, own in _OWN.items() if host.endswith(ending)), NOTHING_OWN
+        )
+
+    @property
+    def provider(self) -> Literal["openai"]:
+        """Whose shape of messages it takes."""
+        return "openai"
+
+    def _connect(self) -> Client:
+        import openai  # noqa: PLC0415 - it takes a second to import
+
+        return openai.AsyncOpenAI(
+            api_key=self._key or _NO_KEY,
+            base_url=self._url.geturl(),
+            max_retries=0,
+            timeout=openai.Timeout(None, connect=CONNECT),
+        )
+
+    def _body(self, request: Request) -> dict[str, JSON]:
+        messages = messages_of(request, own=self._own, words=self.tools in {"text", "none"})
+        body: dict[str, JSON] = {
+            "model": self.name,
+            "messages": messages if self._original else flat(messages),
+            "stream": True,
+            self._limit_word(): self.output_for(request),
+        }
+        if not self.refuses(_USAGE):
+            body[_USAGE] = {"include_usage": True}
+        if request.tools:
+            body["tools"] = tools_of(request.tools)
+        return {**body, **self.extra}
+
+    def _limit_word(self) -> str:
+        """Name the limit of a reply: OpenAI has a new word for it, most others the old one."""
+        if self.refuses(_OLD_LIMIT):
+            return _NEW_LIMIT
+        if self.refuses(_NEW_LIMIT):
+            return _OLD_LIMIT
+        return _NEW_LIMIT if self._original or thinks(self.name) else _OLD_LIMIT
+
+    def _words(self) -> tuple[str, ...]:
+        return (_USAGE, self._limit_word())
+
+    async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
+        from openai import AsyncStream  # noqa: PLC0415 - as above
+
+        # Not `chat.completions.create`: servers say more than its types know; JSON says all.
+        return await cast("AsyncOpenAI", client).post(
+            "/chat/completions",
+            body=body,
+            cast_to=object,
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+
+    def _reading(self) -> Reading:
+        return ChatReading(self._own)

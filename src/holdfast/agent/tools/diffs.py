@@ -1,0 +1,77 @@
+"""What a write would change, shown to the user before it is made.
+
+Only what differs is compared, line by line, and only while that is quick: of long texts that differ
+throughout, the old lines are shown and then the new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Final
+
+_CONTEXT: Final = 3
+_QUICK: Final = 250_000  # Lines times lines.
+_LONGEST: Final = 12_000
+
+
+def changes(before: str, after: str) -> str:
+    """Show the lines that go (-) and come (+), with a few around them."""
+    old, new = _lines(before), _lines(after)
+    same = _shared(old, new)
+    shared_end = _shared(old[same:][::-1], new[same:][::-1])
+    first = max(0, same - _CONTEXT)
+    lines = [f"@@ line {first + 1} @@", *(f" {line}" for line in old[first:same])]
+    old_end, new_end = len(old) - shared_end, len(new) - shared_end
+    lines += _middle(old[same:old_end], new[same:new_end], same)
+    lines += [f" {line}" for line in old[old_end : old_end + _CONTEXT]]
+    return cut("\n".join(lines))
+
+
+def addition(text: str) -> str:
+    """Show a text that is new as a whole."""
+    return cut("\n".join(f"+{line}" for line in _lines(text)))
+
+
+def cut(text: str) -> str:
+    """Leave out the middle of what is too long to be looked at, and say so."""
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n[… {left_out:,} characters are not shown here …]\n{text[-half:]}"
+
+
+def _lines(text: str) -> list[str]:
+    """Split a text; a last line without an end says so."""
+    lines = text.split("\n")
+    last = lines.pop()
+    return [*lines, f"{last}\n\\ no end of line"] if last else lines
+
+
+def _shared(old: Sequence[str], new: Sequence[str]) -> int:
+    """Count the lines that both begin with."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((n for n, (one, other) in pairs if one != other), min(len(old), len(new)))
+
+
+def _middle(old: Sequence[str], new: Sequence[str], start: int) -> Iterator[str]:
+    if len(old) * len(new) > _QUICK:
+        yield from (f"-{line}" for line in old)
+        yield from (f"+{line}" for line in new)
+        return
+    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield from _unchanged(old[a:b], start + a)
+        else:
+            yield from (f"-{line}" for line in old[a:b])
+            yield from (f"+{line}" for line in new[c:d])
+
+
+def _unchanged(lines: Sequence[str], start: int) -> Iterator[str]:
+    if len(lines) <= 2 * _CONTEXT:
+        yield from (f" {line}" for line in lines)
+        return
+    yield from (f" {line}" for line in lines[:_CONTEXT])
+    yield f"@@ line {start + len(lines) - _CONTEXT + 1} @@"
+    yield from (f" {line}" for line in lines[-_CONTEXT:])

@@ -1,0 +1,307 @@
+"""Tools for the files of the workspace: read, write, edit, list, search.
+
+Reading, listing and searching never ask. Writing does, and shows what would change. A file that is
+written is there whole or not at all. Edits of one agent go one after the other, so that two calls
+made together do not lose each other's change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Event, Lock
+from typing import Any, Final, TypeAlias
+
+from holdfast.agent.tools import diffs
+from holdfast.agent.tools.base import Tool, ToolContext
+from holdfast.agent.tools.functions import ToolError, make_tool
+from holdfast.agent.tools.globs import matcher
+from holdfast.agent.tools.searching import Found, Wanted
+from holdfast.agent.tools.texts import (
+    cut_line,
+    decoded,
+    described,
+    encoded,
+    is_binary,
+    lines_of,
+    with_crlf,
+)
+from holdfast.agent.tools.threads import stoppable
+from holdfast.agent.tools.walking import Entry, Walk
+from holdfast.agent.tools.workspace import Place, Workspace
+
+Where: TypeAlias = Callable[[ToolContext], Workspace]
+
+OUTPUT: Final = 20_000
+_LINES: Final = 2_000
+_LONGEST_LINE: Final = 2_000
+_MOST_LISTED: Final = 1_000
+_ROOM: Final = 500  # For what is said beside what is shown.
+
+
+def within(root: str | None) -> Where:
+    """Say where the workspace is: this folder, or (None) the one that a session works in."""
+    if root is None:
+        return lambda context: Workspace(context.cwd)
+    space = Workspace(root)
+    return lambda _: space
+
+
+def file_tools(root: str | None = None, *, output: int = OUTPUT) -> tuple[Tool, ...]:
+    """Make the tools; they show at most about `output` characters at a time."""
+    files = FileTools(within(root), output)
+    return (
+        make_tool(files.read_file),
+        make_tool(files.write_file, asks=files.ask_to_write),
+        make_tool(files.edit_file, asks=files.ask_to_edit),
+        make_tool(files.list_files),
+        make_tool(files.search_files),
+    )
+
+
+class FileTools:
+    """The tools, for one workspace."""
+
+    def __init__(self, where: Where, output: int = OUTPUT) -> None:
+        """Work there."""
+        self._where = where
+        self._output = max(output - _ROOM, _ROOM)
+        self._writing = Lock()
+
+    def _at(self, context: ToolContext, path: str) -> tuple[Workspace, Place]:
+        space = self._where(context)
+        return space, space.find(path, context.cwd)
+
+    def _to_write(self, context: ToolContext, path: str) -> tuple[Workspace, Place]:
+        space, place = self._at(context, path)
+        space.check_writable(place, path)
+        return space, place
+
+    # -------------------------------------------------------------------------------- reading
+
+    def read_file(
+        self, context: ToolContext, path: str, start: int = 1, count: int = _LINES
+    ) -> str:
+        """Read a text file of the workspace, or some lines of it.
+
+        Args:
+            path: The file, relative to the working directory.
+            start: The first line to read; 1 is the first of the file.
+            count: How many lines to read.
+        """
+        space, place = self._at(context, path)
+        data = space.read(place)
+        if is_binary(data):
+            return f"{place.shown} is not text: {described(data)}, {len(data):,} bytes."
+        text, note = decoded(data)
+        if not text:
+            return f"({place.shown} is empty)"
+        lines = text.split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        start = max(start, 1)
+        if start > len(lines):
+            raise ToolError(f"{place.shown} has only {len(lines):,} lines.")
+        shown = self._shown(lines[start - 1 : start - 1 + max(count, 1)])
+        end = start - 1 + len(shown)
+        if start > 1 or end < len(lines):
+            note += f"\n[lines {start:,} to {end:,} of {len(lines):,}"
+            note += f"; start={end + 1} reads on]" if end < len(lines) else "]"
+        elif not note and shown == lines:
+            return text
+        return "\n".join(shown) + note
+
+    def _shown(self, lines: Sequence[str]) -> list[str]:
+        """Give as many lines as there is room for, one at least; the very long ones are cut."""
+        shown: list[str] = []
+        room = self._output
+        for line in lines:
+            short = cut_line(line, _LONGEST_LINE)
+            room -= len(short) + 1
+            if room < 0 and shown:
+                break
+            shown.append(short)
+        return shown
+
+    # -------------------------------------------------------------------------------- writing
+
+    def write_file(self, context: ToolContext, path: str, content: str) -> str:
+        """Write a whole file of the workspace: a new one, or instead of the one that is there.
+
+        Args:
+            path: The file, relative to the working directory; folders that are missing are made.
+            content: Everything that the file shall hold.
+        """
+        space, place = self._to_write(context, path)
+        data = encoded(content)
+        with self._writing:
+            new = space.write(place, data)
+        return f"{'created' if new else 'replaced'} {place.shown} ({len(data):,} bytes)."
+
+    def ask_to_write(self, context: ToolContext, given: dict[str, Any]) -> str:
+        """Say what writing would change."""
+        space, place = self._to_write(context, given["path"])
+        content: str = given["content"]
+        encoded(content)
+        if space.is_file(place) is None:
+            return f"create {place.shown}\n{diffs.addition(content)}"
+        data = space.read(place)
+        if is_binary(data):
+            return f"replace {place.shown}, {described(data)}\n{diffs.addition(content)}"
+        return f"replace {place.shown}\n{diffs.changes(decoded(data)[0], content)}"
+
+    def edit_file(
+        self, context: ToolContext, path: str, old: str, new: str, *, every: bool = False
+    ) -> str:
+        """Replace text in a file of the workspace. The old text must be in the file exactly once.
+
+        Args:
+            path: The file, relative to the working directory.
+            old: The text to replace, exactly as it is in the file, with enough around it to be
+                found only once.
+            new: The text that comes instead.
+            every: Replace it wherever it is, not only once.
+        """
+        space, place = self._to_write(context, path)
+        with self._writing:
+            _, after, count = self._edited(space, place, old, new, every=every)
+            space.write(place, encoded(after))
+        times = "once" if count == 1 else f"{count:,} times"
+        return f"replaced it {times} in {place.shown}."
+
+    def ask_to_edit(self, context: ToolContext, given: dict[str, Any]) -> str:
+        """Say what editing would change; what cannot be done raises `ToolError`."""
+        space, place = self._to_write(context, given["path"])
+        every = given.get("every", False)
+        before, after, _ = self._edited(space, place, given["old"], given["new"], every=every)
+        return f"edit {place.shown}\n{diffs.changes(before, after)}"
+
+    def _edited(
+        self, space: Workspace, place: Place, old: str, new: str, *, every: bool
+    ) -> tuple[str, str, int]:
+        """Give the text before and after, and how often something was replaced."""
+        try:
+            before = space.read(place).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ToolError(f"{place.shown} is not text in UTF-8; it cannot be edited.") from error
+        if not old:
+            raise ToolError("old is empty; write_file writes a whole file.")
+        if old == new:
+            raise ToolError("old and new are the same.")
+        if old not in before and "\r\n" in before:
+            # Models write plain line ends, whatever the file has.
+            old, new = with_crlf(old), with_crlf(new)
+        count = before.count(old)
+        if count == 0:
+            raise ToolError(f"this text is not in {place.shown}; read the file again.")
+        if count > 1 and not every:
+            raise ToolError(
+                f"this text is in {place.shown} {count:,} times, first in {lines_of(before, old)}."
+                " Give more of what is around it, or every=true."
+            )
+        return before, before.replace(old, new), count
+
+    # ------------------------------------------------------------------- listing and searching
+
+    async def list_files(
+        self, context: ToolContext, path: str = ".", pattern: str = "", *, everything: bool = False
+    ) -> str:
+        """List a folder of the workspace, or find files in it and below by a pattern.
+
+        Args:
+            path: The folder, relative to the working directory.
+            pattern: Which names to list from all folders below, such as *.py or src/**/test_*.
+            everything: Look also into folders such as .git and node_modules.
+        """
+        return await stoppable(partial(self._list, context, path, pattern, everything=everything))
+
+    def _list(
+        self, context: ToolContext, path: str, pattern: str, stop: Event, *, everything: bool
+    ) -> str:
+        space, start = self._at(context, path)
+        fits = matcher(pattern) if pattern else None
+        deep = fits is not None
+        walk = Walk(space, start, stop, everything=everything, deep=deep, sized=True)
+        lines: list[str] = []
+        count, room = 0, self._output
+        for entry in walk:
+            if fits is not None and not fits(entry.place.names[len(start.names) :]):
+                continue
+            count += 1
+            line = _listed(entry)
+            room -= len(line) + 1
+            if room >= 0 and len(lines) < _MOST_LISTED:
+                lines.append(line)
+        if not lines:
+            lines.append("(nothing fits)" if fits else f"({start.shown} is empty)")
+        elif count > len(lines):
+            lines.append(f"[{count - len(lines):,} more are not shown]")
+        return "\n".join(lines + _notes(walk))
+
+    async def search_files(
+        self,
+        context: ToolContext,
+        text: str,
+        path: str = ".",
+        pattern: str = "",
+        *,
+        ignore_case: bool = False,
+        everything: bool = False,
+    ) -> str:
+        """Find text in the files of the workspace; each line that holds it is given with its place.
+
+        Args:
+            text: What to look for, as it is written; it is not a regular expression.
+            path: The folder (or file) to look in, relative to the working directory.
+            pattern: Which files to look into, such as *.py; all if it is left out.
+            ignore_case: Let capital and small letters be the same.
+            everything: Look also into folders such as .git and node_modules.
+        """
+        if not text:
+            raise ToolError("there is no text to look for.")
+        wanted = Wanted(text, ignore_case)
+        return await stoppable(
+            partial(self._search, context, wanted, path, pattern, everything=everything)
+        )
+
+    def _search(
+        self,
+        context: ToolContext,
+        wanted: Wanted,
+        path: str,
+        pattern: str,
+        stop: Event,
+        *,
+        everything: bool,
+    ) -> str:
+        space, start = self._at(context, path)
+        fits = matcher(pattern) if pattern else None
+        walk = Walk(space, start, stop, everything=everything)
+        if space.is_file(start):
+            places = iter([start])
+        else:
+            files = (entry.place for entry in walk if entry.kind == "file")
+            places = (p for p in files if fits is None or fits(p.names[len(start.names) :]))
+        found = Found(self._output)
+        for place in places:
+            found.look_into(space, place, wanted)
+        return "\n".join(found.told() + _notes(walk))
+
+
+def _listed(entry: Entry) -> str:
+    if entry.kind == "folder":
+        return f"{entry.place.shown}/"
+    if entry.target is not None:
+        return f"{entry.place.shown} -> {entry.target}"
+    return (
+        entry.place.shown if entry.size is None else f"{entry.place.shown} ({entry.size:,} bytes)"
+    )
+
+
+def _notes(walk: Walk) -> list[str]:
+    notes: list[str] = []
+    if walk.ended_early:
+        notes.append("[there is too much to look at all of it; choose a folder]")
+    if walk.unreadable:
+        notes.append(f"[{walk.unreadable:,} folders cannot be read]")
+    return notes

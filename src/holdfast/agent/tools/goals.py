@@ -1,0 +1,97 @@
+"""Tools with which a model sets, follows and ends the goal of its session.
+
+The goal is kept with the session (see `holdfast.agent.goals`). A model may not take a goal away
+that the user set: it says how it ended, and the goal stays to be read.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.agent import goals
+from holdfast.agent.tools.base import Tool, ToolContext
+from holdfast.agent.tools.functions import ToolError, make_tool
+from holdfast.clock import Clock, SystemClock, to_datetime
+from holdfast.records import Goal
+
+_LONGEST: Final = 4_000
+
+
+def goal_tools(clock: Clock | None = None) -> tuple[Tool, ...]:
+    """Make the tools."""
+    made = GoalTools(clock or SystemClock())
+    return tuple(map(make_tool, (made.create_goal, made.update_goal, made.complete_goal)))
+
+
+class GoalTools:
+    """The tools."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Tell the time by this clock."""
+        self._clock = clock
+
+    async def create_goal(self, context: ToolContext, objective: str) -> str:
+        """Set a goal to work towards over several turns. Only when the user asks for such work.
+
+        Args:
+            objective: What is to be reached, and how one knows that it is.
+        """
+        new = Goal(_checked(objective, "objective"), started_at=to_datetime(self._clock.micros()))
+
+        def begun(goal: Goal | None) -> Goal:
+            if goal is not None and goal.state == "active":
+                raise ToolError("there is an active goal already; end it first with complete_goal.")
+            return new
+
+        await goals.change(context.session, begun)
+        return "the goal is set."
+
+    async def update_goal(self, context: ToolContext, summary: str) -> str:
+        """Note how far the work on the active goal has come; it replaces the last note.
+
+        Args:
+            summary: What is done, what was learned, and what comes next.
+        """
+        note = _checked(summary, "summary")
+
+        def noted(goal: Goal | None) -> Goal:
+            return msgspec.structs.replace(_active(goal), summary=note)
+
+        await goals.change(context.session, noted)
+        return "noted."
+
+    async def complete_goal(
+        self,
+        context: ToolContext,
+        recap: str,
+        outcome: Literal["completed", "blocked"] = "completed",
+    ) -> str:
+        """End the active goal: it is reached, or it cannot be without the user.
+
+        Args:
+            recap: What was done and what came of it, or what is in the way.
+            outcome: Whether it is completed or blocked.
+        """
+        last, now = _checked(recap, "recap"), to_datetime(self._clock.micros())
+
+        def ended(goal: Goal | None) -> Goal:
+            return msgspec.structs.replace(_active(goal), state=outcome, recap=last, ended_at=now)
+
+        await goals.change(context.session, ended)
+        return f"the goal is {outcome}."
+
+
+def _active(goal: Goal | None) -> Goal:
+    if goal is None or goal.state != "active":
+        raise ToolError("there is no active goal; create_goal sets one.")
+    return goal
+
+
+def _checked(text: str, field: str) -> str:
+    if not text.strip():
+        raise ToolError(f"{field} is empty.")
+    if len(text) > _LONGEST:
+        raise ToolError(f"{field} has more than {_LONGEST:,} characters; say it more briefly.")
+    return text.strip()

@@ -1,0 +1,173 @@
+"""What a function takes, as a model is told of it, and the arguments that a model gives.
+
+A struct is made of the signature. It gives the schema, and reads the arguments: what does not fit
+is a `Misfit`, which says it so that a model can do better.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Union
+
+import msgspec
+
+from holdfast import checks
+from holdfast.agent.tools.base import ToolContext
+from holdfast.agent.tools.schemas import schema_of
+from holdfast.errors import BadMessage, Invalid
+from holdfast.records import JSON
+
+_WHERE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+class Misfit(ValueError):
+    """Arguments do not fit what a tool takes."""
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter of a function that the model gives."""
+
+    name: str
+    kind: object
+    default: object
+    nullable: bool
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is inspect.Parameter.empty
+
+
+def parameters_of(
+    function: Callable[..., object], name: str
+) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
+    """Give the parameters that the model gives, and the names of those that get the context."""
+    hints = _hints(function, name)
+    taken: list[Parameter] = []
+    contexts: list[str] = []
+    for parameter in _signature(function, name).parameters.values():
+        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            raise Invalid(
+                f"{name} cannot be a tool: {parameter} has no name that a model could give it by."
+            )
+        kind = hints.get(parameter.name, Any)
+        kind = Any if kind is object else kind
+        if kind is ToolContext:
+            contexts.append(parameter.name)
+        else:
+            nullable = _fits(None, kind, f"{name}: {parameter.name}")
+            taken.append(Parameter(parameter.name, kind, parameter.default, nullable))
+    return tuple(taken), tuple(contexts)
+
+
+def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
+    inner = function.func if isinstance(function, partial) else function
+    if not inspect.isroutine(inner):
+        inner = type(inner).__call__
+    try:
+        return typing.get_type_hints(inner, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise Invalid(f"the types of {name} cannot be read: {error}") from error
+
+
+def _signature(function: Callable[..., object], name: str) -> inspect.Signature:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Invalid(f"{name} cannot be a tool: it yields, and a tool gives one answer.")
+    try:
+        return inspect.signature(function)
+    except ValueError as error:
+        raise Invalid(f"{name} cannot be a tool: what it takes is not known.") from error
+
+
+def _fits(value: object, kind: object, where: str) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    except TypeError as error:
+        raise Invalid(f"{where}: {kind} cannot be the type of a tool's parameter") from error
+    return True
+
+
+class Arguments:
+    """What a tool takes: the schema, and how arguments are read by it."""
+
+    def __init__(
+        self, name: str, parameters: tuple[Parameter, ...], about: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self._parameters = parameters
+        self._struct = _struct_of(name, parameters)
+        self.schema = _told(self._struct, parameters, about)
+
+    def read(self, arguments: Mapping[str, JSON]) -> dict[str, object]:
+        """Give the values a function is called with; `Misfit` says what does not fit."""
+        left_out = {p.name for p in self._parameters if not (p.required or p.nullable)}
+        given = {k: v for k, v in arguments.items() if v is not None or k not in left_out}
+        try:
+            values = msgspec.convert(given, self._struct, strict=False)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise Misfit(self._refusal(error)) from error
+        found = {p.name: getattr(values, f"p{n}") for n, p in enumerate(self._parameters)}
+        return {name: value for name, value in found.items() if value is not msgspec.UNSET}
+
+    def _refusal(self, error: Exception) -> str:
+        said = str(error)
+        where = _WHERE.search(said)
+        if where is not None:
+            said = f"{where[1]}: {said[: where.start()]}" if where[1] else said[: where.start()]
+        takes = ", ".join(
+            p.name if p.required else f"{p.name} (may be left out)" for p in self._parameters
+        )
+        return f"the arguments do not fit: {said}. {self.name} takes: {takes or 'nothing'}."
+
+
+def _struct_of(name: str, parameters: tuple[Parameter, ...]) -> type[msgspec.Struct]:
+    """Make a struct with a field for each parameter; its own names never clash with anything."""
+    fields: list[tuple[str, Any, Any]] = []
+    for number, parameter in enumerate(parameters):
+        kind = parameter.kind
+        if parameter.required:
+            rule = msgspec.field(name=parameter.name)
+        else:
+            kind = Union[kind, msgspec.UnsetType]  # noqa: UP007 - `|` does not take every type
+            rule = msgspec.field(name=parameter.name, default=msgspec.UNSET)
+        fields.append((f"p{number}", kind, rule))
+    try:
+        return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    except TypeError as error:
+        raise Invalid(f"{name} cannot be a tool: {error}") from error
+
+
+def _told(
+    struct: type[msgspec.Struct], parameters: tuple[Parameter, ...], about: Mapping[str, str]
+) -> dict[str, JSON]:
+    try:
+        schema = schema_of(struct)
+    except TypeError as error:
+        what = str(error).strip().rpartition("\n")[2]
+        raise Invalid(f"{struct.__name__} cannot be a tool: {what}") from error
+    properties = schema.setdefault("properties", {})
+    if not isinstance(properties, dict):
+        return schema
+    for parameter in parameters:
+        shown = properties.get(parameter.name)
+        if not isinstance(shown, dict):
+            continue
+        if parameter.name in about:
+            shown.setdefault("description", about[parameter.name])
+        if not parameter.required and parameter.default is not None:
+            _tell_default(shown, parameter.default)
+    return schema
+
+
+def _tell_default(shown: dict[str, JSON], default: object) -> None:
+    try:
+        plain = msgspec.to_builtins(default)
+        shown.setdefault("default", checks.check_json(plain, "default"))
+    except (TypeError, ValueError, BadMessage):
+        return  # One that JSON cannot hold is simply not told.

@@ -1,0 +1,71 @@
+"""The JSON Schema of a type, in one piece.
+
+Providers differ in what they make of references, so schemas stand where they are referred to. Only
+a type that holds itself cannot be written so: it stays a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from holdfast.records import JSON
+
+_REFS: Final = "#/$defs/{name}"
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, JSON]:
+    """Give the schema of a struct; `TypeError` if a type in it has none."""
+    (top,), inner = msgspec.json.schema_components([struct], ref_template=_REFS)
+    return _Inlining(inner).whole(top)
+
+
+class _Inlining:
+    """Puts schemas where they are referred to; only those that hold themselves stay apart."""
+
+    def __init__(self, inner: Mapping[str, Any]) -> None:
+        self._inner = {_REFS.format(name=name): schema for name, schema in inner.items()}
+        self._open: list[str] = []
+        self._apart: set[str] = set()
+
+    def whole(self, schema: Mapping[str, Any]) -> dict[str, JSON]:
+        """Give a schema that needs nothing beside it."""
+        whole = cast("dict[str, JSON]", self._inlined(schema))
+        apart: dict[str, JSON] = {}
+        while waiting := self._apart - apart.keys():
+            for ref in sorted(waiting):
+                self._open = [ref]
+                apart[ref] = self._inlined(self._plain(ref))
+        if apart:
+            whole["$defs"] = {ref.rpartition("/")[2]: found for ref, found in apart.items()}
+        return whole
+
+    def _plain(self, ref: str) -> dict[str, Any]:
+        return {key: value for key, value in self._inner[ref].items() if key != "title"}
+
+    def _inlined(self, schema: object) -> JSON:
+        if isinstance(schema, list | tuple):
+            return [self._inlined(item) for item in schema]
+        if not isinstance(schema, dict):
+            return cast("JSON", schema)
+        ref = schema.get("$ref")
+        if not isinstance(ref, str) or ref not in self._inner:
+            return _typed({key: self._inlined(value) for key, value in schema.items()})
+        if ref in self._open or ref in self._apart:
+            self._apart.add(ref)
+            return {"$ref": ref}
+        self._open.append(ref)
+        found = cast("dict[str, JSON]", self._inlined(self._plain(ref)))
+        self._open.pop()
+        beside = {key: self._inlined(value) for key, value in schema.items() if key != "$ref"}
+        return {**found, **beside}
+
+
+def _typed(schema: dict[str, JSON]) -> dict[str, JSON]:
+    """Say that a choice of texts is text: not every provider sees that by itself."""
+    choices = schema.get("enum")
+    if isinstance(choices, list) and all(isinstance(choice, str) for choice in choices):
+        return {"type": "string", **schema}
+    return schema

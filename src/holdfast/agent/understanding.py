@@ -1,0 +1,349 @@
+"""Tool calls that a model wrote as text.
+
+Small models, and servers that do not know tools, give calls as words: JSON between `<tool_call>`
+tags, in a fence, or as the whole answer. They are found here.
+
+What stands between tags is a call, whatever it is: nonsense becomes a call that is answered by an
+error. JSON anywhere else is a call only if it has the shape of one and names a tool that is
+offered, so that an ordinary answer in JSON stays an answer. Calls within a model's thoughts are
+not meant yet. JSON that is nearly right (a comma too many, a last bracket too few) is taken for
+what it means; text that was cut off within a value is not, because nobody knows how it went on.
+
+Every step goes over the text once, or a fixed number of times: what a model writes is not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NoReturn
+
+import msgspec
+
+from holdfast import checks
+from holdfast.errors import BadMessage
+from holdfast.records import JSON
+
+UNREADABLE: Final = "unreadable_call"  # The name of a call that does not say what is called.
+_MOST: Final = 64
+_MOST_BROKEN: Final = 8
+_CLOSED: Final = {
+    "<tool_call>": "</tool_call>",
+    "<tool_calls>": "</tool_calls>",
+    "<function_call>": "</function_call>",
+    "<|tool_call|>": "<|/tool_call|>",
+    "<|python_tag|>": "<|eom_id|>",
+    "[TOOL_CALLS]": "[/TOOL_CALLS]",
+}
+_MARKER: Final = re.compile("|".join(["```", "~~~", *map(re.escape, _CLOSED)]))
+_AFTER_FENCE: Final = re.compile(r"[`~]*[ \t]*[\w+.-]*\s*")
+_FENCE_END: Final = re.compile(r"[`~]+")
+_SPACE: Final = re.compile(r"\s*")
+_BETWEEN: Final = re.compile(r"[\s,;]*")
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
+_MENDED: Final = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*"?|,\s*(?=[}\]])|\b(?:True|False|None)\b|[{}\[\]]', re.DOTALL
+)
+_INSTEAD: Final = {"True": "true", "False": "false", "None": "null"}
+_CLOSING: Final = {"{": "}", "[": "]"}
+_THOUGHTS: Final = ("<think>", "</think>")
+
+_NAMES: Final = ("name", "tool", "tool_name", "function", "function_name", "action")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "params", "input", "action_input")
+_BESIDE: Final = frozenset({"id", "type", "index", "call_id"})
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A call as it was written: its arguments are JSON, or text that is none."""
+
+    name: str
+    arguments: JSON
+
+
+class Understood(msgspec.Struct, frozen=True):
+    """What a model said beside its calls, and the calls."""
+
+    text: str
+    calls: tuple[Written, ...]
+
+
+def understand(text: str, names: Collection[str]) -> Understood:
+    """Find the calls in what a model wrote; `names` are the tools it was offered."""
+    start = after_thoughts(text)
+    bare = _bare(text, start, names)
+    if bare:
+        return Understood(text[:start].strip(), tuple(bare[:_MOST]))
+    reading = _Reading(text, start, names)
+    if not reading.calls:
+        return Understood(text, ())
+    return Understood(reading.rest().strip(), tuple(reading.calls[:_MOST]))
+
+
+def after_thoughts(text: str) -> int:
+    """Say where the thoughts that a text begins with end: at its end if they go on so far."""
+    opening, closing = _THOUGHTS
+    begin = _SPACE.match(text, 0)
+    if begin is None or not text.startswith(opening, begin.end()):
+        return 0
+    end = text.find(closing, begin.end())
+    return len(text) if end < 0 else end + len(closing)
+
+
+def _bare(text: str, start: int, names: Collection[str]) -> list[Written] | None:
+    """Read an answer that is nothing but calls in JSON."""
+    found: list[Written] = []
+    at = _skip(_SPACE, text, start)
+    while at < len(text):
+        end = _value_end(text, at)
+        # The end may be missing once, at the end of the text.
+        calls = _calls_of(_parsed(text[at : len(text) if end is None else end]), names)
+        if calls is None:
+            return None
+        found += calls
+        at = len(text) if end is None else _skip(_BETWEEN, text, end)
+    return found
+
+
+# --------------------------------------------------------------------------- tags and fences
+
+
+class _Reading:
+    """One way through a text, from marker to marker."""
+
+    def __init__(self, text: str, start: int, names: Collection[str]) -> None:
+        self._text = text
+        self._names = names
+        self._broken = 0
+        self._absent: set[str] = set()
+        self._taken: list[tuple[int, int]] = []
+        self.calls: list[Written] = []
+        at = start
+        while len(self.calls) < _MOST and (marker := _MARKER.search(text, at)) is not None:
+            at = self._tagged(marker) if marker[0] in _CLOSED else self._fenced(marker)
+
+    def rest(self) -> str:
+        """Give what is not a call."""
+        pieces: list[str] = []
+        at = 0
+        for begin, end in self._taken:
+            pieces.append(self._text[at:begin])
+            at = end
+        return "".join([*pieces, self._text[at:]])
+
+    def _take(self, begin: int, end: int, calls: Sequence[Written]) -> int:
+        self._taken.append((begin, end))
+        self.calls += calls
+        return end
+
+    def _fenced(self, marker: re.Match[str]) -> int:
+        """Read a fence; give where to go on."""
+        inside = _skip(_AFTER_FENCE, self._text, marker.end())
+        tag = _MARKER.match(self._text, inside)
+        if tag is not None and tag[0] in _CLOSED:
+            return self._tagged(tag, begin=marker.start())
+        values, end = self._values(inside)
+        closed = self._text.startswith(marker[0], end)
+        if values and (closed or end == len(self._text)):
+            calls = [_calls_of(_parsed(value), self._names) for value in values]
+            end = self._over_fence(end)
+            if None in calls:
+                return end
+            return self._take(marker.start(), end, [c for made in calls for c in made or ()])
+        closing = self._find(marker[0], inside)
+        return len(self._text) if closing < 0 else self._over_fence(closing)
+
+    def _tagged(self, marker: re.Match[str], begin: int | None = None) -> int:
+        """Read what stands between tags; give where to go on."""
+        begin = marker.start() if begin is None else begin
+        inside = _skip(_SPACE, self._text, marker.end())
+        if self._text.startswith(("```", "~~~"), inside):
+            inside = _skip(_AFTER_FENCE, self._text, inside)
+        values, end = self._values(inside)
+        closing = _CLOSED[marker[0]]
+        if not values:
+            end = self._find(closing, inside)
+            if end < 0:
+                return marker.end()  # It is only spoken of.
+            values = [self._text[inside:end].strip()]
+        calls = [call for value in values for call in _certain(value, self._names)]
+        end = self._over_fence(end)
+        if self._text.startswith(closing, end):
+            end += len(closing)
+        return self._take(begin, self._over_fence(end), calls)
+
+    def _find(self, mark: str, at: int) -> int:
+        """Find a mark; one that was not found once is not looked for again."""
+        found = -1 if mark in self._absent else self._text.find(mark, at)
+        if found < 0:
+            self._absent.add(mark)
+        return found
+
+    def _over_fence(self, at: int) -> int:
+        """Go over the end of a fence, if there is one here."""
+        after = _skip(_SPACE, self._text, at)
+        if not self._text.startswith(("```", "~~~"), after):
+            return at
+        return _skip(_FENCE_END, self._text, after)
+
+    def _values(self, at: int) -> tuple[list[str], int]:
+        """Read JSON values that stand one behind the other, and give where they end."""
+        values: list[str] = []
+        while self._text.startswith(("{", "["), at) and self._broken < _MOST_BROKEN:
+            end = _value_end(self._text, at)
+            if end is None:
+                self._broken += 1
+                end = self._give_up(at)
+            values.append(self._text[at:end])
+            at = _skip(_BETWEEN, self._text, end)
+        return values, at
+
+    def _give_up(self, at: int) -> int:
+        """Say where JSON without an end ends: at the next marker, its own or another's."""
+        ends = (self._find(mark, at) for mark in ("```", "~~~", *_CLOSED.values()))
+        return min((end for end in ends if end >= 0), default=len(self._text))
+
+
+def _skip(what: re.Pattern[str], text: str, at: int) -> int:
+    found = what.match(text, at)
+    return at if found is None else found.end()
+
+
+# ------------------------------------------------------------------------------------------ calls
+
+
+def _certain(value: str, names: Collection[str]) -> list[Written]:
+    """Read what is a call in any case."""
+    parsed = _parsed(value)
+    calls = _calls_of(parsed, names) or _calls_of(parsed, None)
+    if calls:
+        return calls
+    return [Written(UNREADABLE, value if isinstance(parsed, _NotJSON) else parsed)]
+
+
+def _calls_of(value: JSON | _NotJSON, names: Collection[str] | None) -> list[Written] | None:
+    """Read one call or a list of them; None if anything of it is none. No `names`: any will do."""
+    if isinstance(value, list) and value:
+        made = [_calls_of(item, names) for item in value if not isinstance(item, list)]
+        if len(made) < len(value) or None in made:
+            return None
+        return [call for calls in made for call in calls or ()]
+    if not isinstance(value, dict):
+        return None
+    several = value.get("tool_calls")
+    if isinstance(several, list) and "name" not in value:
+        return None if not several else _calls_of(several, names)
+    call = _call_of(_unwrapped(value), names)
+    return None if call is None else [call]
+
+
+def _unwrapped(value: dict[str, JSON]) -> dict[str, JSON]:
+    """Take a call out of `{"type": "function", "function": {…}}`."""
+    inner = value.get("function")
+    return inner if isinstance(inner, dict) and value.keys() <= {"function", *_BESIDE} else value
+
+
+def _call_of(value: dict[str, JSON], names: Collection[str] | None) -> Written | None:
+    for key in _NAMES:
+        name = _offered(value.get(key), names)
+        if name is None:
+            continue
+        rest = {k: v for k, v in value.items() if k != key and k not in _BESIDE}
+        given = [k for k in _ARGUMENTS if k in rest]
+        if given:
+            return Written(name, _arguments(rest[given[0]]))
+        if not rest:
+            return Written(name, {})
+        # `{"tool": "read_file", "path": …}`; with `name` it may be any object.
+        return Written(name, rest) if key != "name" else None
+    return _by_key(value, names)
+
+
+def _by_key(value: dict[str, JSON], names: Collection[str] | None) -> Written | None:
+    """Read `{"read_file": {"path": …}}`."""
+    if names is None or len(value) != 1:
+        return None
+    ((key, given),) = value.items()
+    name = _offered(key, names)
+    return Written(name, given) if name is not None and isinstance(given, dict) else None
+
+
+def _offered(name: JSON, names: Collection[str] | None) -> str | None:
+    if not isinstance(name, str) or not name.strip():
+        return None
+    if names is None or name in names:
+        return name
+    last = name.strip().rpartition(".")[2]  # `functions.read_file`
+    return last if last in names else None
+
+
+def _arguments(given: JSON) -> JSON:
+    """Give arguments as an object if they are one, also when it was written as text."""
+    if given is None:
+        return {}
+    if isinstance(given, str) and given.strip().startswith("{"):
+        parsed = _parsed(given)
+        return given if isinstance(parsed, _NotJSON) else parsed
+    return given
+
+
+# ------------------------------------------------------------------------------------------- JSON
+
+
+class _NotJSON(msgspec.Struct, frozen=True):
+    """What a text is that cannot be read."""
+
+
+_NONE: Final = _NotJSON()
+
+
+def _value_end(text: str, at: int) -> int | None:
+    """Say where the object or list that begins here ends; None if it does not."""
+    if not text.startswith(("{", "["), at):
+        return None
+    depth = 0
+    for token in _TOKEN.finditer(text, at):
+        if token[0] in _CLOSING:
+            depth += 1
+        elif token[0] in {"}", "]"}:
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    return None
+
+
+def _parsed(text: str) -> JSON | _NotJSON:
+    """Read an object or a list, mended if need be."""
+    text = text.strip()
+    if not text.startswith(("{", "[")):
+        return _NONE
+    for attempt in _attempts(text):
+        try:
+            value: JSON = json.loads(attempt, strict=False, parse_constant=_refuse)
+            return checks.check_json(value, "call")
+        except (ValueError, RecursionError, BadMessage):
+            continue
+    return _NONE
+
+
+def _attempts(text: str) -> Iterator[str]:
+    yield text
+    open_ones: list[str] = []
+
+    def mend(token: re.Match[str]) -> str:
+        found = token[0]
+        if found in _CLOSING:
+            open_ones.append(_CLOSING[found])
+        elif found in {"}", "]"} and open_ones:
+            open_ones.pop()
+        return "" if found.startswith(",") else _INSTEAD.get(found, found)
+
+    mended = _MENDED.sub(mend, text)
+    # Only behind a whole value: what was cut off within one may have meant anything.
+    if mended.endswith(("}", "]", '"')):
+        mended += "".join(reversed(open_ones))
+    yield mended
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,124 @@
+"""`holdfast chat`: a conversation with an agent that survives anything.
+
+It goes on with the latest session of this directory unless told otherwise, and says so. On a
+terminal there is a prompt that stays while the agent answers (`app`); without one, lines come from
+standard input (`plain`). Both are fronts of the same conversation (`talking`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import given
+from holdfast.cli.command import REF, command
+
+if TYPE_CHECKING:
+    from holdfast.cli.agenting import Wishes
+    from holdfast.cli.chat.desk import Desk
+    from holdfast.cli.chat.starting import Ending
+    from holdfast.cli.chat.talking import Front, Wanted
+    from holdfast.cli.signals import Signals
+
+
+@command(
+    "holdfast chat",
+    "holdfast chat --new --model openai:gpt-5",
+    "holdfast chat --resume support-42",
+    "holdfast chat --fork support-42 --at 3",
+    "echo 'What is open?' | holdfast chat --scope telegram",
+    configured=False,
+)
+@click.option("--model", "-m", type=given.WORDS, help="openai:NAME, anthropic:NAME, local[:PATH].")
+@click.option("--new", "--no-restore", "new", is_flag=True, help="Begin a new conversation.")
+@click.option(
+    "--resume", "--restore-session", "resume", type=REF, metavar="REF", help="Go on with this one."
+)
+@click.option("--fork", type=REF, metavar="REF", help="Split off a new one from this one.")
+@click.option("--at", metavar="POINT", help="With --fork: at this message or saved point.")
+@click.option("--scope", type=given.WORDS, help="Go on with the latest one of this scope.")
+@click.option(
+    "--chain", is_flag=True, help="Begin a session of this run's own, behind the one before."
+)
+@click.option("--run-id", type=given.WORDS, help="The id of this run.  [default: a new one]")
+@click.option("--system", type=given.WORDS, metavar="TEXT", help="Instructions to the model.")
+@click.option("--no-tools", is_flag=True, help="Let the model use no tools.")
+@click.option("--yes", "-y", is_flag=True, help="Allow every tool without asking.")
+def chat(
+    *,
+    model: str | None,
+    new: bool,
+    resume: str | None,
+    fork: str | None,
+    at: str | None,
+    scope: str | None,
+    chain: bool,
+    run_id: str | None,
+    system: str | None,
+    no_tools: bool,
+    yes: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Talk with an agent.
+
+    Everything is kept as it is said: end it, kill it, pull the plug, and the next `holdfast chat`
+    goes on where this one was. Without a terminal, prompts are read line by line and answered in
+    plain text; the exit code then tells whether the last one was. /help lists what can be done
+    inside.
+    """
+    if as_json:
+        raise click.UsageError("A chat has no JSON; `holdfast run --json` does.")
+    if sum((new, resume is not None, fork is not None)) > 1:
+        raise click.UsageError("--new, --resume and --fork exclude each other.")
+    if at is not None and fork is None:
+        raise click.UsageError("--at goes with --fork.")
+    from holdfast.cli.agenting import Wishes
+    from holdfast.cli.chat.talking import Wanted
+
+    wishes = Wishes(
+        model=model, scope=scope, store=store, system=system, tools=not no_tools, yes=yes
+    )
+    wanted = Wanted(new=new, resume=resume, fork=fork, at=at, chain=chain)
+    return _talk(wishes, wanted, run_id)
+
+
+def _talk(wishes: Wishes, wanted: Wanted, run_id: str | None) -> int:
+    from holdfast.cli import agenting, signals
+    from holdfast.cli.chat import starting
+
+    config = agenting.configured(wishes)
+    if not config.settings.session.restore and wanted.names_none:
+        wanted = wanted._replace(new=True)
+    with signals.heard() as told, agenting.open_store(config) as opened:
+        ending = starting.Ending(wishes.store)
+        desk = starting.desk_for(opened, config, wishes, agenting.run_id(run_id))
+        try:
+            return asyncio.run(_run(desk, wanted, told, ending))
+        finally:
+            ending.tell(opened)
+
+
+async def _run(desk: Desk, wanted: Wanted, told: Signals, ending: Ending) -> int:
+    from holdfast.cli.chat import starting
+
+    front: Front
+    if is_terminal():
+        from holdfast.cli.chat.app import Terminal
+
+        front = Terminal(desk)
+    else:
+        from holdfast.cli.chat.plain import Plain
+
+        front = Plain(desk)
+    return await starting.start(desk, front, wanted, told, ending)
+
+
+def is_terminal() -> bool:
+    """Say whether there is a terminal that one can draw on."""
+    drawable = os.environ.get("TERM") not in {"dumb", "unknown", "", None}
+    return sys.stdin.isatty() and sys.stdout.isatty() and drawable

@@ -1,0 +1,434 @@
+"""The chat on a terminal: a prompt at the bottom that stays, and the conversation above it.
+
+What is final is written above the prompt once and scrolls away like any output. The area of the
+prompt itself is drawn anew as things change: what is live (the block of the reply that grows, tools
+that run), a line on what is going on, and the input. So one can type while the agent answers; what
+is sent then is queued.
+
+Nothing here waits: keys begin tasks, one at a time for what changes the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from prompt_toolkit.application import Application, in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition, has_focus, is_searching
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import (
+    BufferControl,
+    ConditionalContainer,
+    Dimension,
+    Float,
+    FloatContainer,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    VerticalAlign,
+    Window,
+)
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
+
+from holdfast.cli import signals
+from holdfast.cli.chat import commands, history
+from holdfast.cli.chat.completing import ChatCompleter
+from holdfast.cli.chat.desk import Desk
+from holdfast.cli.chat.drawing import MARK, Drawing, wrapped
+from holdfast.cli.chat.paper import Paper, drawn
+from holdfast.cli.chat.picker import Picker
+from holdfast.cli.chat.talking import Talk, Wanted
+from holdfast.cli.screen import Screen
+from holdfast.cli.visible import visible
+from holdfast.cli.wording import words
+from holdfast.errors import HoldfastError
+
+_TICK: Final = 0.08  # seconds between two looks at what is live
+_MENU: Final = 8  # rows
+_QUEUE: Final = 3  # rows
+_LEFT: Final = "the chat was left"
+_HUNG_UP: Final = "the terminal hung up"
+_PLACEHOLDER: Final = "say something · /help"
+_STYLE: Final = Style.from_dict(
+    {
+        "prompt": "bold ansicyan",
+        "asking": "bold ansiyellow",
+        "faint": "dim",
+        "queued": "ansiyellow",
+        "completion-menu": "bg:default fg:default noreverse",
+        "completion-menu.completion": "bg:default fg:default noreverse",
+        "completion-menu.completion.current": "bg:default fg:ansicyan bold noreverse",
+        "completion-menu.meta.completion": "bg:default fg:default dim noreverse",
+        "completion-menu.meta.completion.current": "bg:default fg:default noreverse",
+        "scrollbar.background": "bg:default",
+        "scrollbar.button": "bg:default",
+    }
+)
+
+
+class Terminal:
+    """The front of a chat on a terminal."""
+
+    interactive = True
+
+    def __init__(self, desk: Desk) -> None:
+        """Make the prompt; nothing is drawn yet."""
+        self._paper = Paper()
+        self._drawing = Drawing(lambda: self._paper.screen)
+        self._label: str | None = None
+        self._answer: asyncio.Future[str] | None = None
+        self._aside = ""
+        self._held: list[str] = []
+        self._work: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[None]] = set()
+        self._picker: Picker | None = None
+        self._leaving = False
+        self.talk = Talk(desk, self)
+        self._buffer = Buffer(
+            completer=ChatCompleter(self.talk),
+            complete_while_typing=Condition(self._is_command),
+            history=history.history(),
+            accept_handler=self._accepted,
+            multiline=True,
+        )
+        self._search = SearchToolbar()
+        self._app: Application[None] = Application(
+            layout=Layout(self._layout(), focused_element=self._buffer),
+            key_bindings=self._keys(),
+            style=_STYLE,
+            output=_output(),
+            erase_when_done=True,
+            enable_page_navigation_bindings=False,
+            paste_mode=False,
+        )
+        self._app.ttimeoutlen = 0.05
+
+    # ----------------------------------------------------------------------------------- the front
+
+    @property
+    def out(self) -> Screen:
+        """Where to print what stays."""
+        return self._paper.screen
+
+    def drawing(self) -> Drawing:
+        """Draw turns with this."""
+        return self._drawing
+
+    def show(self) -> None:
+        """Write above the prompt what was printed, and draw what is live."""
+        if self._picker is not None:
+            return  # The screen is another's.
+        text = self._paper.take()
+        if text:
+            self._write_above(text)
+        self._app.invalidate()
+
+    async def ask(self, label: str) -> str | None:
+        """Ask for a line; what was being typed is put aside until then."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._label, self._aside = label, self._buffer.text
+        self._buffer.reset()
+        self._app.invalidate()
+        try:
+            return await self._answer
+        finally:
+            self._label = self._answer = None
+            self._buffer.text, self._aside = self._aside, ""
+            self._buffer.cursor_position = len(self._buffer.text)
+            self._app.invalidate()
+
+    async def pick(self, talk: Talk, text: str) -> str | None:
+        """Let the user choose a session, on a screen of its own."""
+        self._picker = Picker(talk.desk, text, self._app.output)
+        try:
+            async with in_terminal():
+                return await self._picker.run()
+        finally:
+            self._picker = None
+
+    def leave(self) -> None:
+        """End the conversation; what runs is stopped, and kept."""
+        if not self._leaving:
+            self._leaving = True
+            self.talk.stop(_LEFT)
+            self._later(self._leave())
+
+    # ------------------------------------------------------------------------------------- running
+
+    async def run(self, wanted: Wanted, told: signals.Signals) -> int:
+        """Talk until the user leaves or a signal says so."""
+        loop = asyncio.get_running_loop()
+
+        def hear(came: signal.Signals) -> bool:
+            if came == signal.SIGINT:
+                loop.call_soon_threadsafe(self._interrupt)
+                return True
+            loop.call_soon_threadsafe(self._end, came)
+            return False
+
+        def begin() -> None:
+            self._start(self.talk.open(wanted))
+            self._later(self._watch())
+            self._later(self._warm())
+
+        why = _HUNG_UP
+        with told.telling(hear):
+            try:
+                await self._app.run_async(pre_run=begin, handle_sigint=False)
+                why = _LEFT
+            except EOFError:
+                pass  # There is nothing to read from any more; the signal may be on its way.
+            finally:
+                await self._finish(why)
+        return 0
+
+    async def _finish(self, why: str) -> None:
+        """Stop what runs, and wait until it is kept."""
+        self.talk.stop(why)
+        if self._answer is not None and not self._answer.done():
+            self._answer.cancel()
+        for task in self._beside:
+            task.cancel()
+        waiting = [task for task in (self._work, *self._beside) if task is not None]
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.cancel()
+        if self._picker is not None:
+            self._picker.close()
+        if self._work is not None:
+            await asyncio.wait([self._work])
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+
+    def _end(self, came: signal.Signals) -> None:
+        self._leaving = True
+        self.talk.stop(signals.why(came))
+        self._later(self._leave())
+
+    async def _watch(self) -> None:
+        """Look at what is live, again and again, while something runs."""
+        seen = (0, 0)
+        while True:
+            await asyncio.sleep(_TICK)
+            now = (self._drawing.taken, int(time.monotonic()))  # A clock is shown, too.
+            if self.talk.running and now != seen:
+                seen = now
+                self._drawing.settle()
+                self.show()
+
+    async def _warm(self) -> None:
+        """Let the first answer not wait for what can be loaded before."""
+        if self._work is not None:
+            await asyncio.wait([self._work])
+        await self.talk.desk.warm()
+
+    def _start(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do what changes the conversation, one thing at a time."""
+        self._work = asyncio.get_running_loop().create_task(self._whole(doing))
+
+    async def _whole(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Do it, then what was entered while it was no turn that could be spoken into."""
+        try:
+            await doing
+            while self._held and not self._leaving:
+                await self.talk.enter(self._held.pop(0))
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            if self._app.is_done:
+                raise
+            self._app.exit(exception=error)
+        finally:
+            self._work = None
+            self.show()
+
+    def _later(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    # --------------------------------------------------------------------------------------- input
+
+    def _accepted(self, buffer: Buffer) -> bool:
+        text = buffer.text.strip()
+        if self._answer is not None:
+            if not self._answer.done():
+                self._answer.set_result(text)
+            return False
+        if text:
+            buffer.append_to_history()
+            self._entered(text)
+        elif self._work is None and self.talk.waiting:
+            self._start(self.talk.say_waiting())
+        return False
+
+    def _entered(self, text: str) -> None:
+        if self._work is None:
+            self._start(self.talk.enter(text))
+        elif not self.talk.running:
+            self._held.append(text)
+        elif commands.parse(text) is not None:
+            self._later(self.talk.enter(text))
+        else:
+            self._later(self._queue(commands.spoken(text)))
+
+    async def _queue(self, text: str) -> None:
+        try:
+            await self.talk.queue(text)
+        except HoldfastError as error:
+            self.talk.tell(error)
+            self._buffer.text = self._buffer.text or text  # It is not lost.
+        self.show()
+
+    def _interrupt(self) -> None:
+        """What Ctrl-C does: stop, else clear the line, else say how to leave."""
+        if self.talk.running:
+            if not self.talk.stopping:
+                self.talk.stop()
+        elif self._answer is not None and not self._answer.done():
+            self._answer.set_result("")
+        elif self._buffer.text:
+            self._buffer.reset()
+        else:
+            self.talk.note("Ctrl-D or /exit leaves; nothing is lost")
+            self.show()
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        typing = has_focus(self._buffer) & ~is_searching
+
+        @keys.add("enter", filter=typing)
+        def _enter(event: KeyPressEvent) -> None:
+            event.current_buffer.validate_and_handle()
+
+        @keys.add("escape", "enter", filter=typing)
+        @keys.add("c-j", filter=typing)
+        def _newline(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("c-c", filter=~is_searching)
+        def _interrupt(event: KeyPressEvent) -> None:  # noqa: ARG001 - prompt_toolkit's own
+            self._interrupt()
+
+        @keys.add("c-d", filter=Condition(lambda: not self._buffer.text))
+        def _leave(event: KeyPressEvent) -> None:  # noqa: ARG001 - as above
+            self.leave()
+
+        @keys.add("c-z")
+        def _suspend(event: KeyPressEvent) -> None:
+            event.app.suspend_to_background()
+
+        return keys
+
+    def _is_command(self) -> bool:
+        return self._answer is None and self._buffer.text.startswith("/")
+
+    # ----------------------------------------------------------------------------------- the screen
+
+    def _write_above(self, text: str) -> None:
+        """Write final text; the prompt goes out of the way and comes back below it."""
+        app = self._app
+        if app.is_running:
+            app.renderer.erase()
+        app.output.write_raw(text.replace("\n", "\r\n"))
+        app.output.flush()
+
+    def _layout(self) -> FloatContainer:
+        live = Window(FormattedTextControl(self._live), dont_extend_height=True, wrap_lines=False)
+        status = Window(
+            FormattedTextControl(self._status), dont_extend_height=True, wrap_lines=True
+        )
+        entry = Window(
+            BufferControl(
+                self._buffer,
+                search_buffer_control=self._search.control,
+                menu_position=lambda: 0,
+                preview_search=True,
+                input_processors=[self._placeholder()],
+            ),
+            get_line_prefix=self._prefix,
+            height=self._entry_height,
+            wrap_lines=True,
+            dont_extend_height=True,
+        )
+        rows = HSplit(
+            [
+                ConditionalContainer(live, Condition(self._is_live)),
+                ConditionalContainer(status, Condition(self._has_status)),
+                Window(height=1, dont_extend_height=True),
+                entry,
+                self._search,
+            ],
+            align=VerticalAlign.TOP,
+        )
+        menu = CompletionsMenu(max_height=_MENU, scroll_offset=1)
+        return FloatContainer(rows, [Float(menu, xcursor=True, ycursor=True)])
+
+    def _placeholder(self) -> ConditionalProcessor:
+        def is_empty() -> bool:
+            return not self._buffer.text and self._answer is None and not self.talk.running
+
+        return ConditionalProcessor(
+            AfterInput([("class:faint", _PLACEHOLDER)]), filter=Condition(is_empty)
+        )
+
+    def _prefix(self, line: int, wrapped: int) -> StyleAndTextTuples:
+        if line or wrapped:
+            return [("", "  ")]
+        return [("class:prompt", MARK)]
+
+    def _entry_height(self) -> Dimension:
+        rows = self._app.output.get_size().rows
+        menu = max(0, min(_MENU, rows - 4)) if self._buffer.complete_state is not None else 0
+        return Dimension(min=1 + menu, max=max(3 + menu, rows // 2))
+
+    def _has_status(self) -> bool:
+        return self.talk.running or self._label is not None
+
+    def _is_live(self) -> bool:
+        return self.talk.running and self._drawing.is_live
+
+    def _live(self) -> AnyFormattedText:
+        lines = drawn(self._drawing.draw_live).rstrip("\n").split("\n")
+        most = max(3, self._app.output.get_size().rows - 6 - len(self.talk.waiting[:_QUEUE]))
+        return ANSI("\n".join(lines[-most:]))
+
+    def _status(self) -> StyleAndTextTuples:
+        width = self._app.output.get_size().columns - 1
+        lines: StyleAndTextTuples = [("", "\n")]
+        if self._label is not None:
+            asked = "\n".join(f"  {line}" for line in wrapped(visible(self._label), width - 2))
+            return [*lines, ("class:asking", asked)]
+        doing = "stopping" if self.talk.stopping else f"{self._drawing.status} · Ctrl-C stops"
+        lines.append(("class:faint", f"  {doing}"[:width]))
+        for text in self.talk.waiting[:_QUEUE]:
+            shown = f"  queued: {visible(words(text))}"[:width]
+            lines += [("", "\n"), ("class:queued", shown)]
+        return lines
+
+
+def _output() -> Vt100_Output:
+    """Write to the terminal, and never ask it where the cursor is: some do not answer."""
+
+    def size() -> Size:
+        try:
+            found = os.get_terminal_size(sys.stdout.fileno())
+        except OSError:  # It hung up.
+            return Size(rows=24, columns=80)
+        return Size(rows=found.lines or 24, columns=found.columns or 80)
+
+    return Vt100_Output(sys.stdout, size, term=os.environ.get("TERM"), enable_cpr=False)

@@ -1,0 +1,115 @@
+"""Asking the user before a tool does something: yes, always, or no and why.
+
+"Always" holds for this session, as long as the chat runs, and for what the question says: commands
+that begin with these words, or this very command if a shell could take it for more than words;
+changes to files; any call of another tool. What is no answer is a no, and a reason to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from holdfast.agent.approving import NOBODY, is_plain
+from holdfast.agent.tools.base import Ask
+from holdfast.agent.tools.functions import ToolError, given_arguments
+from holdfast.cli.screen import Screen
+from holdfast.records import ToolCall
+
+# Asks for a line under this label; `None` if there is nobody to ask.
+Asker: TypeAlias = Callable[[str], Awaitable[str | None]]
+_COMMAND: Final = "run_command"
+_TALL: Final = 15  # lines
+_DIFF: Final = {"+": "green", "-": "red", "@": "cyan"}
+_WRITES: Final = frozenset({"edit_file", "write_file"})
+
+
+class Grant(NamedTuple):
+    """What "always" would allow: a kind of call; of commands, how they begin or what they are."""
+
+    kind: str
+    words: tuple[str, ...] = ()
+    exact: str | None = None
+
+    def __str__(self) -> str:
+        """Say it to the user."""
+        if self.kind == "files":
+            return "changes to files"
+        if self.kind != _COMMAND:
+            return self.kind
+        return "this very command" if self.exact is not None else f"`{' '.join(self.words)} …`"
+
+
+class Approvals:
+    """Remembers what was allowed for good, by session, and asks about the rest."""
+
+    def __init__(self, show: Callable[[Ask], None], ask: Asker) -> None:
+        """Show what is asked about with `show`, and take the answer from `ask`."""
+        self._show = show
+        self._ask = ask
+        self._granted: dict[str, list[Grant]] = {}
+        self.session_id = ""
+
+    async def __call__(self, ask: Ask) -> bool | str:
+        """Decide about a call: an `Approver`."""
+        if self._is_granted(ask.call):
+            return True
+        self._show(ask)
+        grant = grant_of(ask.call)
+        answer = await self._ask(f"allow it? y yes · a always: {grant} · n no")
+        return NOBODY if answer is None else self._decide(answer.strip(), grant)
+
+    def _decide(self, answer: str, grant: Grant) -> bool | str:
+        match answer.lower():
+            case "y" | "yes":
+                return True
+            case "a" | "always":
+                self._granted.setdefault(self.session_id, []).append(grant)
+                return True
+            case "" | "n" | "no":
+                return False
+        return answer.removeprefix("no ").removeprefix("n ").strip()
+
+    def _is_granted(self, call: ToolCall) -> bool:
+        return any(_covers(grant, call) for grant in self._granted.get(self.session_id, ()))
+
+
+def grant_of(call: ToolCall) -> Grant:
+    """Say what "always" would mean for a call."""
+    if call.name in _WRITES:
+        return Grant("files")
+    if call.name != _COMMAND:
+        return Grant(call.name)
+    command = _command(call)
+    if is_plain(command):
+        return Grant(_COMMAND, tuple(command.split()))
+    return Grant(_COMMAND, exact=command)
+
+
+def _covers(grant: Grant, call: ToolCall) -> bool:
+    if grant.kind != _COMMAND or call.name != _COMMAND or grant.exact is not None:
+        return grant == grant_of(call)
+    command = _command(call)
+    return is_plain(command) and tuple(command.split())[: len(grant.words)] == grant.words
+
+
+def _command(call: ToolCall) -> str:
+    """Give the command of a call; an empty one if it has none."""
+    try:
+        command = given_arguments(call.arguments).get("command")
+    except ToolError:
+        return ""
+    return command if isinstance(command, str) else ""
+
+
+def show(out: Screen, ask: Ask) -> None:
+    """Print what a call would do."""
+    first, _, rest = ask.what.partition("\n")
+    out.line()
+    out.line(("  ? ", "bold yellow"), (ask.call.name, "bold"), f"  {first}")
+    lines = rest.split("\n") if rest else []
+    for line in lines:
+        style = _DIFF.get(line[:1], "") if ask.call.name in _WRITES else ""
+        out.body(line, indent=4, style=style)
+    if len(lines) > _TALL:  # The first of them may be out of sight.
+        out.line((f"    these are {len(lines)} lines", "yellow"))

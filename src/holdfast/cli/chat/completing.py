@@ -1,0 +1,103 @@
+"""What a Tab offers in a chat: commands, and behind them sessions, points and models.
+
+Only a line that begins with a slash is completed; what people say is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+
+from holdfast.cli.chat import saving
+from holdfast.cli.chat.commands import COMMANDS, Takes
+from holdfast.cli.naming import typeable
+from holdfast.cli.visible import visible
+from holdfast.cli.wording import ago, words
+from holdfast.errors import HoldfastError
+from holdfast.records import SessionInfo
+
+if TYPE_CHECKING:
+    from holdfast.cli.chat.talking import Talk
+
+_MOST: Final = 20
+_MODELS: Final = ("openai:", "anthropic:", "local", "local:")
+
+
+class ChatCompleter(Completer):
+    """Completes commands and what goes behind them."""
+
+    def __init__(self, talk: Talk) -> None:
+        """Complete for this conversation."""
+        self._talk = talk
+
+    def get_completions(
+        self,
+        document: Document,  # noqa: ARG002 - prompt_toolkit's own
+        complete_event: CompleteEvent,  # noqa: ARG002 - as above
+    ) -> Iterable[Completion]:
+        """Offer nothing: all of it may have to be read."""
+        return ()
+
+    async def get_completions_async(
+        self,
+        document: Document,
+        complete_event: CompleteEvent,  # noqa: ARG002 - as above
+    ) -> AsyncGenerator[Completion, None]:
+        """Offer what fits before the cursor."""
+        text = document.text_before_cursor
+        if not text.startswith("/") or text.startswith("//") or "\n" in document.text:
+            return
+        name, space, rest = text[1:].partition(" ")
+        if not space:
+            for found in _commands(name):
+                yield found
+            return
+        command = COMMANDS.get(name)
+        try:
+            offered = [] if command is None else await self._offered(command.takes, rest.lstrip())
+        except HoldfastError:
+            return
+        for found in offered:
+            yield found
+
+    async def _offered(self, takes: Takes, begun: str) -> list[Completion]:
+        if takes == "session":
+            page = await self._talk.desk.store.sessions(text=begun or None, limit=_MOST)
+            return [_session(info, begun) for info in page]
+        if takes == "place" and self._talk.desk.session is not None:
+            info = await self._talk.desk.session.info()
+            named = [point for point in saving.points(info) if point.name.startswith(begun)]
+            return [
+                _plain(point.name, begun, f"message {point.seq}")
+                for point in named
+                if visible(point.name) == point.name
+            ]
+        if takes == "model":
+            return [_plain(name, begun, "") for name in _MODELS if name.startswith(begun)]
+        return []
+
+
+def _commands(begun: str) -> Iterable[Completion]:
+    for command in COMMANDS.values():
+        if command.name.startswith(begun.lower()):
+            given = f" {command.given}" if command.given else ""
+            yield Completion(
+                f"/{command.name}",
+                start_position=-len(begun) - 1,
+                display=f"/{command.name}{given}",
+                display_meta=command.help,
+            )
+
+
+def _session(info: SessionInfo, begun: str) -> Completion:
+    """Offer a session by a name that can be typed; what tells it apart stands beside it."""
+    key = info.key if info.key and typeable(info.key) else info.id
+    known = visible(words(info.title or info.preview or "", 50))
+    return _plain(key, begun, f"{ago(info.updated_at)}  {known}")
+
+
+def _plain(text: str, begun: str, about: str) -> Completion:
+    return Completion(text, start_position=-len(begun), display_meta=about)

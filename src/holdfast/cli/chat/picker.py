@@ -1,0 +1,240 @@
+"""Choosing a session from a list, on a screen of its own.
+
+What is typed filters the list; below it is the end of the chosen conversation. The sessions of this
+directory come first; Tab shows those of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import (
+    BufferControl,
+    Dimension,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    Window,
+)
+from prompt_toolkit.output import Output
+from prompt_toolkit.styles import Style
+
+from holdfast.cli.chat import listing
+from holdfast.cli.chat.desk import Desk
+from holdfast.cli.chat.drawing import MARK
+from holdfast.cli.chat.paper import drawn
+from holdfast.cli.conversation import Messages
+from holdfast.cli.screen import Screen, cells, plain
+from holdfast.cli.wording import count
+from holdfast.errors import HoldfastError
+from holdfast.records import Message, SessionInfo
+
+_MOST: Final = 200
+_PREVIEWED: Final = 6
+_PAUSE: Final = 0.05
+_LEAST: Final = 3
+_STYLE: Final = Style.from_dict(
+    {
+        "title": "bold ansicyan",
+        "faint": "dim",
+        "chosen": "reverse",
+        "rule": "dim",
+    }
+)
+
+
+class Picker:
+    """The list, what is chosen in it, and the end of that conversation."""
+
+    def __init__(self, desk: Desk, text: str, output: Output) -> None:
+        """Begin with the sessions that this text is in."""
+        self._desk = desk
+        self._everywhere = False
+        self._found: Sequence[SessionInfo] = ()
+        self._more = False
+        self._at = 0
+        self._previewed: dict[str, Sequence[Message]] = {}
+        self._told: str | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._filter = Buffer(multiline=False, on_text_changed=lambda _: self._look())
+        self._filter.text = text
+        self._app: Application[str | None] = Application(
+            layout=Layout(self._layout(), focused_element=self._filter),
+            key_bindings=self._keys(),
+            style=_STYLE,
+            output=output,
+            full_screen=True,
+            enable_page_navigation_bindings=False,
+        )
+        self._app.ttimeoutlen = 0.05
+
+    async def run(self) -> str | None:
+        """Let the user choose; give the id of what was chosen."""
+        try:
+            return await self._app.run_async(pre_run=self._look, handle_sigint=False)
+        except EOFError:
+            return None
+        finally:
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
+
+    def close(self) -> None:
+        """End it without a choice."""
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit(result=None)
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def _look(self) -> None:
+        """Read the list anew, a moment later: more may be typed."""
+        if self._looking is not None:
+            self._looking.cancel()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # It does not run yet.
+        self._looking = loop.create_task(self._read())
+
+    async def _read(self) -> None:
+        await asyncio.sleep(_PAUSE)
+        text = self._filter.text.strip()
+        cwd = None if self._everywhere else self._desk.cwd
+        try:
+            page = await self._desk.store.sessions(text=text or None, cwd=cwd, limit=_MOST)
+            self._found, self._more, self._told = page.items, page.cursor is not None, None
+        except HoldfastError as error:
+            self._found, self._told = (), str(error)
+        self._at = min(self._at, max(0, len(self._found) - 1))
+        self._app.invalidate()
+        await self._preview()
+
+    async def _preview(self) -> None:
+        info = self._chosen()
+        if info is None or info.id in self._previewed:
+            return
+        try:
+            session = await self._desk.store.get(info.id)
+            self._previewed[info.id] = await session.messages(limit=_PREVIEWED)
+        except HoldfastError:
+            self._previewed[info.id] = ()
+        self._app.invalidate()
+
+    def _chosen(self) -> SessionInfo | None:
+        return self._found[self._at] if self._found else None
+
+    def _move(self, by: int) -> None:
+        self._at = max(0, min(len(self._found) - 1, self._at + by))
+        self._app.create_background_task(self._preview())
+
+    # ------------------------------------------------------------------------------------- drawing
+
+    def _layout(self) -> HSplit:
+        return HSplit(
+            [
+                Window(FormattedTextControl(self._heading), height=1),
+                Window(
+                    BufferControl(self._filter),
+                    height=1,
+                    get_line_prefix=lambda _line, _wrap: [("class:title", f"filter {MARK}")],
+                ),
+                Window(height=1),
+                Window(FormattedTextControl(self._list), height=self._list_height),
+                Window(height=1, char="─", style="class:rule"),
+                Window(FormattedTextControl(self._preview_text), wrap_lines=False),
+                Window(FormattedTextControl(self._footer), height=1),
+            ]
+        )
+
+    def _heading(self) -> StyleAndTextTuples:
+        number = f"{count(len(self._found), 'session')}{' and more' if self._more else ''}"
+        where = "everywhere" if self._everywhere else f"in {plain(self._desk.cwd)}"
+        return [("class:title", "sessions"), ("class:faint", f"  {number} {where}")]
+
+    def _footer(self) -> StyleAndTextTuples:
+        other = "this directory only" if self._everywhere else "everywhere"
+        keys = f"Enter open · ↑↓ choose · Tab {other} · Esc back"
+        return [("class:faint", keys)]
+
+    def _rows(self) -> int:
+        return self._app.output.get_size().rows
+
+    def _list_height(self) -> Dimension:
+        most = max(_LEAST, self._rows() // 2 - 3)
+        return Dimension.exact(max(1, min(len(self._found) or 1, most)))
+
+    def _list(self) -> StyleAndTextTuples:
+        if self._told is not None:
+            return [("class:faint", plain(self._told))]
+        if not self._found:
+            return [("class:faint", "nothing fits; Tab looks everywhere")]
+        most = self._list_height().preferred
+        first = max(0, min(self._at - most // 2, len(self._found) - most))
+        lines: StyleAndTextTuples = []
+        for n, info in enumerate(self._found[first : first + most], first):
+            style = "class:chosen" if n == self._at else ""
+            lines.append((style, self._line(info)))
+            lines.append(("", "\n"))
+        return lines[:-1]
+
+    def _line(self, info: SessionInfo) -> str:
+        id, active, turns, title = (plain(span) for span in listing.row(info))
+        line = f"{id}  {active:>10}  {turns:>4}  {title}"
+        columns = self._app.output.get_size().columns
+        while cells(line) > columns:
+            line = line[:-1]
+        return line + " " * (columns - cells(line))
+
+    def _preview_text(self) -> AnyFormattedText:
+        info = self._chosen()
+        messages = () if info is None else self._previewed.get(info.id)
+        if messages is None:
+            return [("class:faint", "reading …")]
+
+        def draw(screen: Screen) -> None:
+            shown = Messages(screen, {})
+            for message in messages:
+                shown.draw(message)
+            shown.end_fold()
+
+        room = max(_LEAST, self._rows() - self._list_height().preferred - 5)
+        return ANSI("\n".join(drawn(draw).rstrip("\n").split("\n")[-room:]))
+
+    # ---------------------------------------------------------------------------------------- keys
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+
+        def moving(by: int, *names: str) -> None:
+            for name in names:
+                keys.add(name)(lambda _: self._move(by))
+
+        moving(-1, "up", "c-p")
+        moving(1, "down", "c-n")
+        moving(-10, "pageup")
+        moving(10, "pagedown")
+
+        @keys.add("enter")
+        def _open(event: KeyPressEvent) -> None:
+            chosen = self._chosen()
+            if chosen is not None:
+                event.app.exit(result=chosen.id)
+
+        @keys.add("tab")
+        def _other(event: KeyPressEvent) -> None:  # noqa: ARG001 - prompt_toolkit's own
+            self._everywhere = not self._everywhere
+            self._look()
+
+        @keys.add("escape", eager=True)
+        @keys.add("c-c")
+        @keys.add("c-d")
+        def _back(event: KeyPressEvent) -> None:
+            event.app.exit(result=None)
+
+        return keys

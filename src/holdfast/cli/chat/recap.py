@@ -1,0 +1,146 @@
+"""Where we are: what is said when a session is opened.
+
+One line says which session goes on. After a crash what was interrupted and what was kept comes
+first. Then the end of the conversation, in a few lines, so that one knows what it was about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from holdfast.aio.session import AsyncSession
+from holdfast.cli.chat.drawing import MARK, plainly
+from holdfast.cli.conversation import one_line
+from holdfast.cli.screen import Screen, Span
+from holdfast.cli.wording import ago, count, short, words
+from holdfast.records import Message, QueuedInput, Recovered, SessionInfo, TurnInfo
+
+_LOOKED_AT: Final = 60  # messages, to find the last exchange
+_ANSWER: Final = 400  # characters of the last reply
+_ANSWER_LINES: Final = 4
+_GOES_ON: Final = "(it goes on with your next message; /goal cancel ends it)"
+_ENDS: Final = {"cancelled": "was stopped", "failed": "failed", "interrupted": "was interrupted"}
+
+
+class Place(NamedTuple):
+    """What is known of a session when it is opened."""
+
+    info: SessionInfo
+    newest: Sequence[Message]
+    turns: Sequence[TurnInfo]
+    queued: Sequence[QueuedInput]
+    recovered: Recovered | None = None
+
+    @property
+    def asked(self) -> Message | None:
+        """What the user said last."""
+        return next((m for m in reversed(self.newest) if is_said(m)), None)
+
+
+def is_said(message: Message) -> bool:
+    """Say whether the user said this, and no program for them."""
+    hidden = any(message.metadata.get(flag) for flag in ("hidden", "injected"))
+    return message.role == "user" and not hidden
+
+
+async def look(session: AsyncSession, recovered: Recovered | None = None) -> Place:
+    """Read what a recap tells."""
+    return Place(
+        await session.info(),
+        await session.messages(limit=_LOOKED_AT),
+        await session.turns(limit=1),
+        await session.queued(),
+        recovered,
+    )
+
+
+def name(info: SessionInfo) -> str:
+    """Name a session as people know it."""
+    known = info.title or info.key or info.preview
+    return f"'{words(known, 60)}'" if known else short(info.id)
+
+
+def draw(out: Screen, place: Place, *, how: str = "continuing") -> None:
+    """Print which session goes on, and how it stands."""
+    info = place.info
+    facts = [name(info), ago(info.updated_at), count(info.turns, "turn")]
+    out.line((f"{how} ", ""), (", ".join(facts), "bold"), ("; /new for a fresh one", "dim"))
+    if place.recovered is not None:
+        draw_interrupted(out, place, place.recovered)
+    else:
+        _draw_exchange(out, place)
+    if info.goal is not None and info.goal.state == "active":
+        out.line(("  goal: ", "cyan"), f"{words(info.goal.objective)} ", (_GOES_ON, "dim"))
+    for item in place.queued:
+        out.brief(("  waits for your next message: ", "yellow"), words(item.message.text))
+
+
+def _draw_exchange(out: Screen, place: Place) -> None:
+    """Print what was said last, and the answer."""
+    asked = place.asked
+    if asked is None:
+        return
+    out.line()
+    out.brief((MARK, "cyan"), (words(asked.text), ""))
+    behind = [m for m in place.newest if (m.seq or 0) > (asked.seq or 0)]
+    answer = next((m for m in reversed(behind) if m.role == "assistant" and m.text.strip()), None)
+    if answer is not None:
+        out.body(_cut(answer.text), style="dim")
+    elif behind:
+        out.brief(("  ", ""), (one_line(behind[-1]), "dim"))
+    last = place.turns[-1] if place.turns else None
+    if last is not None and last.state in _ENDS:
+        why = f": {plainly(last.error)}" if last.error else ""
+        out.brief((f"  the last turn {_ENDS[last.state]}{why}", "yellow"))
+
+
+def _cut(text: str) -> str:
+    lines = text.strip()[:_ANSWER].splitlines()
+    shown = "\n".join(lines[:_ANSWER_LINES]).rstrip()
+    return shown if len(shown) == len(text.strip()) else f"{shown} …"
+
+
+# ------------------------------------------------------------------------------- after a crash
+
+
+def draw_interrupted(out: Screen, place: Place, found: Recovered) -> None:
+    """Print what a crash interrupted, and what was kept of it."""
+    out.line()
+    out.line(("The last turn was interrupted", "bold yellow"), f", begun {ago(found.since)}.")
+    if place.asked is not None:
+        out.brief((MARK, "cyan"), words(place.asked.text))
+    kept = list(_kept(place, found))
+    for label, what in kept or [("kept", "what you said")]:
+        out.fact(f"  {label:<9}", what)
+
+
+def _kept(place: Place, found: Recovered) -> Sequence[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    partial = found.partial
+    if partial is not None and partial.text.strip():
+        size = count(len(partial.text), "character")
+        lines.append(("kept", f"{size} of the reply: “…{_end(partial.text)}”"))
+    whole = found.messages - (partial is not None)
+    if whole > 1:
+        lines.append(("kept", f"{count(whole, 'message')} before that"))
+    names = {call.id: call.name for message in place.newest for call in message.tool_calls}
+    if found.unknown_tools:
+        tools = ", ".join(names.get(id, id) for id in found.unknown_tools)
+        lines.append(("unknown", f"{tools}: it had started; nobody knows how it ended"))
+    if found.not_run_tools:
+        tools = ", ".join(names.get(id, id) for id in found.not_run_tools)
+        lines.append(("not run", tools))
+    return lines
+
+
+def _end(text: str) -> str:
+    return words(text[-200:], 1000)[-80:].lstrip()
+
+
+CHOICES: Final = "c continue · r retry · d drop · Enter leave it"
+
+
+def leaving(info: SessionInfo, command: str) -> list[Span]:
+    """Say how to come back."""
+    return [("To go on with ", "dim"), (name(info), "dim"), (":  ", "dim"), (command, "")]

@@ -1,0 +1,325 @@
+"""A conversation between a user and the agent, whatever they sit at.
+
+What is entered is a message or a command. A message begins a turn; while one runs, it is queued,
+durably, and goes next. A turn that the user stops, or that fails, ends like any other: the prompt
+is there again and all is kept. The front (a terminal, or lines of text) shows and asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Final, NamedTuple, Protocol
+
+from holdfast.agent.agent import AsyncAgent
+from holdfast.agent.events import Event, TextDelta, ThinkingDelta, UserSaid
+from holdfast.agent.tools.base import Ask
+from holdfast.aio.session import AsyncSession
+from holdfast.cli.chat import approvals, commands, recap
+from holdfast.cli.chat.approvals import Approvals
+from holdfast.cli.chat.desk import Desk
+from holdfast.cli.chat.drawing import Drawing
+from holdfast.cli.problems import what_happened
+from holdfast.cli.screen import Screen
+from holdfast.cli.signals import Signals
+from holdfast.cli.wording import words
+from holdfast.errors import HoldfastError, ModelFailed, ModelMissing, SessionBusy
+from holdfast.records import Content, Message, Recovered, to_parts
+
+_SOON: Final = 0.02  # seconds
+_GO_ON: Final = "Go on where you were interrupted."
+_NO_MODEL: Final = "Until then you can read, search and switch sessions; /model chooses a model."
+
+
+class Front(Protocol):
+    """What the user sits at."""
+
+    interactive: bool
+
+    @property
+    def out(self) -> Screen:
+        """Where to print what stays."""
+
+    def show(self) -> None:
+        """Let the user see what was printed, and what is live."""
+
+    def drawing(self) -> Drawing:
+        """Draw the next turns with this."""
+
+    async def ask(self, label: str) -> str | None:
+        """Ask for a line; `None` if there is nobody to ask."""
+
+    async def pick(self, talk: Talk, text: str) -> str | None:
+        """Let the user choose a session; `None` if they choose none, or cannot."""
+
+    def leave(self) -> None:
+        """End the conversation."""
+
+    async def run(self, wanted: Wanted, told: Signals) -> int:
+        """Talk until the user leaves, the input ends or a signal says so; give the exit code."""
+
+
+class Wanted(NamedTuple):
+    """Which session to open: none of these means the latest one."""
+
+    new: bool = False
+    resume: str | None = None
+    fork: str | None = None
+    at: str | None = None
+    chain: bool = False
+
+    @property
+    def names_none(self) -> bool:
+        """Whether no session was asked for."""
+        return self.resume is None and self.fork is None
+
+
+class Talk:
+    """The conversation."""
+
+    def __init__(self, desk: Desk, front: Front) -> None:
+        """Begin at a front."""
+        self.desk = desk
+        self.front = front
+        self.running = False
+        self.stopping = False
+        self._stopper: asyncio.Future[None] | None = None
+        self.waiting: list[str] = []  # what is queued for the next turn
+        self.trouble: HoldfastError | None = None  # why the last message was not answered
+        self.drawing = front.drawing()
+        self._approvals = Approvals(self._show_ask, self._ask)
+        desk.approved_by(self._approvals)
+
+    @property
+    def out(self) -> Screen:
+        """Where to print what stays."""
+        return self.front.out
+
+    # -------------------------------------------------------------------------------- opening
+
+    async def open(self, wanted: Wanted) -> None:
+        """Say who answers, open the session, and say where it stands."""
+        await self._choose_model()
+        self.front.show()
+        session = await self._find(wanted)
+        if session is None:
+            self.out.line("a new conversation", (" · /help lists the commands", "dim"))
+        elif wanted.fork is None and wanted.chain:
+            await self.show_place(session)
+            await self.desk.continue_in_new(session)
+            self.waiting.clear()
+        else:
+            forked = f"forked from {wanted.fork}:"
+            await self.open_session(session, how=forked if wanted.fork else "continuing")
+        said = await self.desk.tidy()
+        if said is not None:
+            self.note(said)
+        self.front.show()
+
+    async def _choose_model(self) -> None:
+        try:
+            await self.desk.choose_model(None)
+        except ModelMissing as error:
+            self.tell(error)
+            self.out.line((_NO_MODEL, "dim"))
+            return
+        self.draw_model()
+
+    async def _find(self, wanted: Wanted) -> AsyncSession | None:
+        if wanted.fork is not None:
+            parent = await self.desk.store.get(wanted.fork)
+            return await commands.fork_at(parent, wanted.at)
+        if wanted.resume is not None:
+            return await self.desk.store.get(wanted.resume)
+        return None if wanted.new else await self.desk.latest()
+
+    async def open_session(self, session: AsyncSession, *, how: str = "continuing") -> None:
+        """Go on in a session, and say where it stands; after a crash, ask what to do."""
+        note = await self.desk.open(session)
+        recovered = await self.show_place(session, how=how)
+        if note is not None:
+            self.note(note)
+        if recovered is not None and self.front.interactive:
+            self.front.show()
+            await self._after_crash(await self.front.ask(recap.CHOICES))
+
+    async def show_place(
+        self, session: AsyncSession, *, how: str = "continuing"
+    ) -> Recovered | None:
+        """Recover what a crash left open; say where the session stands."""
+        try:
+            recovered = await session.recover()
+        except SessionBusy as error:
+            self.tell(error)
+            recovered = None
+        place = await recap.look(session, recovered)
+        self.waiting = [item.message.text for item in place.queued]
+        recap.draw(self.out, place, how=how)
+        return recovered
+
+    async def _after_crash(self, answer: str | None) -> None:
+        match (answer or "").strip().lower():
+            case "":
+                return
+            case "c" | "continue":
+                await self.say(Message.user(_GO_ON, metadata={"injected": "continue"}))
+            case "r" | "retry":
+                await self.command("retry", "")
+            case "d" | "drop":
+                await self.command("undo", "")
+            case _:
+                await self.enter(answer or "")
+
+    # -------------------------------------------------------------------------------- entering
+
+    async def enter(self, text: str) -> None:
+        """Do what was entered: a command, or something to say."""
+        command = commands.parse(text)
+        if command is not None:
+            self.drawing.show_said(text)
+            await self.command(*command)
+            return
+        said = commands.spoken(text)
+        self.drawing.show_said(said)
+        self.front.show()
+        try:
+            await self.say(said)
+        except HoldfastError as error:
+            self.trouble = error
+            self.tell(error)
+            self.front.show()
+
+    async def command(self, name: str, rest: str) -> None:
+        """Do a command; what goes wrong is told."""
+        try:
+            await commands.run(self, name, rest)
+        except HoldfastError as error:
+            self.tell(error)
+        finally:
+            self.front.show()
+
+    async def queue(self, text: str) -> None:
+        """Keep something for the next turn."""
+        await (await self.desk.in_session()).enqueue(text)
+        self.waiting.append(text)
+
+    async def say_waiting(self) -> None:
+        """Let the agent answer what is queued."""
+        if self.waiting:
+            await self.say(None)
+
+    async def say(self, content: Content | Message | None) -> None:
+        """Say something to the agent, then what was queued meanwhile."""
+        if self.desk.agent is None:
+            await self._without_model(content)
+            return
+        session = await self.desk.in_session()
+        go_on = await self._turn(session, content)
+        while go_on and await session.queued():
+            go_on = await self._turn(session, None)
+
+    async def _without_model(self, content: Content | Message | None) -> None:
+        """Keep what cannot be answered, so that it need not be typed again."""
+        try:
+            self.agent()
+        except ModelMissing as error:
+            self.trouble = error
+            self.tell(error)
+        if isinstance(content, str):
+            await self.queue(content)
+            self.note("what you said is kept, and goes to the model with your next message")
+
+    async def _turn(self, session: AsyncSession, content: Content | Message | None) -> bool:
+        """Run a turn; say whether more may follow."""
+        agent = self.agent()
+        self._approvals.session_id = session.id
+        self.running, self.stopping, self.trouble = True, False, None
+        self.drawing.begin(_text(content))
+        try:
+            stream = agent.stream(session, content, run_id=self.desk.run_id)
+            async with aclosing(stream) as events:
+                async for event in events:
+                    self._taken(event)
+                    self.drawing.take(event)
+                    if not isinstance(event, TextDelta | ThinkingDelta):
+                        self.front.show()  # The front itself looks at what grows.
+        except ModelFailed as error:
+            self.trouble = error  # The end of the turn was told already.
+            return False
+        except HoldfastError as error:
+            self.trouble = error
+            await self._not_said(content, error)
+            return False
+        finally:
+            self.running = False
+            if self._stopper is not None:
+                self._stopper.cancel()
+            self.drawing.end(stopped=self.stopping)
+            self.front.show()
+        if self.stopping and self.waiting:
+            self.note(f"queued, and sent with your next message: {words(self.waiting[0])}")
+        return not self.stopping
+
+    def _taken(self, event: Event) -> None:
+        """Note that what was queued is said now."""
+        if isinstance(event, UserSaid) and event.message.text in self.waiting:
+            self.waiting.remove(event.message.text)
+
+    async def _not_said(self, content: Content | Message | None, error: HoldfastError) -> None:
+        """Tell why a turn could not be; if somebody else has one, what was said waits."""
+        self.tell(error)
+        if isinstance(error, SessionBusy) and isinstance(content, str):
+            await self.queue(content)
+            self.note("what you said is kept, and goes with the next turn")
+
+    def stop(self, reason: str = "stopped by the user") -> bool:
+        """Stop the turn that runs; false if none does."""
+        if not self.running or self.desk.agent is None:
+            return False
+        if not self.stopping:
+            self.stopping = True
+            self._stopper = asyncio.ensure_future(self._insist(reason))
+        return True
+
+    async def _insist(self, reason: str) -> None:
+        """Stop what runs; a turn that is about to begin cannot be stopped until it has."""
+        agent = self.agent()
+        while self.running and not agent.cancel(reason):  # noqa: ASYNC110 - nobody tells when
+            await asyncio.sleep(_SOON)
+
+    # --------------------------------------------------------------------------------- telling
+
+    def agent(self) -> AsyncAgent:
+        """Give the agent; if there is none, say what the model needs."""
+        if self.desk.agent is None:
+            raise self.desk.missing or ModelMissing("no model is chosen; /model NAME chooses one")
+        return self.desk.agent
+
+    def draw_model(self) -> None:
+        """Print which model answers, and why it is that one."""
+        name, choice = self.agent().model.name, self.desk.choice
+        why = "" if choice is None else f" ({choice.why})"
+        self.out.line(("holdfast", "bold cyan"), f" with {name}", (why, "dim"))
+
+    def tell(self, error: HoldfastError) -> None:
+        """Print what went wrong."""
+        self.out.body(what_happened(error), style="red")
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """Print a word on what was done."""
+        self.out.body(text, style=style)
+
+    def _show_ask(self, ask: Ask) -> None:
+        self.drawing.settle()
+        approvals.show(self.out, ask)
+        self.front.show()
+
+    async def _ask(self, label: str) -> str | None:
+        return await self.front.ask(label)
+
+
+def _text(content: Content | Message | None) -> str | None:
+    """Say what is already on the screen of what is said."""
+    if content is None:
+        return None
+    return (content if isinstance(content, Message) else Message.user(to_parts(content))).text

@@ -1,0 +1,200 @@
+"""Reading one file: each key checked by itself, and everything wrong with it collected.
+
+A problem names the file, the line if it is cheap to tell, and the key. It never shows a value: what
+was put under a wrong key may be a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.config import schema
+
+_LARGEST: Final = 256 * 1024  # bytes
+_HIGHEST: Final = 1_000_000
+_PRICES: Final = "expected input and output, numbers from 0 to 1,000,000"
+_HEADER: Final = re.compile(r"\s*\[+(?P<name>[^\]]*)\]+")
+_SETTING: Final = re.compile(r"\s*(?P<name>[^=#]+?)\s*=")
+_NOT_A_NAME: Final = re.compile(r"[\s\"']")
+_SECRET: Final = re.compile(r"(api_?)?key|token|secret|password", re.IGNORECASE)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something wrong in a place: a file, a variable, an option."""
+
+    where: str
+    what: str
+    key: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        where = self.where if self.line is None else f"{self.where}, line {self.line}"
+        return f"{where}: {self.what}"
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says: values by their keys' full names, and what is wrong with the rest."""
+
+    path: Path
+    values: dict[str, object] = {}
+    lines: dict[str, int] = {}
+    problems: tuple[Problem, ...] = ()
+
+
+def read(path: Path) -> Found:
+    """Read a file that is there."""
+    try:
+        text = _text(path)
+        document = tomllib.loads(text)
+    except (OSError, ValueError) as error:  # UnicodeDecodeError and TOMLDecodeError are values
+        return _unreadable(path, _said(error))
+    except RecursionError:
+        return _unreadable(path, "it is nested too deep")
+    return _Reader(path, text).read(document)
+
+
+def checked(key: str, value: object) -> object:
+    """Give a value as its key wants it; `ValueError` says what was expected."""
+    kind = schema.every_key()[key].type
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise ValueError(f"{key}: expected {schema.expected(kind)}") from None
+
+
+def _unreadable(path: Path, why: str) -> Found:
+    return Found(path=path, problems=(Problem(where=str(path), what=why),))
+
+
+def _text(path: Path) -> str:
+    """Read a regular file of a bearable size; a pipe or a device could hold us for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("this is no regular file")
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise ValueError(f"over {_LARGEST:,} bytes: this is no configuration")
+    return data.decode("utf-8-sig")
+
+
+def _said(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"it cannot be read: {error.strerror}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 (byte {error.start + 1})"
+    return f"it is no TOML: {error}" if isinstance(error, tomllib.TOMLDecodeError) else str(error)
+
+
+class _Reader:
+    """A file that is being read."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = dict(_lines(text))
+        self._problems: list[Problem] = []
+        self._values: dict[str, object] = {}
+
+    def read(self, document: Mapping[str, object]) -> Found:
+        """Check every key."""
+        tables = schema.tables()
+        for name, value in document.items():
+            if name == "prices":
+                self._prices(value)
+            elif name in tables:
+                self._table(name, value)
+            elif name in schema.every_key():
+                self._take(name, value)
+            else:
+                self._unknown(name, [*tables, "prices", "trusted"])
+        return Found(
+            path=self._path,
+            values=self._values,
+            lines={key: line for key, line in self._lines.items() if key in self._values},
+            problems=tuple(self._problems),
+        )
+
+    def _table(self, table: str, content: object) -> None:
+        if not isinstance(content, dict):
+            self._complain(table, f"{table} is a table: [{table}]")
+            return
+        known = schema.every_key()
+        for name, value in content.items():
+            key = f"{table}.{name}"
+            if key in known:
+                self._take(key, value)
+            else:
+                inside = [k.partition(".")[2] for k in known if k.startswith(f"{table}.")]
+                self._unknown(key, inside)
+
+    def _take(self, key: str, value: object) -> None:
+        try:
+            self._values[key] = checked(key, value)
+        except ValueError as error:
+            self._complain(key, str(error))
+
+    def _prices(self, content: object) -> None:
+        if not isinstance(content, dict):
+            self._complain("prices", 'prices is made of tables: [prices."MODEL"]')
+            return
+        good = {name: table for name, one in content.items() if (table := self._price(name, one))}
+        if good:
+            self._values["prices"] = good
+
+    def _price(self, model: str, content: object) -> schema.PriceTable | None:
+        key = f"prices.{model}"
+        if not isinstance(content, dict):
+            self._complain(key, f'{key} is a table: [prices."{model}"]')
+            return None
+        known = schema.price_keys()
+        for name in content.keys() - known.keys():
+            self._unknown(f"{key}.{name}", known)
+        try:
+            table = msgspec.convert(
+                {name: content[name] for name in known if name in content}, schema.PriceTable
+            )
+        except msgspec.ValidationError:
+            self._complain(key, f"{key}: {_PRICES}")
+            return None
+        if not all(_is_a_price(getattr(table, name)) for name in known):
+            self._complain(key, f"{key}: {_PRICES}")
+            return None
+        return table
+
+    def _unknown(self, key: str, known: Iterable[str]) -> None:
+        last = key.rpartition(".")[2]
+        near = difflib.get_close_matches(last, list(known), n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        if _SECRET.fullmatch(last):
+            hint = "; keys are not kept here: api_key_env names the variable that holds one"
+        self._complain(key, f"there is no key {key}{hint}")
+
+    def _complain(self, key: str, what: str) -> None:
+        line = self._lines.get(key)
+        self._problems.append(Problem(where=str(self._path), what=what, key=key, line=line))
+
+
+def _is_a_price(value: Decimal | None) -> bool:
+    return value is None or (value.is_finite() and 0 <= value <= _HIGHEST)
+
+
+def _lines(text: str) -> Iterator[tuple[str, int]]:
+    """Say in which line each key is, as far as a look at single lines tells."""
+    table: Sequence[str] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            table = (_NOT_A_NAME.sub("", header["name"]),)
+            yield table[0], number
+        elif setting := _SETTING.match(line):
+            yield ".".join((*table, _NOT_A_NAME.sub("", setting["name"]))), number

@@ -1,0 +1,76 @@
+"""Calling tools in tests as the loop does: arguments, question, run, all in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import holdfast
+from holdfast import ToolCall
+from holdfast.agent.tools.base import Output, Tool, ToolContext
+from holdfast.agent.tools.functions import ToolError, failure, given_arguments
+from holdfast.aio import AsyncSession, AsyncStore
+from holdfast.records import JSON
+
+T = TypeVar("T")
+
+
+class Desk:
+    """A session in a store of its own, and the tools it may use."""
+
+    def __init__(
+        self, tools: Iterable[Tool], cwd: Path | str = ".", tenant: str = "default"
+    ) -> None:
+        self._store = holdfast.open("memory:", tenant=tenant)
+        self.store = AsyncStore(self._store)
+        self.session = AsyncSession(self._store.create())
+        self.sync = self._store
+        self.cwd = str(cwd)
+        self.tools = {tool.name: tool for tool in tools}
+
+    def add(self, tools: Iterable[Tool]) -> Desk:
+        self.tools |= {tool.name: tool for tool in tools}
+        return self
+
+    def context(self, name: str, arguments: JSON) -> ToolContext:
+        return ToolContext(self.session, self.cwd, ToolCall("call_1", name, arguments))
+
+    def asks(self, name: str, /, **arguments: JSON) -> str | None:
+        asks = self.tools[name].asks
+        return None if asks is None else asks(self.context(name, arguments), arguments)
+
+    async def output(self, name: str, /, **arguments: JSON) -> Output:
+        """Run a tool; what it raises becomes an error."""
+        context = self.context(name, arguments)
+        try:
+            return await self.tools[name].run(context, given_arguments(arguments))
+        except ToolError as error:
+            return failure(error)
+
+    def run(self, name: str, /, **arguments: JSON) -> str:
+        """Run a tool that must go well, and give its text."""
+        output = asyncio.run(self.output(name, **arguments))
+        assert not output.error, output
+        assert isinstance(output.content, str)
+        return output.content
+
+    def fail(self, name: str, /, **arguments: JSON) -> str:
+        """Run a tool that must not go well, and give what it says."""
+        output = asyncio.run(self.output(name, **arguments))
+        assert output.error, output
+        assert isinstance(output.content, str)
+        return output.content
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def refusal(work: Callable[[], object]) -> str:
+    """Give what a `ToolError` says that this must raise."""
+    try:
+        work()
+    except ToolError as error:
+        return str(error)
+    raise AssertionError("nothing was refused")

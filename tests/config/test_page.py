@@ -1,0 +1,71 @@
+"""The page on configuration tells of every key, exactly what the schema says, and of no other."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.cli.machine import to_ascii
+from holdfast.config import loading, reading, schema
+from holdfast.config.schema import Key
+
+_PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+_ROW = re.compile(r"^\| `(?P<key>\w+)` \|.*$", re.MULTILINE)
+_TOML = re.compile(r"^```toml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def row(key: Key) -> str:
+    """The line that the page has for a key."""
+    name = key.name.rpartition(".")[2]
+    default = "" if key.default in (None, msgspec.NODEFAULT) else f"`{_written(key.default)}`"
+    return f"| `{name}` | {default} | {schema.expected(key.type)} | {key.about} |"
+
+
+def _written(value: object) -> str:
+    return to_ascii(list(value)) if isinstance(value, tuple) else to_ascii(value)
+
+
+def _section(title: str) -> str:
+    """What is below a title, up to the next one."""
+    [_, behind] = _PAGE.split(f"\n### {title}\n")
+    return re.split(r"^#", behind, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("table", schema.tables())
+def test_a_table_is_told_as_it_is(table: str) -> None:
+    section = _section(f"[{table}]")
+    keys = [key for key in schema.every_key().values() if key.name.startswith(f"{table}.")]
+    assert schema.tables()[table] in section
+    assert [found[0] for found in _ROW.finditer(section)] == [row(key) for key in keys]
+
+
+def test_prices_are_told_as_they_are() -> None:
+    rows = [found[0] for found in _ROW.finditer(_section('[prices."MODEL"]'))]
+    assert rows == [row(key) for key in schema.price_keys().values()]
+
+
+def test_trust_is_told_as_it_is() -> None:
+    section = _section("What a workspace may not say")
+    listed = set(re.findall(r"^- `([\w.]+)`", section, re.MULTILINE))
+    assert listed == schema.NEEDS_TRUST
+    assert all(f"`{key}`" in section for key in schema.USERS_OWN)
+
+
+def test_variables_are_told_as_they_are() -> None:
+    rows = dict(re.findall(r"^\| `\$(\w+)` \| `?([^|`]+)`? \|", _PAGE, re.MULTILINE))
+    named = {name: key for name, key in rows.items() if key in schema.every_key()}
+    assert named == loading.VARIABLES
+
+
+@pytest.mark.parametrize("text", [found["text"] for found in _TOML.finditer(_PAGE)])
+def test_every_example_can_be_used(text: str, tmp_path: Path) -> None:
+    assert tomllib.loads(text)
+    file = tmp_path / "holdfast.toml"
+    file.write_text(text)
+    assert reading.read(file).problems == ()
+
+
+def test_there_are_examples() -> None:
+    assert len(_TOML.findall(_PAGE)) >= 3

@@ -1,0 +1,94 @@
+"""Every key says what it is, and the agent's own defaults are the ones that hold without a word."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast.agent import Context, Limits, Retry
+from holdfast.agent.approving import is_plain
+from holdfast.agent.tools.builtin import everything
+from holdfast.aio.store import AsyncStore
+from holdfast.config import schema
+from holdfast.config.schema import Settings
+from holdfast.core.retention import duration
+from holdfast.errors import BadQuery
+
+
+def test_every_key_says_what_it_means_and_what_it_may_be() -> None:
+    for key in schema.every_key().values():
+        assert key.about.endswith("."), key
+        assert schema.expected(key.type), key
+    assert "model.name" in schema.every_key()
+    assert "retry.attempts" in schema.every_key()
+
+
+def test_every_default_is_allowed_itself() -> None:
+    for key in schema.every_key().values():
+        assert msgspec.convert(msgspec.to_builtins(key.default), key.type) == key.default
+
+
+@pytest.mark.parametrize(
+    ("table", "struct"), [("retry", Retry), ("window", Context), ("limits", Limits)]
+)
+def test_defaults_are_those_of_the_agent(table: str, struct: type) -> None:
+    """Nobody who writes an empty table gets another agent."""
+    own, agents = getattr(Settings(), table), struct()
+    for name in own.__struct_fields__:
+        assert getattr(own, name) == getattr(agents, name), name
+    assert Settings().tools.output == Limits().tool_output
+
+
+def test_what_needs_trust_is_there() -> None:
+    assert schema.every_key().keys() >= schema.NEEDS_TRUST | schema.USERS_OWN
+
+
+def test_every_way_to_run_code_or_reach_elsewhere_needs_trust() -> None:
+    """A new key of these tables is not for workspaces until somebody has thought about it."""
+    known = schema.every_key()
+    for table in ("approve", "retention"):
+        assert {key for key in known if key.startswith(f"{table}.")} <= schema.NEEDS_TRUST
+    model = {key for key in known if key.startswith("model.")} - schema.NEEDS_TRUST
+    assert model == {"model.name", "model.context", "model.max_output"}
+    # Which conversation goes on: a stranger must not choose the user's most private one.
+    session = {key for key in known if key.startswith("session.")} - schema.NEEDS_TRUST
+    assert session == {"session.restore"}
+
+
+def test_the_tools_are_those_there_are() -> None:
+    with holdfast.open("memory:") as store:
+        tools = everything(None, AsyncStore(store))
+    assert sorted(get_args(schema.ToolName)) == sorted(tool.name for tool in tools)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls", "git status", "make -j2", " ls", "ls;rm", "a|b", "$x", "ls\n", "", " ", "é x", "a*"],
+)
+def test_a_command_is_plain_words_as_the_agent_understands_them(text: str) -> None:
+    kind = schema.every_key()["approve.commands"].type
+    try:
+        msgspec.convert([text], kind)
+        allowed = True
+    except msgspec.ValidationError:
+        allowed = False
+    assert allowed == is_plain(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["12h", "30d", "8w", "6m", "1y", "0d", "x", "30", "-1d", "1 d", "1d\n"]
+)
+def test_an_age_is_what_retention_takes(text: str) -> None:
+    kind = schema.every_key()["retention.older_than"].type
+    try:
+        msgspec.convert(text, kind)
+        allowed = True
+    except msgspec.ValidationError:
+        allowed = False
+    try:
+        duration(text, "older_than")
+        taken = True
+    except BadQuery:
+        taken = False
+    assert allowed == taken
