@@ -185,13 +185,15 @@ class _Copy:
     def _compare(self, batch: Batch, missing: list[Batch], refused: dict[str, str]) -> None:
         """See what the target has of these sessions; note what is missing, and what is not ours."""
         same: set[str] = set()
+        pairs: dict[str, Pair] = {}
         if self._ask(lambda snapshot: any(snapshot.relative(id) for id in batch.ids)):
-            for id, pair in self._pairs(batch, Sound({}, {})).items():
-                if pair.theirs is not None and pair.ours.digest == pair.theirs.digest:
-                    same.add(id)
-                    self._stamps[id] = pair.ours.stamp
-                    self._unchanged += not pair.ours.husk
-        if same.issuperset(batch.ids):
+            pairs = self._pairs(batch, Sound({}, {}))
+        for id, pair in pairs.items():
+            if pair.theirs is not None and pair.ours.digest == pair.theirs.digest:
+                same.add(id)
+                self._stamps[id] = pair.ours.stamp
+                self._unchanged += not pair.ours.husk
+        if same.issuperset([*batch.ids, *pairs]):
             return
         missing.append(batch)
 

@@ -232,7 +232,8 @@ class Rows:
         """Sum a session up: read all of it, its files included."""
         head = self._snapshot.head(who.row.n)
         digest = sha256()
-        row = msgspec.structs.replace(who.row, n=0)
+        # When it was purged is each store's own matter.
+        row = msgspec.structs.replace(who.row, n=0, purged_at=0 if who.is_husk else None)
         digest.update(codec.to_json((row, who.branches, None if head is None else _stands(head))))
         messages = turns = queued = 0
         for item in self.items(who):
