@@ -5,6 +5,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import File, Message, Store, ToolCall, Turn, Usage, open_async
+from holdfast import File, Message, Store, ToolCall, Turn, Usage, codec, open_async
 from holdfast.backends.base import Backend, Pending, Query, Snapshot, Verb
-from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.memory import MemoryBackend, Tables
 from holdfast.errors import Diverged, HoldfastError, Invalid, ReadOnly
 from holdfast.records import Contents, CopyReport, Goal, Holder
 from tests.model.strategies import names
@@ -81,7 +82,7 @@ def _hold(store: Store, which: int, text: str) -> Turn | None:
     return turn
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.sampled_from(KINDS), st.sampled_from(KINDS), names, steps, steps)
 def test_a_copy_is_the_same_store_and_so_is_a_second_one(
     first: Kind, second: Kind, name: str, before: Steps, after: Steps
@@ -229,6 +230,9 @@ _CHANGES: dict[str, Callable[[Store], object]] = {
     "continue": lambda s: s.create(parent="talk", key="run").append(Message.user("on")),
     "begin": lambda s: s.session("x").append(Message.assistant("x", usage=Usage(1), model="m")),
     "swap keys": _swap_keys,
+    "what cost nothing": lambda s: s.session("talk").append(
+        Message.assistant("x", cost=Decimal(0))
+    ),
 }
 
 
@@ -328,6 +332,30 @@ def test_a_store_of_many_families_comes_in_batches(tmp_path: Path) -> None:
         assert (report.same, report.added) == (True, 120)
         assert calls.count("submit") == 3
         assert told[-1] == (360, 360)
+
+
+def test_an_empty_store_is_soon_copied(target: Store) -> None:
+    """And is the same."""
+    with holdfast.open("memory:") as source:
+        report = source.copy(target)
+        assert (report.same, report.source.sessions) == (True, 0)
+
+
+def test_two_copies_at_once_are_one(tmp_path: Path) -> None:
+    """Whoever comes first brings a family, the other one finds it there."""
+    with (
+        holdfast.open("memory:") as source,
+        holdfast.open(tmp_path / "b.db", durability="process") as one,
+        holdfast.open(tmp_path / "b.db", durability="process") as two,
+    ):
+        for n in range(20):
+            source.session(f"k{n}").append(*[Message.user("x") for _ in range(300)])
+        twins: list[CopyReport] = []
+        first = _meanwhile(source, one, 10, lambda: twins.append(source.copy(two)))
+        assert [first.same, twins[0].same] == [True, True]
+        assert 0 < first.added < 20
+        assert first.added + twins[0].added == 20
+        assert shown(one) == shown(source)
 
 
 def test_the_async_twin(tmp_path: Path) -> None:
@@ -537,6 +565,55 @@ def test_a_target_that_is_written_to_meanwhile_is_found_out(source: Store, targe
     assert set().union(*seen) <= {source.session("talk").id}
 
 
+# ------------------------------------------------------------------------------- what is compared
+
+
+def _change_one(rows: dict[Any, Any], **fields: object) -> None:
+    """Change the first row of a table, whatever it is."""
+    key, row = next(iter(rows.items()))
+    rows[key] = msgspec.structs.replace(row, **fields)
+
+
+def _change_message(tables: Tables) -> None:
+    """Change what a message says, and let it fit its checksum."""
+    rows = next(iter(tables.messages.values()))
+    seq, row = next(iter(rows.items()))
+    body = row.body.replace(b"one", b"two")
+    crc = codec.checksum(row.id, row.turn, body)
+    rows[seq] = msgspec.structs.replace(row, body=body, crc=crc)
+
+
+_TAMPERED: dict[str, Callable[[Tables], object]] = {
+    "title": lambda t: _change_one(t.sessions, title="mine"),
+    "goal": lambda t: _change_one(t.sessions, goal=codec.to_json(Goal("mine"))),
+    "preview": lambda t: _change_one(t.heads, preview="mine"),
+    "sums": lambda t: _change_one(t.heads, cost=1),
+    "branch": lambda t: _change_one(t.branches, created_at=1),
+    "message": _change_message,
+    "turn": lambda t: _change_one(next(iter(t.turns.values())), run_id="mine"),
+    "ledger": lambda t: _change_one(next(iter(t.tools.values())), ended_at=1),
+    "draft": lambda t: next(iter(t.drafts.values())).popitem(),
+    "waiting input": lambda t: _change_one(next(iter(t.queue.values())), created_at=1),
+    "usage": lambda t: _change_one(next(iter(t.usage.values())), cost=1),
+    "file": lambda t: t.blobs.update(dict.fromkeys(t.blobs, b"mine")),
+}
+
+
+@pytest.mark.parametrize("what", _TAMPERED)
+def test_the_comparison_finds_whatever_is_not_the_same(source: Store, what: str) -> None:
+    """A target that changes under the copy, in one place of one table, is not called the same."""
+    assert _hold(source, 0, "half") is not None
+    with holdfast.open("memory:") as target:
+        assert source.copy(target).same
+        assert isinstance(target.backend, MemoryBackend)
+        tables = target.backend.tables
+        report = _meanwhile(source, target, 4, lambda: _TAMPERED[what](tables))
+        assert _brought(report)[:2] == (0, 0)
+        assert not report.same
+        assert report.source.sha256 != report.target.sha256
+        assert len(report.changed + report.differs) == 1
+
+
 # ------------------------------------------------------------------------------------------ damage
 
 
@@ -549,7 +626,10 @@ def _harm(path: Path, statement: str) -> None:
 def _damaged_store(path: Path) -> None:
     with holdfast.open(path) as store:
         store.session("sound").append(Message.user("one"), Message.user(["two", File(data=b"f")]))
-        store.session("hurt").append(*[Message.user(f"m{n}") for n in range(5)])
+        hurt = store.session("hurt")
+        hurt.append(*[Message.user(f"m{n}") for n in range(5)])
+        with hurt.turn(model="m") as turn:
+            turn.assistant("reply", usage=Usage(1))
         store.session("also hurt").append(Message.user("k"))
 
 
@@ -567,7 +647,7 @@ def test_a_message_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None
         assert (damage.seq, "checksum" in damage.what) == (4, True)
     with holdfast.open(tmp_path / "b.db") as target:
         history = target.session("hurt").messages()
-        assert [m.status for m in history] == ["complete"] * 3 + ["damaged", "complete"]
+        assert [m.status for m in history] == ["complete"] * 3 + ["damaged"] + ["complete"] * 2
         assert target.verify() == []
 
 
@@ -582,17 +662,27 @@ def test_what_was_sound_when_it_was_copied_stays_so(tmp_path: Path) -> None:
         assert len(report.damage) == 1
         assert report.differs == (source.session("hurt").id,)
     with holdfast.open(tmp_path / "b.db") as target:
-        assert [m.text for m in target.session("hurt").messages()] == [f"m{n}" for n in range(5)]
+        texts = [m.text for m in target.session("hurt").messages()]
+        assert texts == [*[f"m{n}" for n in range(5)], "reply"]
 
 
-def test_a_family_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
-    """Messages that are gone, a row that does not fit: the others come."""
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "DELETE FROM messages WHERE body LIKE '%m2%'",
+        "UPDATE turns SET error = 'x'",
+        "UPDATE branches SET token = 'x' WHERE session = (SELECT session FROM turns)",
+    ],
+)
+def test_a_family_that_cannot_be_read_costs_only_itself(tmp_path: Path, harm: str) -> None:
+    """Messages that are gone, a row that does not fit its checksum: the others come."""
     _damaged_store(tmp_path / "a.db")
-    _harm(tmp_path / "a.db", "DELETE FROM messages WHERE body LIKE '%m2%'")
+    _harm(tmp_path / "a.db", harm)
     with holdfast.open(tmp_path / "a.db") as source:
         report = source.copy(tmp_path / "b.db")
         hurt = source.session("hurt").id
     assert (report.added, report.same, report.differs) == (2, False, ())
+    assert report.source == report.target
     assert {damage.session_id for damage in report.damage} == {hurt}
     assert any("it was not copied" in damage.what for damage in report.damage)
     with holdfast.open(tmp_path / "b.db") as target:

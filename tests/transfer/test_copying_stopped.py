@@ -74,7 +74,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         _fill(source, families=8, messages=800)
         whole = shown(source)
     counts = []
-    for steps in (3, 15, 20, 32, 50, 58, 70):
+    for steps in (3, 12, 20, 30, 45, 60):
         assert _killed_after(path, to, steps)
         with holdfast.open(to) as target:
             assert target.verify() == []
@@ -84,13 +84,12 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
             assert there[session]["histories"] == whole["each"][session]["histories"]
             assert there[session]["queued"] == whole["each"][session]["queued"]
         assert len(there) % 2 == 0, "a fork comes with its parent"
-        if steps == 32:  # the source goes on meanwhile
+        if steps == 30:  # the source goes on meanwhile
             with holdfast.open(path) as source:
                 source.session("later").append(Message.user("newer"))
                 source.session("later").fork(key="and a fork")
                 whole = shown(source)
-    assert counts == sorted(counts)
-    assert {0, 4, 8, 18} <= set(counts), counts
+    assert counts == [0, 4, 8, 12, 18, 18]
     with holdfast.open(path) as source, holdfast.open(to) as target:
         report = source.copy(target)
         assert report.same

@@ -133,13 +133,29 @@ class _Copy:
         """Name all sessions in the order of lists, and put families together."""
         everybody = every_session(snapshot, self._note)
         names = dict(everybody)
+        try:
+            plan = Plan(snapshot, list(names))
+        except Damaged:
+            plan = Plan(snapshot, [n for n in names if self._is_readable(snapshot, n, names[n])])
         batches: list[Batch] = []
-        for family in Plan(snapshot, list(names)).families:
+        for family in plan.families:
             if not batches or not batches[-1].has_room(family.messages):
                 batches.append(Batch([]))
             batches[-1].families.append([names[n] for n in family.sessions if n in names])
             batches[-1].messages += family.messages
         return [id for _, id in everybody], batches
+
+    def _is_readable(self, snapshot: Snapshot, n: int, id: str) -> bool:
+        """Say whether the branches of a session, and those it comes from, can be read."""
+        try:
+            Plan(snapshot, [n])
+        except Damaged as error:
+            self._leave_out(id, error)
+            return False
+        return True
+
+    def _leave_out(self, id: str, error: Damaged) -> None:
+        self._note(Damage(what=f"it was not copied: {error}", session_id=id))
 
     # ------------------------------------------------------------------------- the two stores
 
@@ -153,7 +169,7 @@ class _Copy:
                     self._sparing(Batch([family]), work)
                 return
             for id in batch.ids:
-                self._note(Damage(what=f"it was not copied: {error}", session_id=id))
+                self._leave_out(id, error)
 
     def _ask(self, query: Query[T]) -> T:
         """Ask the target."""

@@ -342,10 +342,12 @@ class _Renewal(Settling):
             super()._turn(turn)
 
     def _spend(self, row: UsageRow) -> None:
-        """Add what is not here."""
-        before = self._used.get((row.day, row.model), UsageRow(row.day, row.model, Usage(), 0))
-        more = tuple(map(int.__sub__, _counts(row), _counts(before)))
-        if any(more):
-            *used, cost, counted, estimated = more
-            measured = Measured(counted, estimated)
-            self._tx.add_usage(self._n, UsageRow(row.day, row.model, Usage(*used), cost, measured))
+        """Add what is not here; also a row of nothing but zeros."""
+        before = self._used.get((row.day, row.model))
+        if before is None:
+            self._tx.add_usage(self._n, row)
+            return
+        *used, cost, counted, estimated = map(int.__sub__, _counts(row), _counts(before))
+        more = UsageRow(row.day, row.model, Usage(*used), cost, Measured(counted, estimated))
+        if any(_counts(more)):
+            self._tx.add_usage(self._n, more)
