@@ -7,18 +7,23 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 import pytest
 
 import holdfast
-from holdfast import File, Message, Store
+from holdfast import File, Message, Store, Usage, settings
+from holdfast.backends.base import Pending, Verb
+from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown, StorageError, StoreFull
 from holdfast.settings import Location
 from holdfast.testing.faults import failing_disk
 from tests.transfer.showing import listed, shown
 
+T = TypeVar("T")
 _LINUX = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="only Linux tells a process's peak"
 )
@@ -155,6 +160,37 @@ def test_both_stores_are_in_use_meanwhile(tmp_path: Path) -> None:
         assert (again.same, again.others) == (True, 1)
         assert [len(s.messages()) for s in sessions] == [301 + written[0], *written[1:]]
         assert target.verify() == source.verify() == []
+
+
+class _Again(MemoryBackend):
+    """Runs each verb again, as a group commit does: behind itself, or after it was undone."""
+
+    undone = False
+
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        if self.undone:
+            with pytest.raises(ZeroDivisionError):
+                self.write(lambda tx: (verb(tx), 1 // 0))
+        else:
+            self.write(verb)
+        return super().submit(verb)
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_verb_that_runs_twice(undone: bool) -> None:
+    """Each session comes once, is told of as having come, and goes on once."""
+    location = settings.parse("memory:", {})
+    backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
+    backend.undone = undone
+    with holdfast.open("memory:") as source, Store(backend) as target:
+        _fill(source, families=2, messages=5)
+        source.purge("k1")
+        assert source.copy(target).added == 3
+        source.session("k0").append(Message.assistant("x", usage=Usage(1, 2)))
+        source.session("k0").fork().append(Message.user("y"))
+        report = source.copy(target)
+        assert (report.same, report.added) == (True, 1)
+        assert shown(target) == shown(source)
 
 
 # ------------------------------------------------------------------------------------------- disks

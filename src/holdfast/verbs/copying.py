@@ -68,9 +68,9 @@ class Original(Cargo, Protocol):
 class Brought(msgspec.Struct):
     """What became of families: which sessions are new here, and which went on."""
 
-    added: list[str] = []
-    renewed: list[str] = []
-    damage: list[Damage] = []
+    added: list[str]
+    renewed: list[str]
+    damage: list[Damage]
 
 
 def bring(
@@ -80,12 +80,16 @@ def bring(
 
     `is_coming` says of an id whether that session is copied too, now or later.
     """
+    begun: set[str] = set()
 
     def run(tx: Transaction) -> Brought:
         everybody = [who for family in families for who in family]
         here = {who.name: tx.relative(who.name) for who in everybody}
         refuse_unlike(tx, everybody, original, is_coming)
-        brought = Brought([], [], [])
+        # What an earlier try of this verb stored, though it seemed to fail, is new all the same.
+        found = [who.name for who in everybody if who.name in begun and here[who.name]]
+        brought = Brought(found, [], [])
+        begun.update(who.name for who in everybody if not who.is_husk and not here[who.name])
         for family in families:
             _Coming(tx, original, here, brought).run(family)
         return brought
@@ -263,7 +267,8 @@ class _Coming:
                 Settling(
                     self._tx, who, self._original, self._known, self._arrived, stands=True
                 ).run()
-                self._note(self._brought.added, who)
+                if not who.is_husk:
+                    self._brought.added.append(who.name)
                 continue
             self._known.branches |= {
                 (who.name, branch.number): branch.n for branch in self._tx.branches(there.n)
@@ -273,11 +278,8 @@ class _Coming:
                 _Renewal(
                     self._tx, who, self._original, self._known, self._arrived, there=there
                 ).run()
-                self._note(self._brought.renewed, who)
-
-    def _note(self, names: list[str], who: Newcomer) -> None:
-        if not who.is_husk:
-            names.append(who.name)
+                if who.name not in self._brought.added:
+                    self._brought.renewed.append(who.name)
 
     def _is_level(self, who: Newcomer, there: SessionRow) -> bool:
         """Say whether nothing can be new: it stands where it stood, and no turn is open."""
