@@ -651,6 +651,21 @@ def test_a_message_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None
         assert target.verify() == []
 
 
+def test_a_large_message_that_cannot_be_read_has_a_large_stand_in(tmp_path: Path) -> None:
+    """What is left of it is kept apart, as every large part is."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.session("k").append(Message.user([f"{n}" * 50_000 for n in range(3)]))
+    _harm(tmp_path / "a.db", "UPDATE messages SET body = body || ' '")
+    for added in (1, 0):
+        with holdfast.open(tmp_path / "a.db") as source:
+            report = source.copy(tmp_path / "b.db")
+        assert (report.added, report.differs, len(report.damage)) == (added, (), 1)
+    with holdfast.open(tmp_path / "b.db") as target:
+        (left,) = target.session("k").messages()
+        assert len(str(left.parts[0])) > 150_000
+        assert target.verify() == []
+
+
 def test_what_was_sound_when_it_was_copied_stays_so(tmp_path: Path) -> None:
     """A source that is damaged later does not spoil the copy."""
     _damaged_store(tmp_path / "a.db")

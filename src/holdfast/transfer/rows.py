@@ -31,6 +31,7 @@ from holdfast.backends.base import (
 from holdfast.clock import EPOCH
 from holdfast.core import fragments
 from holdfast.core.branches import Segment
+from holdfast.core.titles import Preview
 from holdfast.errors import Damaged
 from holdfast.records import Damage
 from holdfast.transfer.exporting import Plan, stand_in_for
@@ -106,6 +107,7 @@ class Rows:
             turns=0 if head is None else head.turns,
             updated_at=row.created_at if head is None else head.updated_at,
             rank=0,
+            shows=None if head is None else _shows(head),
         )
 
     def _branch(self, row: BranchRow) -> NewBranch:
@@ -263,7 +265,9 @@ class Rows:
     def _outline(self, item: Item) -> object:
         """Give what an item is made of, the body of a message and the data of files aside."""
         if isinstance(item, NewMessage):
-            row, files = item.row, [(name, self._is_sound(name)) for name in sorted(item.needs)]
+            row, own = item.row, dict(item.blobs)
+            names = sorted({*own, *item.needs})
+            files = [(name, name in own or self._is_sound(name)) for name in names]
             return ("message", item.branch, row.seq, row.id, row.turn, len(row.body), files)
         if isinstance(item, QueueRow):
             files = [(name, codec.digest(data) == name) for name, data in item.blobs]
@@ -288,11 +292,13 @@ def _stands(head: HeadRow) -> tuple[object, ...]:
         head.updated_at,
         head.usage,
         head.cost,
-        head.preview,
-        head.preview_rank,
-        head.preview_seq,
+        _shows(head),
         head.queued,
     )
+
+
+def _shows(head: HeadRow) -> Preview:
+    return Preview(head.preview, head.preview_rank, head.preview_seq)
 
 
 def _unheld(row: TurnRow) -> TurnRow:

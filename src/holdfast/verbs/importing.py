@@ -57,7 +57,10 @@ class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that comes. `name` is its id there; a substitute has another one here."""
+    """A session that comes. `name` is its id there; a substitute has another one here.
+
+    What it `shows` in lists is found anew unless it is known.
+    """
 
     name: str
     row: SessionRow
@@ -65,6 +68,7 @@ class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     updated_at: int
     rank: int
+    shows: Preview | None = None
 
     @property
     def is_husk(self) -> bool:
@@ -531,6 +535,8 @@ class Settling:
 
     def _preview(self, last: NewBranch, branch: int, seq: int) -> Preview:
         """Find what stands for the history; most often it is what stood for the parent's."""
+        if self._who.shows is not None:
+            return self._who.shows
         shown = None if last.parent is None else self._known.previews.get(last.parent)
         if shown is None or shown.rank != USER or shown.seq > last.fork_seq:
             shown = read_preview(self._tx, branch, seq)
