@@ -1,10 +1,12 @@
 """`holdfast copy`: what it says, and what it answers with."""
 
+import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import apsw
@@ -108,7 +110,7 @@ def test_killed_and_called_again(shell: Shell, tmp_path: Path, there: str) -> No
     """The command line of everybody: it is stopped, typed again, and done."""
     with holdfast.open(shell.store, durability="process") as store:
         for n in range(8):
-            store.session(f"k{n}").append(*[Message.user("x" * 400) for _ in range(1_500)])
+            store.session(f"k{n}").append(*[Message.user("x" * 400) for _ in range(800)])
     process = shell.start("copy", str(shell.store), there)
     while not Path(there).exists():
         assert process.poll() is None
@@ -118,31 +120,31 @@ def test_killed_and_called_again(shell: Shell, tmp_path: Path, there: str) -> No
     assert (done["same"], done["added"] + done["unchanged"]) == (True, 8)
 
 
-def test_a_terminal_sees_how_far_it_is(shell: Shell, there: str) -> None:
-    """After a second, on standard error; it is wiped off at the end."""
-    with holdfast.open(shell.store, durability="process") as store:
-        for _ in range(15):
-            store.session("k").append(*[Message.user("x" * 300) for _ in range(4_000)])
+def test_a_terminal_sees_that_it_goes_on(talked: Shell, there: str) -> None:
+    """After a second, on standard error; here another one keeps the target busy till it is seen."""
     reader, writer = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "copy", str(shell.store), there],
-        env=shell.environment | {"TERM": "xterm", "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=writer,
-    )
-    os.close(writer)
-    seen = b""
-    try:
-        while piece := os.read(reader, 4096):
-            seen += piece
-    except OSError:  # The other end is closed.
-        pass
-    os.close(reader)
-    out, _ = process.communicate()
+    seen, shown = threading.Event(), b""
+    with holdfast.open(there) as busy:
+        holder = threading.Thread(target=busy.backend.write, args=(lambda _: seen.wait(60.0),))
+        holder.start()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "copy", str(talked.store), there],
+            env=talked.environment | {"TERM": "xterm", "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=writer,
+        )
+        os.close(writer)
+        with contextlib.suppress(OSError):  # The other end is closed.
+            while piece := os.read(reader, 4096):
+                shown += piece
+                if b"copying to " in shown:
+                    seen.set()
+        os.close(reader)
+        out, _ = process.communicate()
+        holder.join()
     assert process.returncode == 0
     assert b"the same on both sides" in out
-    assert b" %, " in seen
-    assert b"copying to " in seen
+    assert f"copying to {there} … ".encode() in shown
 
 
 def test_nothing_hostile_is_printed(shell: Shell, there: str) -> None:
