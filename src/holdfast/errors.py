@@ -10,7 +10,8 @@ HoldfastError
 │   ├── IdConflict
 │   ├── SessionBusy
 │   ├── TurnLost
-│   └── KeyTaken
+│   ├── KeyTaken
+│   └── Diverged          a copy would meet something else under the same ids
 ├── StorageError          the store could not do it
 │   ├── StoreUnavailable  not stored; try again
 │   ├── StoreFull         not stored
@@ -38,12 +39,15 @@ their ids).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from holdfast.records import Candidate, Head, Holder
+
+_MOST_REASONS: Final = 5
 
 
 class HoldfastError(Exception):
@@ -134,6 +138,24 @@ class TurnLost(Conflict):
 
 class KeyTaken(Conflict):
     """Another session already has this key."""
+
+
+class Diverged(Conflict):
+    """The target has something else under the ids of the source: `reasons`, by session id.
+
+    What was there is as it was.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        """Remember which sessions, and in which way."""
+        told = [f"session {id}: {why}" for id, why in list(reasons.items())[:_MOST_REASONS]]
+        more = len(reasons) - len(told)
+        rest = f"; and {more} more" if more else ""
+        super().__init__(
+            f"the target has something else under the same ids ({'; '.join(told)}{rest}); nothing "
+            "of that was changed. Copy to another store, or erase these sessions there."
+        )
+        self.reasons = dict(reasons)
 
 
 class StorageError(HoldfastError):

@@ -707,6 +707,42 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     redacted: bool = False
 
 
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a store holds, counted and summed up: two that hold the same have the same hash."""
+
+    sessions: int
+    messages: int
+    turns: int
+    queued: int
+    blobs: int
+    sha256: str
+
+
+class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `copy` brought, and what both stores hold now: all that was read again and compared.
+
+    The sessions of `changed` went on in the source since they were read, or began; those of
+    `differs` did not, and are not the same. `interrupted` ones had an open turn, which nobody holds
+    in the target. Those of `others` are in the target alone.
+    """
+
+    added: int
+    renewed: int
+    unchanged: int
+    changed: tuple[str, ...]
+    differs: tuple[str, ...]
+    interrupted: tuple[str, ...]
+    others: int
+    damage: tuple[Damage, ...]
+    source: Contents
+    target: Contents
+
+    @property
+    def same(self) -> bool:
+        """Whether the target holds all that the source holds now, and nothing was damaged."""
+        return self.source == self.target and not self.damage
+
+
 class Growth(msgspec.Struct, frozen=True):
     """What was begun on one day: sessions, and the messages they hold by now."""
 

@@ -24,6 +24,7 @@ from holdfast.following import StoreFollower
 from holdfast.records import (
     JSON,
     BackupReport,
+    CopyReport,
     Damage,
     ExportReport,
     Forks,
@@ -476,6 +477,27 @@ class Store:
         from holdfast.transfer import importing  # noqa: PLC0415 - as above
 
         return importing.import_(self._backend, os.fspath(path), progress)
+
+    def copy(
+        self,
+        to: str | os.PathLike[str] | Store,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CopyReport:
+        """Bring every session, as it is, into another store of any kind, and compare both.
+
+        Doing it again goes on where it was stopped, and brings what changed since. `Diverged` if
+        the target has something else under the same ids. `progress` is told how much is done, of
+        how much, from whatever thread is at work; it must not use either store.
+        """
+        from holdfast.transfer import copying  # noqa: PLC0415 - as above
+
+        if not isinstance(to, Store):
+            with open(to, tenant=self.tenant) as target:
+                return self.copy(target, progress=progress)
+        return copying.copy(
+            self._backend, to.backend, progress=progress, report=self._runtime.report
+        )
 
     def stats(self) -> Stats:
         """Count what the store holds."""

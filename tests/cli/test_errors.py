@@ -171,6 +171,7 @@ _ERRORS = [
     errors.HeadMoved(Head(1, 2), Head(1, 3)),
     errors.IdConflict("i1", 7),
     errors.KeyTaken("session a has this key; it stays. Restore it with keyless=True."),
+    errors.Diverged({"a": "it has other branches", "b": "message 2 is another one"}),
     errors.MessageNotFound("no message 2 on branch 1; session.branches() lists what there is."),
     errors.StoreUnavailable("the store cannot be used now; nothing was changed. Try again."),
     errors.Damaged("unreadable. Run store.verify(), and store.salvage(to) to keep what can be."),

@@ -91,7 +91,7 @@ def _prepare(shell: Shell, directory: Path, example: str) -> None:
     (directory / "notes.txt").write_text("Call back on Monday.\n")
     (directory / ".zfunc").mkdir()
     (directory / ".config" / "fish" / "completions").mkdir(parents=True)
-    if "--store backup.db" in example:
+    if "--store backup.db" in example or "copy" in example:
         shell.ok("backup", str(directory / "backup.db"))
     if example.startswith("holdfast redo"):
         shell.ok("undo", "support-42")

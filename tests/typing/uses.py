@@ -41,6 +41,7 @@ from holdfast.records import (
     BranchInfo,
     BranchReason,
     Candidate,
+    CopyReport,
     Damage,
     DayUsage,
     EraseReport,
@@ -270,6 +271,9 @@ def exporting(store: Store) -> None:
     store.export("out.jsonl", redact="all")
     assert_type(store.review("ref", redact=["default", "email"]), Review)
     assert_type(store.import_("out.jsonl").redacted, bool)
+    assert_type(store.copy(Path("to.db")), CopyReport)
+    assert_type(store.copy(store, progress=lambda done, total: None).same, bool)
+    store.copy(5)  # type: ignore[arg-type]
     store.export()  # type: ignore[call-arg]
     store.export("out.jsonl", redact=5)  # type: ignore[arg-type]
     store.review(redact=True)  # type: ignore[arg-type]
@@ -469,6 +473,7 @@ async def twins() -> None:
         assert_type(await store.purge("ref", forks="erase"), PurgeReport)
         await store.purge("ref", forks="both")  # type: ignore[arg-type]
         assert_type(await store.export("out.jsonl", redact=None), ExportReport)
+        assert_type(await store.copy(store), CopyReport)
         assert_type(await store.review("ref", redact=["email"]), Review)
         plan = await store.retention(idle="30d")
         assert_type(plan, Plan)

@@ -18,6 +18,7 @@ from holdfast.core import titles
 from holdfast.records import (
     JSON,
     BackupReport,
+    CopyReport,
     Damage,
     ExportReport,
     Forks,
@@ -326,6 +327,16 @@ class AsyncStore:
     ) -> ImportReport:
         """Add the sessions of an exported file; `progress` is called in another thread."""
         return await asyncio.to_thread(self._store.import_, path, progress=progress)
+
+    async def copy(
+        self,
+        to: str | os.PathLike[str] | AsyncStore,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CopyReport:
+        """Bring every session into another store; `progress` is called in another thread."""
+        target = to._store if isinstance(to, AsyncStore) else to  # noqa: SLF001 - one of ours
+        return await asyncio.to_thread(self._store.copy, target, progress=progress)
 
     async def stats(self) -> Stats:
         """Count what the store holds."""

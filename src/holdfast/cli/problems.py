@@ -48,6 +48,7 @@ _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
     (errors.AmbiguousRef, "name one of these by its id, or as much of it as tells it apart"),
     (errors.IdConflict, "leave --id out, or give the new text an id of its own"),
     (errors.KeyTaken, "choose another key, or use that session"),
+    (errors.Diverged, "copy to another store; `holdfast purge --store TO` erases what is there"),
     (errors.SessionBusy, "wait for it to end its turn; `holdfast append` works meanwhile"),
     (errors.HeadMoved, "read what is new with `holdfast show`, then try again"),
     (errors.Damaged, "`holdfast doctor` tells what can still be read"),

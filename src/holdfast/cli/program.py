@@ -71,6 +71,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "export": "Write sessions to a file that any program can read.",
         "import": "Read sessions that were exported.",
         "backup": "Copy a store while it is in use, and verify the copy.",
+        "copy": "Bring all of a store into another one, and compare them.",
     },
     "Check": {
         "recover": "Close what a crash left open, keeping all of it.",
@@ -114,7 +115,7 @@ REF, in every command, is a session's id, the first characters of it, its key or
 \b
 Exit codes:
   0  done
-  1  the command found a problem (doctor, prove, export, import, config --check), a model
+  1  the command found a problem (doctor, prove, export, import, copy, config --check), a model
      failed, or you said no
   2  called in a way that makes no sense
   3  no such session, message or store, or several go by that name

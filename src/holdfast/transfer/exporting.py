@@ -141,7 +141,8 @@ class Job(NamedTuple):
 
 
 def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: Job) -> Output:
-    wanted = _named(snapshot, queries) if queries else _all(snapshot, job.report)
+    everybody = [] if queries else every_session(snapshot, job.report)
+    wanted = _named(snapshot, queries) if queries else [n for n, _ in everybody]
     plan = Plan(snapshot, wanted)
     output = Output(job.file, plan.messages, job.progress)
     _write(snapshot, plan, output, job)
@@ -168,9 +169,9 @@ def _named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int
     return sorted(active, key=lambda n: active[n])
 
 
-def _all(snapshot: Snapshot, report: Report) -> list[int]:
-    """Find all sessions, those in the trash too, by when they were written to."""
-    active: list[tuple[int, int]] = []
+def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
+    """Find all sessions, those in the trash too, by when they were written to: number and id."""
+    active: list[tuple[int, int, str]] = []
     for trashed in (False, True):
         before: int | None = None
         while True:
@@ -185,10 +186,10 @@ def _all(snapshot: Snapshot, report: Report) -> list[int]:
                         report(Damage(what=item.why))
                 else:
                     before = item[1].activity
-                    active.append((before, item[1].session))
+                    active.append((before, item[1].session, item[0].id))
             if len(found) < _SESSIONS_AT_ONCE:
                 break
-    return [n for _, n in sorted(active)]
+    return [(n, id) for _, n, id in sorted(active)]
 
 
 class Family(msgspec.Struct):
@@ -196,6 +197,7 @@ class Family(msgspec.Struct):
 
     sessions: list[int]
     husks: dict[int, str]
+    messages: int = 0
 
 
 class Plan:
@@ -212,11 +214,12 @@ class Plan:
             self._join(n)
         self.families = self._grouped()
         for family in self.families:
-            self.messages += sum(
+            family.messages = sum(
                 branch.last_seq - branch.fork_seq
                 for branches in self.branches(family).values()
                 for branch in branches
             )
+            self.messages += family.messages
 
     def _join(self, n: int) -> None:
         """Put a session into one family with those on whose branches its own start."""
@@ -423,7 +426,7 @@ class _Section:
             message = self._readable(row)
         except Damaged as error:
             self._report(Damage(what=str(error), session_id=self._row.id, seq=row.seq))
-            message = _stand_in(row)
+            message = stand_in_for(row)
         message, fresh = self._redactor.message(self._row.id, message, self._sound)
         self._blobs(row.seq, message, fresh)
         return message_line(
@@ -531,7 +534,7 @@ def _used(session_id: str, row: UsageRow) -> UsageLine:
     )
 
 
-def _stand_in(row: MessageRow) -> Message:
+def stand_in_for(row: MessageRow) -> Message:
     """Give what a reader would get of a message that cannot be read."""
     return Message(
         id=row.id,

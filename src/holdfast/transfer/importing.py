@@ -35,7 +35,7 @@ def import_(backend: Backend, path: str, progress: Progress | None) -> ImportRep
     if backend.readonly:
         raise ReadOnly("this store was opened for reading only; nothing was imported.")
     with Source(path) as source:
-        meter = _Meter(2 * source.size, progress)
+        meter = Meter(2 * source.size, progress)
         surveyor = Surveyor(source)
         for line in source.lines():
             surveyor.add(line)
@@ -47,21 +47,23 @@ class _Stopped(Exception):
     """The caller does not wait any more."""
 
 
-class _Meter:
+class Meter:
     """Says how far it came, and stops it when nobody waits."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
+    def __init__(self, total: int, progress: Progress | None, pace: int = _STEP) -> None:
+        """Tell `progress` whenever so much more of `total` is done."""
         self._total = total
         self._progress = progress
+        self._pace = pace
         self._done = self._told = 0
         self.stopped = False
 
     def step(self, size: int) -> None:
-        """Count bytes."""
+        """Count what was done."""
         if self.stopped:
             raise _Stopped
         self._done += size
-        if self._progress is not None and self._done - self._told >= _STEP:
+        if self._progress is not None and self._done - self._told >= self._pace:
             self._told = self._done
             self._progress(min(self._done, self._total), self._total)
 
@@ -75,10 +77,25 @@ class _Meter:
             self._progress(self._total, self._total)
 
 
+def patiently(backend: Backend, verb: Verb[T], meter: Meter) -> T:
+    """Run a verb that may take longer than any deadline, once it has begun."""
+    pending, done = backend.submit(verb), threading.Event()
+    pending.when_done(done.set)
+    try:
+        if not done.wait(backend.deadline) and not pending.give_up():
+            done.wait()
+    except BaseException:
+        meter.stopped = True
+        if not pending.give_up():
+            done.wait()
+        raise
+    return pending.outcome()
+
+
 class _Import:
     """The second pass."""
 
-    def __init__(self, backend: Backend, source: Source, survey: Survey, meter: _Meter) -> None:
+    def __init__(self, backend: Backend, source: Source, survey: Survey, meter: Meter) -> None:
         self._backend = backend
         self._source = source
         self._survey = survey
@@ -95,7 +112,7 @@ class _Import:
             self._meter.go_to(self._source.size + max(section.stop for section in family))
         sessions = sorted(whole.sessions)
         for first in range(0, len(sessions), _AT_ONCE):
-            self._write(in_order(sessions[first : first + _AT_ONCE]))
+            patiently(self._backend, in_order(sessions[first : first + _AT_ONCE]), self._meter)
         self._meter.finish()
         damage = [self._damage[number] for number in sorted(self._damage)]
         return ImportReport(
@@ -109,7 +126,7 @@ class _Import:
     def _family(self, sections: Sequence[Section]) -> None:
         hold = Hold(self._source, self._survey, self._meter.step)
         newcomers = self._newcomers(sections)
-        arrived = self._write(bring_in(newcomers, hold, ids.session_id))
+        arrived = patiently(self._backend, bring_in(newcomers, hold, ids.session_id), self._meter)
         whole = self._whole
         whole.sessions += arrived.sessions
         whole.messages += arrived.messages
@@ -142,20 +159,6 @@ class _Import:
     def _leave_out(self, name: str, why: NotImportable) -> None:
         what = f"the session was not imported: {why}"
         self._extra.append(Damage(what=what, session_id=name))
-
-    def _write(self, verb: Verb[T]) -> T:
-        """Run a verb that may take longer than any deadline, once it has begun."""
-        pending, done = self._backend.submit(verb), threading.Event()
-        pending.when_done(done.set)
-        try:
-            if not done.wait(self._backend.deadline) and not pending.give_up():
-                done.wait()
-        except BaseException:
-            self._meter.stopped = True
-            if not pending.give_up():
-                done.wait()
-            raise
-        return pending.outcome()
 
 
 def _families(sections: dict[str, Section]) -> Iterator[list[Section]]:

@@ -22,6 +22,7 @@ from holdfast.backends.base import (
     MessageRow,
     QueueRow,
     SessionRow,
+    Snapshot,
     Start,
     ToolRow,
     Transaction,
@@ -56,7 +57,10 @@ class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that comes. `name` is its id there; a substitute has another one here."""
+    """A session that comes. `name` is its id there; a substitute has another one here.
+
+    What it `shows` in lists is found anew unless it is known.
+    """
 
     name: str
     row: SessionRow
@@ -64,6 +68,7 @@ class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     updated_at: int
     rank: int
+    shows: Preview | None = None
 
     @property
     def is_husk(self) -> bool:
@@ -207,7 +212,7 @@ class _Arrival:
             elif not self._join(row, shared):
                 wanted.append(self._substitute(shared))
         for who in wanted:
-            _Settling(self._tx, who, self._cargo, self._known, self._arrived).run()
+            Settling(self._tx, who, self._cargo, self._known, self._arrived).run()
         return self._arrived
 
     def _coming(self, here: Mapping[str, SessionRow | None]) -> set[str]:
@@ -255,29 +260,14 @@ class _Arrival:
             there = self._tx.branch(row.n, branch.number)
             if there is None or there.last_seq < branch.last_seq:
                 return False
-            if not _starts_alike(there, branch, ChainMap(known, self._known.branches)):
+            if not starts_alike(there, branch, ChainMap(known, self._known.branches)):
                 return False
             found[branch.number] = there
             known[shared.name, branch.number] = there.n
-        if not self._reads_alike(shared, found):
+        messages = (i for i in self._cargo.items(shared) if isinstance(i, NewMessage))
+        if first_unlike(self._tx, messages, found) is not None:
             return False
         self._known.branches.update(known)
-        return True
-
-    def _reads_alike(self, shared: Newcomer, found: Mapping[int, BranchRow]) -> bool:
-        """Compare message by message; of one that cannot be read in the file there is no other."""
-        items = self._cargo.items(shared)
-        for batch in _batches(item for item in items if isinstance(item, NewMessage)):
-            there = found[batch[0].branch]
-            first, last = batch[0].row.seq, batch[-1].row.seq
-            ((_, rows),) = self._tx.messages([Segment(there.n, first, last, "")])
-            stored = {row.seq: (row.id, row.crc) for row in rows}
-            if any(
-                stored.get(item.row.seq) != (item.row.id, item.row.crc)
-                for item in batch
-                if not item.lost
-            ):
-                return False
         return True
 
     def _substitute(self, shared: Newcomer) -> Newcomer:
@@ -290,9 +280,22 @@ class _Arrival:
         return msgspec.structs.replace(shared, row=msgspec.structs.replace(shared.row, id=name))
 
 
-def _starts_alike(
-    there: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]
-) -> bool:
+def first_unlike(
+    snapshot: Snapshot, messages: Iterable[NewMessage], found: Mapping[int, BranchRow]
+) -> NewMessage | None:
+    """Compare messages with those on these branches; of one that is lost there is no other."""
+    for batch in _batches(messages):
+        there = found[batch[0].branch]
+        first, last = batch[0].row.seq, batch[-1].row.seq
+        ((_, rows),) = snapshot.messages([Segment(there.n, first, last, "")])
+        stored = {row.seq: (row.id, row.crc) for row in rows}
+        for item in batch:
+            if not item.lost and stored.get(item.row.seq) != (item.row.id, item.row.crc):
+                return item
+    return None
+
+
+def starts_alike(there: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]) -> bool:
     """Say whether a branch that is here starts where one did there."""
     if there.fork_seq != branch.fork_seq:
         return False
@@ -343,8 +346,12 @@ def _batches(items: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
         yield batch
 
 
-class _Settling:
-    """The storing of one session."""
+class Settling:
+    """The storing of one session.
+
+    One that comes as it `stands` keeps its open turn, which nobody holds here; if not, that is
+    closed as after a crash.
+    """
 
     def __init__(
         self,
@@ -353,9 +360,13 @@ class _Settling:
         cargo: Cargo,
         known: Known,
         arrived: Arrived,
+        *,
+        stands: bool = False,
     ) -> None:
+        """Store this session with what it holds."""
         self._tx = tx
         self._who = who
+        self._stands = stands
         self._cargo = cargo
         self._known = known
         self._arrived = arrived
@@ -508,6 +519,9 @@ class _Settling:
             self._tell("the sums of its usage are more than can be counted")
             return
         self._usage, self._cost = usage, cost
+        self._spend(row)
+
+    def _spend(self, row: UsageRow) -> None:
         self._tx.add_usage(self._n, row)
 
     def _draft(self, draft: NewDraft) -> None:
@@ -521,6 +535,8 @@ class _Settling:
 
     def _preview(self, last: NewBranch, branch: int, seq: int) -> Preview:
         """Find what stands for the history; most often it is what stood for the parent's."""
+        if self._who.shows is not None:
+            return self._who.shows
         shown = None if last.parent is None else self._known.previews.get(last.parent)
         if shown is None or shown.rank != USER or shown.seq > last.fork_seq:
             shown = read_preview(self._tx, branch, seq)
@@ -528,7 +544,7 @@ class _Settling:
         return shown
 
     def _finish(self) -> None:
-        """Put the head where it was; a turn that was open is interrupted, since nobody holds it."""
+        """Put the head where it was."""
         last = self._who.branches[-1]
         branch, seq = self._branch(last.number), self._reached[last.number]
         if self._open is not None and self._open.row.number != self._turns:
@@ -550,4 +566,5 @@ class _Settling:
             queued=self._queued,
         )
         self._tx.put_head(head)
-        free_head(self._tx, find_head(self._tx, self._n))
+        if not self._stands:
+            free_head(self._tx, find_head(self._tx, self._n))

@@ -1,0 +1,128 @@
+"""`holdfast copy`: all of a store into another one, of the same kind or not.
+
+It can be stopped and begun again at any time. At the end both are read again and compared, so it
+never says "the same" of what it did not see to be so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from holdfast import settings
+from holdfast.cli.command import FILE, command
+from holdfast.cli.machine import print_document
+from holdfast.cli.opening import open_to_read, open_to_write
+from holdfast.cli.problems import FOUND_A_PROBLEM, complain
+from holdfast.cli.screen import Screen, screen
+from holdfast.cli.waiting import waiting
+from holdfast.cli.wording import count
+from holdfast.records import CopyReport, Damage
+
+_MOST_TOLD: Final = 20
+_SHOWN_OF_HASH: Final = 16
+
+
+@command(
+    "holdfast copy backup.db another.db",
+    'holdfast copy "$HOLDFAST_URL" another.db   # once more brings what is new',
+    "holdfast copy --json backup.db sqlite:///another.db",
+)
+@click.argument("origin", type=FILE, metavar="FROM")
+@click.argument("to", type=FILE, metavar="TO")
+def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
+    """Bring all of a store into another one, and compare them.
+
+    FROM and TO are paths or URLs of any kind; TO is begun if there is none. Everything comes as it
+    is: ids, branches, forks, turns, usage, drafts, waiting input, files, times, the trash. Both may
+    be in use. At the end everything is read again on both sides and compared.
+
+    Stopped in any way, it goes on when it is called again; what is there already is recognised. So
+    is an older copy, which gets what is new. If TO has something else under the same ids, nothing
+    is written.
+
+    The exit code is 1 if TO is not the same as FROM in the end: FROM was written to meanwhile
+    (copy again), or a part of it could not be read (all the rest is there then). A turn that is
+    open in FROM is open in TO, with its draft, and nobody holds it there: the next turn, or
+    `holdfast recover`, closes it as after a crash.
+    """
+    if store is not None:
+        raise click.UsageError("FROM and TO name the stores; leave --store out.")
+    if _place(origin) == _place(to):
+        raise click.UsageError("FROM and TO are the same store.")
+    with open_to_read(origin) as source, open_to_write(to) as target:
+        name = target.url  # Not what was typed, which may hold a password.
+        with waiting(f"copying to {name}") as progress:
+            report = source.copy(target, progress=progress)
+    if as_json:
+        print_document({"same": report.same} | msgspec.structs.asdict(report))
+    else:
+        _say(screen(), name, report)
+        _complain(report)
+    return 0 if report.same else FOUND_A_PROBLEM
+
+
+def _place(url: str) -> tuple[str, str]:
+    """Say where a store is, in words that two names of one file have in common."""
+    location = settings.parse(url, os.environ)
+    is_file = location.scheme == "sqlite"
+    return location.scheme, os.path.realpath(location.address) if is_file else location.address
+
+
+def _say(out: Screen, to: str, report: CopyReport) -> None:
+    done = [f"{count(report.added, 'session')} added"]
+    if report.renewed:
+        done.append(f"{report.renewed:,} brought up to date")
+    if report.unchanged:
+        done.append(f"{report.unchanged:,} there already")
+    out.line((to, "cyan"), f": {', '.join(done)}")
+    if report.same:
+        held = report.target
+        out.line(
+            f"{count(held.sessions, 'session')}, {count(held.messages, 'message')}, "
+            f"{count(held.turns, 'turn')}, {count(held.blobs, 'file')}: ",
+            ("the same on both sides", "green"),
+            f" (sha256 {held.sha256[:_SHOWN_OF_HASH]}…)",
+        )
+    if report.interrupted:
+        some = count(len(report.interrupted), "session")
+        out.line(f"{some} with an open turn, which nobody holds there: {_few(report.interrupted)}")
+    if report.others:
+        out.line(f"{count(report.others, 'session')} there that FROM does not have")
+
+
+def _few(ids: Sequence[str]) -> str:
+    more = len(ids) - _MOST_TOLD
+    return ", ".join(ids[:_MOST_TOLD]) + (f" and {more:,} more" if more > 0 else "")
+
+
+# ----------------------------------------------------------------------------- what is not the same
+
+
+def _complain(report: CopyReport) -> None:
+    if report.changed:
+        some = count(len(report.changed), "session")
+        complain(
+            f"FROM was written to meanwhile; {some} went on: {_few(report.changed)}",
+            "copy again to bring what is new",
+        )
+    if report.differs:
+        some = count(len(report.differs), "session")
+        complain(
+            f"{some} in TO not the same, though FROM did not change: {_few(report.differs)}",
+            "is TO being written to? `holdfast doctor` looks at both",
+        )
+    _tell_damage(report.damage)
+
+
+def _tell_damage(damage: Sequence[Damage]) -> None:
+    for item in damage[:_MOST_TOLD]:
+        where = "" if item.session_id is None else f"session {item.session_id}: "
+        complain(f"{where}{item.what}")
+    if damage:
+        what = f"{count(len(damage), 'part')} of FROM could not be read"
+        complain(f"{what}; all the rest was copied", "`holdfast doctor` tells more")

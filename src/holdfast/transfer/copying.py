@@ -1,0 +1,417 @@
+"""Copying a whole store into another one, of any kind.
+
+Four passes over the sessions, some families (sessions that share messages) at a time:
+
+1. Sessions that are in the target already are compared. If one of them is neither the same nor an
+   earlier copy, the copy is refused, and the target is as it was.
+2. What is missing is brought, each family in one transaction, from one snapshot of the source. So
+   a session is there whole or not at all, whatever stops the copy, and doing it again goes on where
+   it stopped.
+3. Lists show the sessions in the order of the source.
+4. Everything is read again on both sides, and compared.
+
+The source may be written to meanwhile. What changes behind the copy is found in the last pass and
+named; copying again brings it.
+
+Both stores are at work at the same time, one inside the other: each one's errors stay its own.
+Memory grows with the number of sessions and files, not with their messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from holdfast.backends.base import Backend, Query, Snapshot
+from holdfast.errors import Damaged, Diverged, HoldfastError, Invalid, ReadOnly
+from holdfast.records import Contents, CopyReport, Damage
+from holdfast.transfer.exporting import Plan, Progress, every_session
+from holdfast.transfer.importing import Meter, patiently
+from holdfast.transfer.rows import Print, Rows
+from holdfast.verbs.copying import Brought, Original, bring, refuse_unlike
+from holdfast.verbs.histories import Report
+from holdfast.verbs.importing import in_order
+
+T = TypeVar("T")
+_PASSES: Final = 3  # that read messages
+_PACE: Final = 1_000
+_FAMILIES_AT_ONCE: Final = 50
+_MESSAGES_AT_ONCE: Final = 2_000
+_HEADS_AT_ONCE: Final = 500
+_END: Final = object()
+
+
+def copy(
+    source: Backend, target: Backend, *, progress: Progress | None, report: Report
+) -> CopyReport:
+    """Bring everything of one store into another, and compare both."""
+    if source is target:
+        raise Invalid("a store cannot be copied into itself; nothing was copied.")
+    if target.readonly:
+        raise ReadOnly("the target was opened for reading only; nothing was copied.")
+    try:
+        return _Copy(source, target, progress, report).run()
+    except _TargetFailed as failed:
+        raise failed.error from failed.error.__cause__
+
+
+class Batch(msgspec.Struct):
+    """Some families: the ids of their sessions, and about how many messages these have."""
+
+    families: list[list[str]]
+    messages: int = 0
+
+    @property
+    def ids(self) -> list[str]:
+        """All their sessions."""
+        return [id for family in self.families for id in family]
+
+    def has_room(self, messages: int) -> bool:
+        """Say whether a family of so many messages may join."""
+        few = len(self.families) < _FAMILIES_AT_ONCE
+        return few and self.messages + messages <= _MESSAGES_AT_ONCE
+
+
+class Pair(NamedTuple):
+    """A session on both sides."""
+
+    ours: Print
+    theirs: Print | None
+
+
+class _Copy:
+    """One copy."""
+
+    def __init__(
+        self, source: Backend, target: Backend, progress: Progress | None, report: Report
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._report = report
+        self._damage: dict[Damage, None] = {}
+        self._stamps: dict[str, int | None] = {}  # Of the sessions that were copied or compared.
+        self._added = self._renewed = self._unchanged = 0
+        self._order, self._batches = source.read(self._plan)
+        self._coming = frozenset(self._order)
+        self._done = 0
+        total = _PASSES * sum(batch.messages for batch in self._batches)
+        self._meter = Meter(total, progress, _PACE)
+
+    def run(self) -> CopyReport:
+        """Do all passes."""
+        missing: list[Batch] = []
+        refused: dict[str, str] = {}
+        for batch in self._batches:
+            self._sparing(batch, lambda some: self._compare(some, missing, refused))
+            self._pass(batch)
+        if refused:
+            raise Diverged(refused)
+        for batch in missing:
+            self._sparing(batch, self._bring)
+            self._pass(batch)
+        self._put_in_order()
+        self._meter.go_to((_PASSES - 1) * sum(batch.messages for batch in self._batches))
+        report = self._verify()
+        self._meter.finish()
+        return report
+
+    def _pass(self, batch: Batch) -> None:
+        """Count a batch as done, however much of it was read."""
+        self._done += batch.messages
+        self._meter.go_to(self._done)
+
+    def _note(self, damage: Damage) -> None:
+        """Remember what could not be read in the source."""
+        self._damage[damage] = None
+        self._report(damage)
+
+    def _plan(self, snapshot: Snapshot) -> tuple[list[str], list[Batch]]:
+        """Name all sessions in the order of lists, and put families together."""
+        everybody = every_session(snapshot, self._note)
+        names = dict(everybody)
+        try:
+            plan = Plan(snapshot, list(names))
+        except Damaged:
+            plan = Plan(snapshot, [n for n in names if self._is_readable(snapshot, n, names[n])])
+        batches: list[Batch] = []
+        for family in plan.families:
+            if not batches or not batches[-1].has_room(family.messages):
+                batches.append(Batch([]))
+            batches[-1].families.append([names[n] for n in family.sessions if n in names])
+            batches[-1].messages += family.messages
+        return [id for _, id in everybody], batches
+
+    def _is_readable(self, snapshot: Snapshot, n: int, id: str) -> bool:
+        """Say whether the branches of a session, and those it comes from, can be read."""
+        try:
+            Plan(snapshot, [n])
+        except Damaged as error:
+            self._leave_out(id, error)
+            return False
+        return True
+
+    def _leave_out(self, id: str, error: Damaged) -> None:
+        self._note(Damage(what=f"it was not copied: {error}", session_id=id))
+
+    # ------------------------------------------------------------------------- the two stores
+
+    def _sparing(self, batch: Batch, work: Callable[[Batch], None]) -> None:
+        """Work on a batch; a family that is damaged in the source costs only itself."""
+        try:
+            work(batch)
+        except Damaged as error:
+            if len(batch.families) > 1:
+                for family in batch.families:
+                    self._sparing(Batch([family]), work)
+                return
+            for id in batch.ids:
+                self._leave_out(id, error)
+
+    def _ask(self, query: Query[T]) -> T:
+        """Ask the target."""
+        return _of_target(lambda: self._target.read(query))
+
+    def _pairs(self, batch: Batch, sound: Sound) -> dict[str, Pair]:
+        """Sum up some sessions of the source, and what the target has of them."""
+        reach: dict[str, dict[int, int]] = {}
+
+        def ours(snapshot: Snapshot) -> dict[str, Print]:
+            rows = Rows(snapshot, self._note, self._meter.step, sound.ours)
+            found = {}
+            for who in (who for family in rows.families(batch.ids) for who in family):
+                reach[who.name] = {branch.number: branch.last_seq for branch in who.branches}
+                found[who.name] = rows.summed_up(who)
+            return found
+
+        def theirs(snapshot: Snapshot) -> dict[str, Print]:
+            rows = Rows(snapshot, _nobody, _nothing, sound.theirs)
+            there = {id: rows.there(id, so_far) for id, so_far in reach.items()}
+            return {id: rows.summed_up(who) for id, who in there.items() if who is not None}
+
+        prints = self._source.read(ours)
+        copies = self._ask(theirs)
+        return {id: Pair(ours, copies.get(id)) for id, ours in prints.items()}
+
+    # ------------------------------------------------------------------------------ the passes
+
+    def _compare(self, batch: Batch, missing: list[Batch], refused: dict[str, str]) -> None:
+        """See what the target has of these sessions; note what is missing, and what is not ours."""
+        same: set[str] = set()
+        pairs: dict[str, Pair] = {}
+        if self._ask(lambda snapshot: any(snapshot.relative(id) for id in batch.ids)):
+            pairs = self._pairs(batch, Sound({}, {}))
+        for id, pair in pairs.items():
+            if pair.theirs is not None and pair.ours.digest == pair.theirs.digest:
+                same.add(id)
+                self._stamps[id] = pair.ours.stamp
+                self._unchanged += not pair.ours.husk
+        if same.issuperset([*batch.ids, *pairs]):
+            return
+        missing.append(batch)
+
+        def check(snapshot: Snapshot) -> None:
+            rows = Rows(snapshot, self._note, self._meter.step)
+            everybody = [who for family in rows.families(batch.ids) for who in family]
+            others = [who for who in everybody if who.name not in same]
+            guarded = _guarded(rows)
+            self._ask(lambda there: refuse_unlike(there, others, guarded, self._is_coming))
+
+        try:
+            self._source.read(check)
+        except _TargetFailed as failed:
+            if not isinstance(failed.error, Diverged):
+                raise
+            refused |= failed.error.reasons
+
+    def _is_coming(self, id: str) -> bool:
+        return id in self._coming
+
+    def _bring(self, batch: Batch) -> None:
+        """Store what is missing of these sessions."""
+
+        def store(snapshot: Snapshot) -> tuple[Brought, dict[str, int | None]]:
+            rows = Rows(snapshot, self._note, self._meter.step)
+            families = rows.families(batch.ids)
+            stamps = {who.name: rows.stamp(who) for family in families for who in family}
+            verb = bring(families, _guarded(rows), self._is_coming)
+            return _of_target(lambda: patiently(self._target, verb, self._meter)), stamps
+
+        brought, stamps = self._source.read(store)
+        self._stamps |= stamps
+        self._added += len(brought.added)
+        self._renewed += len(brought.renewed)
+        for damage in brought.damage:
+            self._note(damage)
+
+    def _put_in_order(self) -> None:
+        """Let lists show the sessions as they do in the source, if they do not."""
+        there = {id: n for n, id in self._ask(lambda one: every_session(one, _nobody))}
+        wanted = [id for id in self._order if id in there]
+        if [id for id in there if id in self._coming] == wanted:
+            return
+        numbers = [there[id] for id in wanted]
+        for first in range(0, len(numbers), _HEADS_AT_ONCE):
+            some = numbers[first : first + _HEADS_AT_ONCE]
+            patiently(self._target, in_order(enumerate(some)), self._meter)
+
+    def _verify(self) -> CopyReport:
+        """Read everything again, as it is now, and compare."""
+        order, batches = self._source.read(self._plan)
+        verdict = _Verdict(self._stamps)
+        for batch in batches:
+            self._sparing(batch, lambda some: verdict.add(self._pairs(some, verdict.sound)))
+        there = self._ask(lambda snapshot: every_session(snapshot, _nobody))
+        return CopyReport(
+            added=self._added,
+            renewed=self._renewed,
+            unchanged=self._unchanged,
+            changed=tuple(verdict.changed),
+            differs=tuple(verdict.differs),
+            interrupted=tuple(verdict.interrupted),
+            others=len({id for _, id in there} - set(order)),
+            damage=tuple(self._damage),
+            source=verdict.ours.contents(verdict.sound.ours),
+            target=verdict.theirs.contents(verdict.sound.theirs),
+        )
+
+
+class Sound(NamedTuple):
+    """Which files were looked at, on both sides, and whether they are what they were."""
+
+    ours: dict[bytes, bool]
+    theirs: dict[bytes, bool]
+
+
+class _Sum:
+    """What one side holds."""
+
+    def __init__(self) -> None:
+        self._hash = sha256()
+        self._sessions = self._messages = self._turns = self._queued = 0
+
+    def add(self, id: str, session: Print) -> None:
+        """Add a session."""
+        self._hash.update(id.encode() + session.digest)
+        self._sessions += not session.husk
+        self._messages += session.messages
+        self._turns += session.turns
+        self._queued += session.queued
+
+    def contents(self, sound: dict[bytes, bool]) -> Contents:
+        """Give all together."""
+        return Contents(
+            sessions=self._sessions,
+            messages=self._messages,
+            turns=self._turns,
+            queued=self._queued,
+            blobs=sum(sound.values()),
+            sha256=self._hash.hexdigest(),
+        )
+
+
+class _Verdict:
+    """What both sides hold, and which sessions are not the same."""
+
+    def __init__(self, stamps: dict[str, int | None]) -> None:
+        self._stamps = stamps
+        self.ours, self.theirs = _Sum(), _Sum()
+        self.sound = Sound({}, {})
+        self.changed: list[str] = []
+        self.differs: list[str] = []
+        self.interrupted: list[str] = []
+
+    def add(self, pairs: dict[str, Pair]) -> None:
+        """Judge some sessions."""
+        for id, (ours, theirs) in pairs.items():
+            self.ours.add(id, ours)
+            if theirs is not None:
+                self.theirs.add(id, theirs)
+                if theirs.interrupted:
+                    self.interrupted.append(id)
+            if theirs is None or ours.digest != theirs.digest:
+                (self.changed if self._went_on(id, ours) else self.differs).append(id)
+
+    def _went_on(self, id: str, ours: Print) -> bool:
+        """Say whether a session is not what it was when it was copied."""
+        stamp = self._stamps.get(id)
+        return stamp is None or stamp != ours.stamp
+
+
+# ------------------------------------------------------------------------- whose error it is
+
+
+class _TargetFailed(Exception):
+    """An error of the target, to be told apart from those of the source."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _SourceFailed(Exception):
+    """An error of the source, met inside the target: there it would pass for one of its own."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _of_target(work: Callable[[], T]) -> T:
+    """Do something with the target inside a reading of the source."""
+    try:
+        return work()
+    except _SourceFailed as failed:
+        raise failed.error from failed.error.__cause__
+    except HoldfastError as error:
+        raise _TargetFailed(error) from error
+
+
+class _Guard:
+    """Rows of the source for use inside the target."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Give a method."""
+        method = getattr(self._rows, name)
+
+        def call(*args: object) -> object:
+            with _marked():
+                found = method(*args)
+            return _each(found) if isinstance(found, Iterator) else found
+
+        return call
+
+
+def _guarded(rows: Rows) -> Original:
+    return cast("Original", _Guard(rows))
+
+
+def _each(items: Iterator[object]) -> Iterator[object]:
+    while True:
+        with _marked():
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield item
+
+
+@contextmanager
+def _marked() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _SourceFailed(error) from error
+
+
+def _nobody(damage: Damage) -> None:
+    """Tell nobody: what is damaged in the target shows in the comparison."""
+
+
+def _nothing(count: int) -> None:
+    """Count nothing: this was counted in the source."""

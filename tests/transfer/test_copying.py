@@ -1,0 +1,729 @@
+"""A store that was copied is the same store: from either backend to either, again and again."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import apsw
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast import File, Message, Store, ToolCall, Turn, Usage, codec, open_async
+from holdfast.backends.base import Backend, Pending, Query, Snapshot, Verb
+from holdfast.backends.memory import MemoryBackend, Tables
+from holdfast.errors import Diverged, HoldfastError, Invalid, ReadOnly
+from holdfast.records import Contents, CopyReport, Goal, Holder
+from tests.model.strategies import names
+from tests.transfer.building import numbers, steps, take
+from tests.transfer.showing import lines_of, listed, shown
+
+T = TypeVar("T")
+Kind = Literal["memory", "sqlite"]
+KINDS: list[Kind] = ["memory", "sqlite"]
+
+
+@contextlib.contextmanager
+def _opened(kind: Kind, folder: Path, tenant: str = "default") -> Iterator[Store]:
+    url = "memory:" if kind == "memory" else str(folder / f"{len(list(folder.iterdir()))}.db")
+    with holdfast.open(url, durability="process", tenant=tenant) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _lines(store: Store, folder: Path) -> list[bytes]:
+    """All that an export tells: what is open is open there, too."""
+    store.export(folder / "out.jsonl", redact=None, overwrite=True)
+    return lines_of(folder / "out.jsonl")
+
+
+def _brought(report: CopyReport) -> tuple[int, int, int]:
+    return report.added, report.renewed, report.unchanged
+
+
+# --------------------------------------------------------------------------------- random stores
+
+Steps = list[tuple[str, int, Any]]
+
+
+def _take_all(store: Store, taken: Steps) -> None:
+    for verb, which, what in taken:
+        with contextlib.suppress(HoldfastError, ZeroDivisionError):
+            take(store, verb, which, what)  # Refused, or no session is left: both may be copied.
+
+
+def _hold(store: Store, which: int, text: str) -> Turn | None:
+    """Open a turn, and stream a part of its reply."""
+    found = listed(store)
+    if not found:
+        return None
+    turn = store.get(found[which % len(found)].id).turn(model="m").__enter__()
+    turn.user("go on")
+    turn.assistant(tool_calls=[ToolCall("h", "look")])
+    turn.tool_started("h")
+    draft = turn.stream()
+    draft.write(text)
+    draft.flush()
+    return turn
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(KINDS), st.sampled_from(KINDS), names, steps, steps)
+def test_a_copy_is_the_same_store_and_so_is_a_second_one(
+    first: Kind, second: Kind, name: str, before: Steps, after: Steps
+) -> None:
+    """All that can be shown is as it was; what comes later is brought, or all is left alone."""
+    with _folder() as folder, _opened(first, folder) as source, _opened(second, folder) as target:
+        source.create(key=name, title=name, scope=name, cwd=name, agent=name, model=name)
+        _take_all(source, before)
+        report = source.copy(target)
+        assert report.same
+        assert _brought(report) == (report.source.sessions, 0, 0)
+        assert shown(target) == shown(source)
+        assert target.verify() == []
+        again = source.copy(target)
+        assert again.same
+        assert _brought(again) == (0, 0, report.source.sessions)
+        there = shown(target)
+        _take_all(source, after)
+        purged = any(verb == "purge" for verb, _, _ in after)
+        try:
+            later = source.copy(target)
+        except Diverged:
+            assert purged, "only what is erased is not brought"
+            assert shown(target) == there
+            return
+        assert later.same
+        assert later.others == 0 or purged
+        assert target.verify() == []
+        if not purged:
+            assert shown(target) == shown(source)
+            assert _lines(target, folder) == _lines(source, folder)
+
+
+@settings(max_examples=30)
+@given(
+    first=st.sampled_from(KINDS),
+    second=st.sampled_from(KINDS),
+    before=steps,
+    which=numbers,
+    ends=st.booleans(),
+    after=steps,
+)
+def test_open_turns_come_as_they_are_and_go_on(
+    *, first: Kind, second: Kind, before: Steps, which: int, ends: bool, after: Steps
+) -> None:
+    """With their drafts and ledgers; and again, with what they wrote since or how they ended."""
+    with _folder() as folder, _opened(first, folder) as source, _opened(second, folder) as target:
+        source.create(key="k").append(Message.user("hello"))
+        _take_all(source, before)
+        turn = _hold(source, which, "it is")
+        report = source.copy(target)
+        assert report.same
+        assert len(report.interrupted) == (turn is not None)
+        assert _lines(target, folder) == _lines(source, folder)
+        if turn is None:
+            return
+        turn.tool("h", "found")
+        if ends:
+            turn.cancel()
+        _take_all(source, [step for step in after if step[0] != "purge"])
+        again = source.copy(target)
+        assert again.same
+        assert again.renewed >= 1
+        assert len(again.interrupted) == (not ends)
+        assert _lines(target, folder) == _lines(source, folder)
+        assert target.verify() == []
+        (mine,) = [s for s in _all_ids(target) if s in report.interrupted]
+        assert target.get(mine).info().state == ("done" if ends else "interrupted")
+
+
+def _all_ids(store: Store) -> list[str]:
+    return [info.id for info in (*listed(store), *listed(store, trashed=True))]
+
+
+# ------------------------------------------------------------------------------- what is brought
+
+
+@pytest.fixture
+def pair(source: Store, target: Store) -> tuple[Store, Store]:
+    """A store and its copy."""
+    assert source.copy(target).same
+    return source, target
+
+
+def test_counts_and_hashes_are_told(source: Store, target: Store) -> None:
+    """Of both sides; whatever differs gives another hash."""
+    report = source.copy(target)
+    assert report.same
+    assert report.source == report.target
+    counts = msgspec.structs.replace(report.source, sha256="")
+    assert counts == Contents(sessions=2, messages=8, turns=1, queued=1, blobs=1, sha256="")
+    source.session("talk").update(title="Another")
+    assert source.copy(target).source.sha256 != report.source.sha256
+
+
+def test_who_held_a_turn_is_kept(pair: tuple[Store, Store]) -> None:
+    """An export does not know; a copy does."""
+    turns = [store.session("talk").turns() for store in pair]
+    assert turns[0] == turns[1]
+    holders = [store.backend.read(_holder_of_talk) for store in pair]
+    assert holders[0] == holders[1]
+    assert holders[0].pid > 0
+
+
+def _holder_of_talk(snapshot: Snapshot) -> Holder:
+    row = snapshot.find_session(key="talk")
+    assert row is not None
+    turn = snapshot.turn(row.n, 1)
+    assert turn is not None
+    return turn.holder
+
+
+def _take_queued(store: Store) -> None:
+    with store.session("talk").turn(model="m2") as turn:
+        turn.take_queued()
+        turn.assistant("done", usage=Usage(5, 6))
+
+
+def _trash_and_begin_anew(store: Store) -> None:
+    store.trash("talk")
+    store.session("talk").append(Message.user("another talk"))
+
+
+def _swap_keys(store: Store) -> None:
+    """Keys go to newer sessions, and to a session that was there when they belonged to another."""
+    there = store.create(title="there")
+    store.trash("talk")
+    store.trash("fork")
+    store.create(key="fork").append(Message.user("has the key of another"))
+    store.create(key="talk").append(Message.user("so has this one"))
+    there.append(Message.user("x"))
+
+
+_CHANGES: dict[str, Callable[[Store], object]] = {
+    "append": lambda s: s.session("talk").append(Message.user("seven")),
+    "undo": lambda s: s.session("talk").undo(),
+    "clear": lambda s: s.session("talk").clear(),
+    "fork": lambda s: s.session("talk").fork(2, key="another"),
+    "update": lambda s: s.session("talk").update(title="T", pinned=True, goal=Goal("g")),
+    "enqueue": lambda s: s.session("talk").enqueue(Message.user([File(data=b"more")])),
+    "take queued": _take_queued,
+    "summarize": lambda s: s.session("talk").summarize("so far"),
+    "trash": lambda s: s.trash("talk"),
+    "trash and begin anew": _trash_and_begin_anew,
+    "continue": lambda s: s.create(parent="talk", key="run").append(Message.user("on")),
+    "begin": lambda s: s.session("x").append(Message.assistant("x", usage=Usage(1), model="m")),
+    "swap keys": _swap_keys,
+    "what cost nothing": lambda s: s.session("talk").append(
+        Message.assistant("x", cost=Decimal(0))
+    ),
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_whatever_is_done_is_brought_by_the_next_copy(
+    pair: tuple[Store, Store], change: str
+) -> None:
+    """And the copy after that has nothing to do."""
+    source, target = pair
+    _CHANGES[change](source)
+    report = source.copy(target)
+    assert report.same
+    assert report.added + report.renewed > 0
+    assert shown(target) == shown(source)
+    assert target.verify() == []
+    last = target.backend.wait(-1, 0)
+    assert _brought(source.copy(target)) == (0, 0, len(_all_ids(source)))
+    assert target.backend.wait(-1, 0) == last, "a copy that brings nothing writes nothing"
+
+
+def test_lists_are_in_the_order_of_the_source(source: Store, target: Store) -> None:
+    """Also when what is older was copied later."""
+    first = source.session("first")
+    first.append(Message.user("1"))
+    source.copy(target)
+    source.session("talk").append(Message.user("again"))
+    source.session("last").append(Message.user("2"))
+    first.update(title="changed, and still the oldest")
+    assert source.copy(target).same
+    assert [i.id for i in listed(target)] == [i.id for i in listed(source)]
+
+
+def test_an_open_turn_is_nobody_s_in_the_target(source: Store, target: Store) -> None:
+    """It is closed there as after a crash, while its holder goes on in the source."""
+    turn = source.session("talk").turn().__enter__()
+    turn.user("go")
+    draft = turn.stream()
+    draft.write("half of a repl")
+    draft.flush()
+    assert source.copy(target).same
+    there = target.session("talk")
+    assert there.interrupted
+    recovered = there.recover()
+    assert recovered is not None
+    assert there.messages()[-1].text == "half of a repl"
+    assert there.messages()[-1].status == "partial"
+    draft.write("y")
+    draft.close()
+    turn.__exit__(None, None, None)
+    assert source.session("talk").messages()[-1].text == "half of a reply"
+    with pytest.raises(Diverged):  # The target has gone its own way.
+        source.copy(target)
+
+
+def test_other_sessions_of_the_target_stay(source: Store, target: Store) -> None:
+    """They are counted, and forks of what was copied are theirs to keep."""
+    mine = target.session("mine")
+    mine.append(Message.user("own"))
+    assert source.copy(target).others == 1
+    fork = target.session("talk").fork(4, key="a fork here")
+    fork.append(Message.user("forked here"))
+    source.session("talk").append(Message.user("went on"))
+    report = source.copy(target)
+    assert (report.same, report.others, report.renewed) == (True, 2, 1)
+    assert [m.text for m in fork.messages()] == ["one", "two", "three", "four", "forked here"]
+    assert [m.text for m in mine.messages()] == ["own"]
+    assert target.session("talk").messages()[-1].text == "went on"
+    assert target.verify() == []
+
+
+def test_only_the_tenant_of_the_store_is_copied(tmp_path: Path) -> None:
+    """To the tenant of the target."""
+    a, b = tmp_path / "a.db", tmp_path / "b.db"
+    with holdfast.open(a, tenant="one") as one, holdfast.open(a, tenant="two") as two:
+        one.session("k").append(Message.user("of one"))
+        two.session("k").append(Message.user("of two"))
+        assert one.copy(b).source.sessions == 1
+    with holdfast.open(b, tenant="one") as one, holdfast.open(b, tenant="two") as two:
+        assert [m.text for m in one.session("k").messages()] == ["of one"]
+        assert listed(two) == []
+        assert one.copy(two).same
+        assert [m.text for m in two.session("k").messages()] == ["of one"]
+
+
+def test_a_store_of_many_families_comes_in_batches(tmp_path: Path) -> None:
+    """Small families share a transaction, so that a thousand do not take a thousand syncs."""
+    with (
+        holdfast.open("memory:") as source,
+        holdfast.open(tmp_path / "b.db", durability="process") as target,
+    ):
+        for n in range(120):
+            source.session(f"k{n}").append(Message.user("x"))
+        told: list[tuple[int, int]] = []
+        calls: list[str] = []
+        with _watched(target.backend, calls.append):
+            report = source.copy(target, progress=lambda done, total: told.append((done, total)))
+        assert (report.same, report.added) == (True, 120)
+        assert calls.count("submit") == 3
+        assert told[-1] == (360, 360)
+
+
+def test_an_empty_store_is_soon_copied(target: Store) -> None:
+    """And is the same."""
+    with holdfast.open("memory:") as source:
+        report = source.copy(target)
+        assert (report.same, report.source.sessions) == (True, 0)
+
+
+def test_two_copies_at_once_are_one(tmp_path: Path) -> None:
+    """Whoever comes first brings a family, the other one finds it there."""
+    with (
+        holdfast.open("memory:") as source,
+        holdfast.open(tmp_path / "b.db", durability="process") as one,
+        holdfast.open(tmp_path / "b.db", durability="process") as two,
+    ):
+        for n in range(20):
+            source.session(f"k{n}").append(*[Message.user("x") for _ in range(300)])
+        twins: list[CopyReport] = []
+        first = _meanwhile(source, one, 10, lambda: twins.append(source.copy(two)))
+        assert [first.same, twins[0].same] == [True, True]
+        assert 0 < first.added < 20
+        assert first.added + twins[0].added == 20
+        assert shown(one) == shown(source)
+
+
+def test_the_async_twin(tmp_path: Path) -> None:
+    """Takes a path, a URL, or another store."""
+
+    async def work() -> None:
+        async with open_async("memory:") as source, open_async("memory:") as target:
+            await (await source.session("k")).append(Message.user("x"))
+            assert (await source.copy(tmp_path / "b.db")).same
+            assert (await source.copy(target)).same
+            assert (await target.copy(f"sqlite:///{tmp_path}/b.db")).unchanged == 1
+
+    asyncio.run(work())
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+_MEANWHILE: dict[str, Callable[[Store], object]] = {
+    "messages that the source does not have": lambda t: t.session("talk").append(
+        Message.user("mine")
+    ),
+    "other branches": lambda t: t.session("talk").undo(),
+    "written to in the target": lambda t: t.session("talk").enqueue("mine"),
+    "was purged in the target": lambda t: t.purge("talk"),
+    "message 2 is another one": lambda t: t.session("talk").erase(2),
+    "turn 2 is another one": lambda t: _take_turn(t, "mine"),
+}
+
+
+def _take_turn(store: Store, model: str) -> None:
+    with store.session("talk").turn(model=model):
+        pass
+
+
+@pytest.mark.parametrize("why", _MEANWHILE)
+def test_a_target_that_went_its_own_way_is_left_alone(pair: tuple[Store, Store], why: str) -> None:
+    """Nothing is written, of any session, and the reason is told by session."""
+    source, target = pair
+    _MEANWHILE[why](target)
+    source.session("new").append(Message.user("not yet there"))
+    _take_turn(source, "theirs")
+    if why == "written to in the target":
+        source, target = target, source  # what is newer is no earlier copy of what is older
+    there, last = shown(target), target.backend.wait(-1, 0)
+    with pytest.raises(Diverged) as caught:
+        source.copy(target)
+    assert any(why in reason for reason in caught.value.reasons.values()), caught.value.reasons
+    assert shown(target) == there
+    assert target.backend.wait(-1, 0) == last
+
+
+@pytest.mark.parametrize(
+    ("erase", "why"),
+    [
+        (lambda s: s.session("talk").erase(2), "message 2 was erased in the source"),
+        (lambda s: s.purge("talk"), "it was purged in the source"),
+    ],
+)
+def test_what_was_erased_since_is_erased_there_by_hand(
+    pair: tuple[Store, Store], erase: Callable[[Store], object], why: str
+) -> None:
+    """A copy erases nothing: it says what to do, and then it is the same again."""
+    source, target = pair
+    erase(source)
+    there = shown(target)
+    with pytest.raises(Diverged) as caught:
+        source.copy(target)
+    assert any(reason.startswith(why) for reason in caught.value.reasons.values())
+    assert shown(target) == there
+    erase(target)
+    assert source.copy(target).same
+    assert shown(target) == shown(source)
+
+
+def test_a_key_that_another_session_has_there_is_refused(source: Store, target: Store) -> None:
+    """Keys are kept, so this one cannot come."""
+    target.session("talk").append(Message.user("mine"))
+    there = shown(target)
+    with pytest.raises(Diverged, match="has its key there"):
+        source.copy(target)
+    assert shown(target) == there
+
+
+def test_another_session_under_the_same_id(source: Store, target: Store, tmp_path: Path) -> None:
+    """It is another one if it began at another time, whatever it says."""
+    source.copy(target)
+    assert isinstance(source.backend, MemoryBackend)
+    rows = source.backend.tables.sessions
+    for n, row in rows.items():
+        rows[n] = msgspec.structs.replace(row, created_at=row.created_at - 1)
+    with pytest.raises(Diverged, match="it is another session"):
+        source.copy(target)
+
+
+def test_a_store_is_not_copied_into_itself(source: Store) -> None:
+    """It says so, and does nothing."""
+    with pytest.raises(Invalid, match="into itself"):
+        source.copy(source)
+
+
+def test_a_target_that_is_only_read_is_refused(source: Store, tmp_path: Path) -> None:
+    """It says so, and does nothing."""
+    holdfast.open(tmp_path / "b.db").close()
+    with (
+        holdfast.open(tmp_path / "b.db", readonly=True) as target,
+        pytest.raises(ReadOnly, match="nothing was copied"),
+    ):
+        source.copy(target)
+
+
+# ------------------------------------------------------------------------------------ what changes
+
+
+@contextlib.contextmanager
+def _watched(backend: Backend, told: Callable[[str], object]) -> Iterator[None]:
+    """Tell whenever this backend is about to be asked or written to."""
+    read, submit = backend.read, backend.submit
+
+    def asked(query: Query[T]) -> T:
+        told("read")
+        return read(query)
+
+    def submitted(verb: Verb[T]) -> Pending[T]:
+        told("submit")
+        return submit(verb)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "read", asked)
+        patch.setattr(backend, "submit", submitted)
+        yield
+
+
+def _meanwhile(source: Store, target: Store, at: int, change: Callable[[], object]) -> CopyReport:
+    """Copy, and change something when the target is asked or written to for the `at`-th time."""
+    calls: list[str] = []
+
+    def told(call: str) -> None:
+        calls.append(call)
+        if len(calls) == at:
+            change()
+
+    with _watched(target.backend, told):
+        return source.copy(target)
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_source_in_use_is_copied_as_it_was_and_its_changes_are_named(
+    tmp_path: Path, at: int
+) -> None:
+    """Whenever it changes: each session is there as it was once, and a second copy is the same."""
+    with (
+        holdfast.open(tmp_path / "a.db", durability="process") as source,
+        holdfast.open(tmp_path / "b.db", durability="process") as target,
+    ):
+        talk = source.session("talk")
+        talk.append(*[Message.user(str(n)) for n in range(500)])
+        other = source.session("other")
+        other.append(Message.user("x"))
+
+        def change() -> None:
+            talk.append(Message.user("meanwhile"))
+            other.update(title="a title alone")
+            source.session("new").append(Message.user("y"))
+
+        report = _meanwhile(source, target, at, change)
+        new = source.session("new").id
+        assert report.differs == ()
+        assert report.damage == ()
+        assert set(report.changed) <= {talk.id, other.id, new}
+        # What comes when all was compared is not told, and the copy is as good as the comparison.
+        assert (new in report.changed) == (at < 5)
+        assert report.same == (at >= 5)
+        texts = [m.text for m in target.session("talk", create=False).messages()]
+        assert texts[:500] == [str(n) for n in range(500)]
+        assert texts[500:] == (["meanwhile"] if at < 3 else [])
+        assert target.verify() == []
+        again = source.copy(target)
+        assert again.same
+        assert again.added + again.renewed == (len(report.changed) or 3)
+        assert shown(target) == shown(source)
+
+
+def test_all_moments_of_a_change_were_met(tmp_path: Path) -> None:
+    """The test above tries every call there is: this one counts them."""
+    with (
+        holdfast.open(tmp_path / "a.db", durability="process") as source,
+        holdfast.open(tmp_path / "b.db", durability="process") as target,
+    ):
+        source.session("talk").append(Message.user("x"))
+        calls: list[str] = []
+        with _watched(target.backend, calls.append):
+            source.copy(target)
+        assert calls == ["read", "read", "submit", "read", "read", "read"]
+
+
+def test_a_target_that_is_written_to_meanwhile_is_found_out(source: Store, target: Store) -> None:
+    """Whoever writes to the copy before it is compared: it is not the same, and that is told."""
+    source.copy(target)
+    source.session("new").append(Message.user("x"))
+
+    def change() -> None:
+        target.session("talk").update(title="mine")
+
+    seen = [_meanwhile(source, target, at, change).differs for at in (4, 5, 6)]
+    assert any(seen)
+    assert set().union(*seen) <= {source.session("talk").id}
+
+
+# ------------------------------------------------------------------------------- what is compared
+
+
+def _change_one(rows: dict[Any, Any], **fields: object) -> None:
+    """Change the first row of a table, whatever it is."""
+    key, row = next(iter(rows.items()))
+    rows[key] = msgspec.structs.replace(row, **fields)
+
+
+def _change_message(tables: Tables) -> None:
+    """Change what a message says, and let it fit its checksum."""
+    rows = next(iter(tables.messages.values()))
+    seq, row = next(iter(rows.items()))
+    body = row.body.replace(b"one", b"two")
+    crc = codec.checksum(row.id, row.turn, body)
+    rows[seq] = msgspec.structs.replace(row, body=body, crc=crc)
+
+
+_TAMPERED: dict[str, Callable[[Tables], object]] = {
+    "title": lambda t: _change_one(t.sessions, title="mine"),
+    "goal": lambda t: _change_one(t.sessions, goal=codec.to_json(Goal("mine"))),
+    "preview": lambda t: _change_one(t.heads, preview="mine"),
+    "sums": lambda t: _change_one(t.heads, cost=1),
+    "branch": lambda t: _change_one(t.branches, created_at=1),
+    "message": _change_message,
+    "turn": lambda t: _change_one(next(iter(t.turns.values())), run_id="mine"),
+    "ledger": lambda t: _change_one(next(iter(t.tools.values())), ended_at=1),
+    "draft": lambda t: next(iter(t.drafts.values())).popitem(),
+    "waiting input": lambda t: _change_one(next(iter(t.queue.values())), created_at=1),
+    "usage": lambda t: _change_one(next(iter(t.usage.values())), cost=1),
+    "file": lambda t: t.blobs.update(dict.fromkeys(t.blobs, b"mine")),
+}
+
+
+@pytest.mark.parametrize("what", _TAMPERED)
+def test_the_comparison_finds_whatever_is_not_the_same(source: Store, what: str) -> None:
+    """A target that changes under the copy, in one place of one table, is not called the same."""
+    assert _hold(source, 0, "half") is not None
+    with holdfast.open("memory:") as target:
+        assert source.copy(target).same
+        assert isinstance(target.backend, MemoryBackend)
+        tables = target.backend.tables
+        report = _meanwhile(source, target, 4, lambda: _TAMPERED[what](tables))
+        assert _brought(report)[:2] == (0, 0)
+        assert not report.same
+        assert report.source.sha256 != report.target.sha256
+        assert len(report.changed + report.differs) == 1
+
+
+# ------------------------------------------------------------------------------------------ damage
+
+
+def _harm(path: Path, statement: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statement)
+    connection.close()
+
+
+def _damaged_store(path: Path) -> None:
+    with holdfast.open(path) as store:
+        store.session("sound").append(Message.user("one"), Message.user(["two", File(data=b"f")]))
+        hurt = store.session("hurt")
+        hurt.append(*[Message.user(f"m{n}") for n in range(5)])
+        with hurt.turn(model="m") as turn:
+            turn.assistant("reply", usage=Usage(1))
+        store.session("also hurt").append(Message.user("k"))
+
+
+def test_a_message_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
+    """A stand-in has its seq, it is told, and a second copy does not stumble over it."""
+    _damaged_store(tmp_path / "a.db")
+    _harm(tmp_path / "a.db", "UPDATE messages SET body = body || ' ' WHERE body LIKE '%m3%'")
+    for added in (3, 0):
+        with holdfast.open(tmp_path / "a.db") as source:
+            report = source.copy(tmp_path / "b.db")
+        assert (report.added, report.differs, report.changed) == (added, (), ())
+        assert report.source == report.target
+        assert not report.same
+        (damage,) = report.damage
+        assert (damage.seq, "checksum" in damage.what) == (4, True)
+    with holdfast.open(tmp_path / "b.db") as target:
+        history = target.session("hurt").messages()
+        assert [m.status for m in history] == ["complete"] * 3 + ["damaged"] + ["complete"] * 2
+        assert target.verify() == []
+
+
+def test_a_large_message_that_cannot_be_read_has_a_large_stand_in(tmp_path: Path) -> None:
+    """What is left of it is kept apart, as every large part is."""
+    with holdfast.open(tmp_path / "a.db") as store:
+        store.session("k").append(Message.user([f"{n}" * 50_000 for n in range(3)]))
+    _harm(tmp_path / "a.db", "UPDATE messages SET body = body || ' '")
+    for added in (1, 0):
+        with holdfast.open(tmp_path / "a.db") as source:
+            report = source.copy(tmp_path / "b.db")
+        assert (report.added, report.differs, len(report.damage)) == (added, (), 1)
+    with holdfast.open(tmp_path / "b.db") as target:
+        (left,) = target.session("k").messages()
+        assert len(str(left.parts[0])) > 150_000
+        assert target.verify() == []
+
+
+def test_what_was_sound_when_it_was_copied_stays_so(tmp_path: Path) -> None:
+    """A source that is damaged later does not spoil the copy."""
+    _damaged_store(tmp_path / "a.db")
+    with holdfast.open(tmp_path / "a.db") as source:
+        assert source.copy(tmp_path / "b.db").same
+    _harm(tmp_path / "a.db", "UPDATE messages SET body = body || ' ' WHERE body LIKE '%m3%'")
+    with holdfast.open(tmp_path / "a.db") as source:
+        report = source.copy(tmp_path / "b.db")
+        assert len(report.damage) == 1
+        assert report.differs == (source.session("hurt").id,)
+    with holdfast.open(tmp_path / "b.db") as target:
+        texts = [m.text for m in target.session("hurt").messages()]
+        assert texts == [*[f"m{n}" for n in range(5)], "reply"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "DELETE FROM messages WHERE body LIKE '%m2%'",
+        "UPDATE turns SET error = 'x'",
+        "UPDATE branches SET token = 'x' WHERE session = (SELECT session FROM turns)",
+    ],
+)
+def test_a_family_that_cannot_be_read_costs_only_itself(tmp_path: Path, harm: str) -> None:
+    """Messages that are gone, a row that does not fit its checksum: the others come."""
+    _damaged_store(tmp_path / "a.db")
+    _harm(tmp_path / "a.db", harm)
+    with holdfast.open(tmp_path / "a.db") as source:
+        report = source.copy(tmp_path / "b.db")
+        hurt = source.session("hurt").id
+    assert (report.added, report.same, report.differs) == (2, False, ())
+    assert report.source == report.target
+    assert {damage.session_id for damage in report.damage} == {hurt}
+    assert any("it was not copied" in damage.what for damage in report.damage)
+    with holdfast.open(tmp_path / "b.db") as target:
+        assert len(listed(target)) == 2
+        assert target.verify() == []
+
+
+def test_a_file_whose_data_is_lost_keeps_its_name(tmp_path: Path) -> None:
+    """And is told."""
+    _damaged_store(tmp_path / "a.db")
+    _harm(tmp_path / "a.db", "UPDATE blobs SET data = x'00'")
+    with holdfast.open(tmp_path / "a.db") as source:
+        report = source.copy(tmp_path / "b.db")
+    assert (report.added, report.differs, report.source.blobs) == (3, (), 0)
+    assert any("the data of a file" in damage.what for damage in report.damage)
+
+
+def test_a_damaged_target_is_an_error_of_its_own(tmp_path: Path) -> None:
+    """It is never taken for the source's."""
+    _damaged_store(tmp_path / "a.db")
+    with holdfast.open(tmp_path / "a.db") as source:
+        source.copy(tmp_path / "b.db")
+        _harm(tmp_path / "b.db", "UPDATE messages SET body = body || ' ' WHERE body LIKE '%m3%'")
+        report = source.copy(tmp_path / "b.db")
+        assert (report.differs, report.damage) == ((source.session("hurt").id,), ())
+        _harm(tmp_path / "b.db", "UPDATE sessions SET title = 'x' WHERE key = 'hurt'")
+        with pytest.raises(holdfast.errors.Damaged):
+            source.copy(tmp_path / "b.db")
+        assert source.damage == []

@@ -1,0 +1,275 @@
+"""Whatever stops a copy, it is whole or not begun, family by family, and the next one ends it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import File, Message, Store, Usage, settings
+from holdfast.backends.base import Pending, Verb
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.clock import SystemClock
+from holdfast.errors import OutcomeUnknown, StorageError, StoreFull
+from holdfast.settings import Location
+from holdfast.testing.faults import failing_disk
+from tests.transfer.showing import listed, shown
+
+T = TypeVar("T")
+_LINUX = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux tells a process's peak"
+)
+
+_CHILD = """
+import sys, holdfast
+from holdfast.transfer import copying
+
+def tell(done, total):
+    print(done, total, flush=True)
+    sys.stdin.readline()
+
+copying._PACE = 20
+with holdfast.open(sys.argv[1], readonly=True) as source, holdfast.open(sys.argv[2]) as target:
+    source.copy(target, progress=tell)
+"""
+
+
+def _fill(store: Store, families: int, messages: int) -> None:
+    for number in range(families):
+        session = store.session(f"k{number}")
+        session.append(*[Message.user(f"{number}.{n} " + "x" * 200) for n in range(messages)])
+        session.append(Message.user(["see", File(name="f", data=b"%d" % number * 999)]))
+        fork = session.fork(messages // 2, key=f"f{number}")
+        fork.append(Message.user("forked"))
+        fork.enqueue("waits")
+
+
+def _killed_after(source: Path, target: Path, steps: int) -> bool:
+    """Let a child copy, and kill it after so many steps; say whether it was still at it."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, source, target],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for _ in range(steps - 1):
+        child.stdout.readline()
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+    told = child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    return bool(told)
+
+
+def test_killed_in_the_middle(tmp_path: Path) -> None:
+    """Again and again, in every pass, on one target: each time it goes on, and ends up right."""
+    path, to = tmp_path / "a.db", tmp_path / "b.db"
+    with holdfast.open(path, durability="process") as source:
+        _fill(source, families=8, messages=800)
+        whole = shown(source)
+    counts = []
+    for steps in (3, 12, 20, 30, 45, 60):
+        assert _killed_after(path, to, steps)
+        with holdfast.open(to) as target:
+            assert target.verify() == []
+            there = shown(target)["each"]
+        counts.append(len(there))
+        for session in there:
+            assert there[session]["histories"] == whole["each"][session]["histories"]
+            assert there[session]["queued"] == whole["each"][session]["queued"]
+        assert len(there) % 2 == 0, "a fork comes with its parent"
+        if steps == 30:  # the source goes on meanwhile
+            with holdfast.open(path) as source:
+                source.session("later").append(Message.user("newer"))
+                source.session("later").fork(key="and a fork")
+                whole = shown(source)
+    assert counts == [0, 4, 8, 12, 18, 18]
+    with holdfast.open(path) as source, holdfast.open(to) as target:
+        report = source.copy(target)
+        assert report.same
+        assert report.source.sessions == 18
+        assert shown(target) == whole
+        assert target.verify() == []
+        assert source.copy(target).unchanged == 18
+
+
+def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(tmp_path: Path) -> None:
+    """Both stores can be used right after."""
+    sent: list[int] = []
+
+    def interrupt(done: int, total: int) -> None:
+        if done > total * 2 // 5 and not sent:
+            sent.append(done)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with (
+        holdfast.open(tmp_path / "a.db", durability="process") as source,
+        holdfast.open(tmp_path / "b.db") as target,
+    ):
+        for _ in range(4):
+            source.session("k").append(*[Message.user("x" * 500) for _ in range(5_000)])
+        with pytest.raises(KeyboardInterrupt):
+            source.copy(target, progress=interrupt)
+        assert sent
+        assert listed(target) == []
+        assert target.verify() == []
+        target.session("still").append(Message.user("works"))
+        source.session("still there").append(Message.user("works"))
+        assert source.copy(target).same
+
+
+def test_both_stores_are_in_use_meanwhile(tmp_path: Path) -> None:
+    """Writers of either one are not kept out, and a few more copies end it."""
+    with (
+        holdfast.open(tmp_path / "a.db", durability="process") as source,
+        holdfast.open(tmp_path / "b.db", durability="process") as target,
+    ):
+        _fill(source, families=10, messages=300)
+        ends = threading.Event()
+        sessions = [source.session("k3"), source.session("own"), target.session("mine")]
+        written = [0, 0, 0]
+
+        def write() -> None:
+            while not ends.is_set():
+                for number, session in enumerate(sessions):
+                    session.append(Message.user("meanwhile"))
+                    written[number] += 1
+                time.sleep(0.001)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            report = source.copy(target)
+        finally:
+            ends.set()
+            thread.join()
+        assert (report.differs, report.damage) == ((), ())
+        assert set(report.changed) <= {sessions[0].id, sessions[1].id}
+        again = source.copy(target)
+        assert (again.same, again.others) == (True, 1)
+        assert [len(s.messages()) for s in sessions] == [301 + written[0], *written[1:]]
+        assert target.verify() == source.verify() == []
+
+
+class _Again(MemoryBackend):
+    """Runs each verb again, as a group commit does: behind itself, or after it was undone."""
+
+    undone = False
+
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        if self.undone:
+            with pytest.raises(ZeroDivisionError):
+                self.write(lambda tx: (verb(tx), 1 // 0))
+        else:
+            self.write(verb)
+        return super().submit(verb)
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_verb_that_runs_twice(undone: bool) -> None:
+    """Each session comes once, is told of as having come, and goes on once."""
+    location = settings.parse("memory:", {})
+    backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
+    backend.undone = undone
+    with holdfast.open("memory:") as source, Store(backend) as target:
+        _fill(source, families=2, messages=5)
+        source.purge("k1")
+        assert source.copy(target).added == 3
+        source.session("k0").append(Message.assistant("x", usage=Usage(1, 2)))
+        source.session("k0").fork().append(Message.user("y"))
+        report = source.copy(target)
+        assert (report.same, report.added) == (True, 1)
+        assert shown(target) == shown(source)
+
+
+# ------------------------------------------------------------------------------------------- disks
+
+
+def test_a_full_disk_stops_it_and_space_lets_it_go_on(tmp_path: Path) -> None:
+    """Wherever it gets full: what came before stays, nothing is there by half."""
+    with holdfast.open("memory:") as source:
+        _fill(source, families=6, messages=500)
+        whole = shown(source)
+        met = 0
+        for number, at in enumerate((1, 20, 60, 120, 250, 400)):
+            location = Location("sqlite", str(tmp_path / f"{number}.db"))
+            with failing_disk() as disk:
+                backend = SQLiteBackend(location, durability="process", vfs=disk.name)
+                with Store(backend) as target:
+                    disk.fail("write", at=at, lasting=True, error=apsw.FullError, log_only=True)
+                    with pytest.raises(StorageError) as caught:
+                        source.copy(target)
+                    assert isinstance(caught.value, StoreFull | OutcomeUnknown)
+                    met += disk.met
+                    disk.heal()
+                    there = shown(target)["each"]
+                    assert len(there) % 2 == 0
+                    assert len(there) < 12
+                    for session in there:
+                        expected = whole["each"][session]["histories"]
+                        assert there[session]["histories"] == expected
+                    report = source.copy(target)
+                    assert report.same
+                    assert (report.unchanged, report.added) == (len(there), 12 - len(there))
+                    assert shown(target) == whole
+                    assert target.verify() == []
+        assert met == 6
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+_MEASURED = """
+import sys, holdfast
+
+def peak():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+with holdfast.open(sys.argv[1], readonly=True) as source, holdfast.open(sys.argv[2]) as target:
+    source.sessions()
+    before = peak()
+    assert source.copy(target).same
+    print(peak() - before)
+"""
+
+
+def _grown(source: Path, target: Path) -> int:
+    """Let a child copy; give by how many kilobytes it grew at most."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED, source, target],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(done.stdout)
+
+
+@_LINUX
+def test_memory_does_not_grow_with_the_history(tmp_path: Path) -> None:
+    """Thirty megabytes of messages in one session pass through a few."""
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        session = store.session("k")
+        for n in range(30):
+            session.append(*[Message.user(f"{n} " + "x" * 900) for _ in range(1_000)])
+    assert _grown(tmp_path / "a.db", tmp_path / "b.db") < 20 * 1024
+
+
+@_LINUX
+def test_files_pass_one_by_one(tmp_path: Path) -> None:
+    """Sixty files of a megabyte do not meet in memory, nor do those that wait."""
+    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+        session = store.session("k")
+        for n in range(60):
+            session.append(Message.user([File(data=bytes([n]) * (1 << 20))]))
+    assert _grown(tmp_path / "a.db", tmp_path / "b.db") < 40 * 1024
