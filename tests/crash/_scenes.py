@@ -138,10 +138,20 @@ def _history(store: Store, messages: Sequence[Message]) -> list[tuple[object, ..
         for part in found.parts:
             if isinstance(part, File):
                 assert sha256(store.blob(str(part.sha256))).hexdigest() == part.sha256
+    places = {found.id: found.seq for found in messages}
     return [
-        (_MADE_UP.sub("made up", m.id), (m.turn_id or "").rpartition(".")[2], looks(m), m.covers)
+        (_named(m.id), (m.turn_id or "").rpartition(".")[2], looks(m), _covered(m.covers, places))
         for m in messages
     ]
+
+
+def _named(id: str) -> str:
+    return _MADE_UP.sub("made up", id)
+
+
+def _covered(id: str | None, places: dict[str, int | None]) -> object:
+    """Say what a summary covers by its place: it may be another summary, whose id is made up."""
+    return None if id is None else places.get(id) or _named(id)
 
 
 # ------------------------------------------------------------------------------ the rehearsal
