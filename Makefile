@@ -8,6 +8,9 @@ ARGS   ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
+# Whatever the environment says, what is compiled is kept: tests start an interpreter very often.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What can be checked: a folder that is there.
 CODE := $(wildcard src tests bench tools)
 
