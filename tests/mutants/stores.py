@@ -28,9 +28,15 @@ from holdfast.verbs import appending, placing
 from tests.mutants.workload import Log
 
 
-def pause() -> None:
-    """Let somebody else in, where the mutant is careless."""
-    time.sleep(0.002)
+def pause(until: Callable[[], bool], times: int = 30) -> None:
+    """Be careless until somebody else was there; give up after so many looks, if alone.
+
+    Looks are counted, not seconds: on a busy machine nobody else may run for many of those.
+    """
+    for _ in range(times):
+        if until():
+            return
+        time.sleep(0.001)
 
 
 @contextmanager
@@ -237,21 +243,29 @@ class LostUpdate(Rewriting):
     """It reads all, adds its own, and writes all: whoever wrote in between is overwritten."""
 
     def load(self) -> list[Message]:
-        rows = super().load()
-        pause()
+        before, rows = self.rows, super().load()
+        pause(lambda: self.rows is not before)
         return rows
 
 
 class ClearsFirst(Rewriting):
     """It clears the history and adds it again, one by one: a reader comes in between."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def read(self) -> list[Message]:
+        self.reads += 1
+        return super().read()
+
     def append(self, *messages: Message, expect: Head | None = None) -> int:
         with self.guard:
             return super().append(*messages, expect=expect)
 
     def save(self, rows: list[Message]) -> None:
-        self.rows = []
-        pause()
+        self.rows, before = [], self.reads
+        pause(lambda: self.reads > before, times=5)
         for row in rows:
             self.rows = [*self.rows, row]
 
