@@ -28,12 +28,12 @@ from holdfast.verbs import appending, placing
 from tests.mutants.workload import Log
 
 
-def pause(until: Callable[[], bool], times: int = 30) -> None:
-    """Be careless until somebody else was there; give up after so many looks, if alone.
+def pause(until: Callable[[], bool]) -> None:
+    """Be careless until somebody else was there; give up after some looks, if alone.
 
     Looks are counted, not seconds: on a busy machine nobody else may run for many of those.
     """
-    for _ in range(times):
+    for _ in range(30):
         if until():
             return
         time.sleep(0.001)
@@ -253,19 +253,24 @@ class ClearsFirst(Rewriting):
 
     def __init__(self) -> None:
         super().__init__()
+        self.cleared = False
         self.reads = 0
 
     def read(self) -> list[Message]:
+        pause(lambda: self.cleared)
+        rows = super().read()
         self.reads += 1
-        return super().read()
+        return rows
 
     def append(self, *messages: Message, expect: Head | None = None) -> int:
         with self.guard:
             return super().append(*messages, expect=expect)
 
     def save(self, rows: list[Message]) -> None:
-        self.rows, before = [], self.reads
-        pause(lambda: self.reads > before, times=5)
+        self.rows = []
+        before, self.cleared = self.reads, True
+        pause(lambda: self.reads > before)
+        self.cleared = False
         for row in rows:
             self.rows = [*self.rows, row]
 
