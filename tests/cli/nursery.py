@@ -3,11 +3,11 @@
 Most of the time of `holdfast ls` goes into starting an interpreter and importing the library, which
 is the same for each of the thousand commands that the tests run. A nursery is an interpreter that
 has done this and nothing else. Asked over a socket for a command, it forks; the child takes the
-words, the environment, the folder and the three streams it is given, then does what an interpreter
-does for `-m holdfast`, and ends as every interpreter ends. So it is a process of its own that has
-seen no other command, and imports the command's own modules itself.
+words, the environment, the folder, the umask and the three streams it is given, then does what an
+interpreter does for `-m holdfast`, and ends as every interpreter ends. So it is a process of its
+own that has seen no other command, and imports the command's own modules itself.
 
-What an interpreter reads from its environment when it starts cannot be given so, see `suits`; the
+What an interpreter reads from its environment when it starts cannot be given so (see `free`). The
 first start of all, signals, terminals and streams that break are tested with interpreters of their
 own (`Shell.start`).
 """
@@ -104,7 +104,7 @@ class Nursery:
     def _ask(
         self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
     ) -> int:
-        asked = [arguments, dict(environment), str(Path.cwd())]
+        asked = [arguments, dict(environment), str(Path.cwd()), _umask()]
         data = json.dumps(asked).encode() + b"\n"
         sent = socket.send_fds(self._line, [data], streams)
         self._line.sendall(data[sent:])
@@ -117,6 +117,12 @@ class Nursery:
             assert more, "the nursery is gone"
             said += more
         return int(said)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)  # There is no other way to ask.
+    os.umask(mask)
+    return mask
 
 
 def _read(environment: Mapping[str, str]) -> dict[str, str]:
@@ -160,8 +166,8 @@ def serve(line: socket.socket) -> list[str] | None:
             return None
         pid = os.fork()
         if not pid:
-            arguments, environment, folder = json.loads(data)
-            _become(streams, environment, folder)
+            arguments, *given = json.loads(data)
+            _become(streams, *given)
             return list(arguments)
         for stream in streams:
             os.close(stream)
@@ -170,8 +176,11 @@ def serve(line: socket.socket) -> list[str] | None:
         line.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def _become(streams: Sequence[int], environment: Mapping[str, str], folder: str) -> None:
+def _become(
+    streams: Sequence[int], environment: Mapping[str, str], folder: str, umask: int
+) -> None:
     """Take what a process gets from who starts it."""
+    os.umask(umask)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
