@@ -13,6 +13,12 @@ AIMOCK  := 1.43.0
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
+# Each process takes a run of files, whose tests share what they prepare; who is done early helps.
+SPREAD := -n $(JOBS) --dist worksteal
+
+# Whatever the environment says, what is compiled is kept: tests start an interpreter very often.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What can be checked: a folder that is there.
 CODE := $(wildcard src tests bench tools)
 
@@ -29,7 +35,7 @@ prove: $(VENV)/.installed ## show that the promise holds on this disk
 	$(BIN)/holdfast prove $(ARGS)
 
 test: $(VENV)/.installed-dev ## run all tests but the long ones (ARGS="-k name", JOBS=4)
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 check: $(VENV)/.installed-dev ## formatting, lint, types, import rules, and the snippets of the docs
 	$(BIN)/ruff format --check .
@@ -46,7 +52,7 @@ bench: $(VENV)/.installed ## measure, as ratios to the bare engine
 	$(BIN)/python -m bench $(ARGS)
 
 crash: $(VENV)/.installed-dev ## the crash tests, complete, and every other long test
-	$(BIN)/python -m pytest -n $(JOBS) -m "crash or long" --hypothesis-profile=long --timeout=3600 $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "crash or long" --hypothesis-profile=long --timeout=3600 $(ARGS)
 
 shells: ## install zsh and fish for the tests of completion (as root, with apt-get)
 	apt-get install --yes --no-install-recommends zsh fish

@@ -1,6 +1,8 @@
-"""What every test stands on: hypothesis profiles, the `crash` mark, nothing of the user's own."""
+"""What every test stands on: hypothesis profiles, the `crash` mark, folders, no user of its own."""
 
+import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,19 @@ def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
+
+
+@pytest.fixture(scope="session")
+def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names of folders that are not there yet."""
+    made = tmp_path_factory.mktemp("each")
+    return (made / str(number) for number in count(1))
+
+
+@pytest.fixture
+def tmp_path(_folders: Iterator[Path], request: pytest.FixtureRequest) -> Path:
+    """A folder of the test's own; pytest's looks through those of all tests to number one."""
+    name = re.sub(r"\W", "_", request.node.name)[:40]
+    folder = next(_folders) / name
+    folder.mkdir(mode=0o700, parents=True)
+    return folder

@@ -2,11 +2,13 @@
 
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli import shell as made
+from tests.cli.nursery import Nursery
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,10 +18,16 @@ def _ctrl_c_reaches_children() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def _nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with Nursery(made.Shell(tmp_path_factory.getbasetemp()).environment) as nursery:
+        yield nursery
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> made.Shell:
+def shell(tmp_path: Path, _nursery: Nursery) -> made.Shell:
     """A shell whose store does not exist yet."""
-    return made.Shell(tmp_path / "home" / "agent.db")
+    return made.Shell(tmp_path / "home" / "agent.db", _nursery)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Message, Raw, Text, Thinking, ToolCall, Usage
+from tests.cli.nursery import Nursery
 
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07\r\x9b31m\x7f\x00 \u202egnp\u2066x\u200e\u061c"
@@ -39,10 +40,12 @@ with store.session(sys.argv[2]).turn(model="gpt-9") as turn:
 
 
 class Shell:
-    """Runs `holdfast` on one store."""
+    """Runs `holdfast` on one store; from a nursery, if there is one and it can."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, nursery: Nursery | None = None) -> None:
         self.store = store
+        self.nursery = nursery
+        self.command = [sys.executable, "-m", "holdfast"]
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in _LOOKS},
             "HOLDFAST_URL": str(store),
@@ -54,7 +57,7 @@ class Shell:
         self, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments],
+            [*self.command, *arguments],
             env=self.environment,
             stdin=stdin,
             stdout=stdout,
@@ -62,6 +65,15 @@ class Shell:
         )
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Ran:
+        if self.nursery is None:
+            return self.run_anew(*arguments, stdin=stdin)
+        with self.nursery.free(self.environment, stdin) as free:
+            if free:
+                return Ran(*self.nursery.run(arguments, self.environment, stdin))
+        return self.run_anew(*arguments, stdin=stdin)
+
+    def run_anew(self, *arguments: str, stdin: bytes = b"") -> Ran:
+        """Run it in an interpreter of its own."""
         process = self.start(*arguments, stdin=subprocess.PIPE)
         out, err = process.communicate(stdin, timeout=60)
         return Ran(process.returncode, out, err)

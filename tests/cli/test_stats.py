@@ -14,16 +14,18 @@ import holdfast
 from holdfast import Message, Usage
 from holdfast.cli.stats import bar, by_model, groups, row
 from holdfast.records import DayUsage
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, talk
 from tests.cli.test_terminal import look
 
 _TODAY = date(2026, 3, 1)
 
 
 @pytest.fixture
-def used(talked: Shell) -> Shell:
-    """The conversation, a turn of another model, a fork, and a session in the trash."""
-    with holdfast.open(talked.store) as store:
+def used(shell: Shell) -> Shell:
+    """The conversation, a turn of another model, a fork, and a session in the trash; all today."""
+    shell.store.parent.mkdir(mode=0o700)
+    talk(shell.store)
+    with holdfast.open(shell.store) as store:
         session = store.session("second")
         with session.turn(model="claude-9") as turn:
             turn.user("Think hard")
@@ -32,7 +34,7 @@ def used(talked: Shell) -> Shell:
         session.fork()
         store.session("third").append(Message.user("old"))
         store.trash("third")
-    return talked
+    return shell
 
 
 def test_people_see_amounts_days_and_models(used: Shell) -> None:

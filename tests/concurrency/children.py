@@ -1,7 +1,9 @@
 """Processes that the tests start, talk to, stop and kill.
 
-A child is a fresh interpreter that runs one function; the function's first argument is its end of a
-pipe. What it raises is raised again by the parent's next `hear`.
+A child is a process that runs one function; the function's first argument is its end of a pipe.
+What it raises is raised again by the parent's next `hear`. It is forked from an interpreter that
+has imported the library and done nothing else, as starting one for each takes longer than most
+tests; one that is to be stopped must be our own child, so it is a fresh interpreter.
 """
 
 import multiprocessing
@@ -16,7 +18,11 @@ from typing import Any
 from holdfast import Message, Session
 from holdfast.testing import checker
 
-_SPAWN = multiprocessing.get_context("spawn")
+_FRESH = multiprocessing.get_context("spawn")
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(
+    ["pytest", "holdfast.backends.sqlite.backend", "holdfast.testing.checker", __name__]
+)
 _PATIENCE = 90.0
 
 
@@ -50,10 +56,13 @@ class Pipe:
 class Child:
     """A process that runs `target(pipe, *arguments)`."""
 
-    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
-        ours, theirs = _SPAWN.Pipe()
+    def __init__(
+        self, target: Callable[..., None], *arguments: object, stoppable: bool = False
+    ) -> None:
+        context = _FRESH if stoppable else _FORKED
+        ours, theirs = context.Pipe()
         self._pipe = Pipe(ours)
-        self._process = _SPAWN.Process(target=_run, args=(target, theirs, arguments), daemon=True)
+        self._process = context.Process(target=_run, args=(target, theirs, arguments), daemon=True)
         self._process.start()
         theirs.close()
         self.say, self.hear = self._pipe.say, self._pipe.hear
@@ -64,7 +73,7 @@ class Child:
         return self._process.pid
 
     def stop(self) -> None:
-        """Stop it as a debugger or a sleeping laptop would, and wait until it stands."""
+        """Stop it as a debugger or a sleeping laptop would, and wait until all of it stands."""
         os.kill(self.pid, signal.SIGSTOP)
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)

@@ -14,8 +14,8 @@ def child() -> Iterator[StartChild]:
     """Start a process that runs a function."""
     started: list[Child] = []
 
-    def start(target: Callable[..., None], *arguments: object) -> Child:
-        started.append(Child(target, *arguments))
+    def start(target: Callable[..., None], *arguments: object, stoppable: bool = False) -> Child:
+        started.append(Child(target, *arguments, stoppable=stoppable))
         return started[-1]
 
     yield start

@@ -104,7 +104,7 @@ def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
     recorder = checker.Recorder(tmp_path / "new.jsonl", "new")
     with holdfast.open(_short_lease(path)) as store:
         session = store.session("s")
-        holder = child(_hold, path)
+        holder = child(_hold, path, stoppable=True)
         reply = holder.hear()
         _stop_outside_a_write(holder, store)
         with session.turn(wait=60) as turn:

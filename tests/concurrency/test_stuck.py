@@ -70,7 +70,7 @@ def hold(request: pytest.FixtureRequest) -> Callable[[Pipe, Path], None]:
 
 
 def _stuck(child: StartChild, hold: Callable[[Pipe, Path], None], path: Path) -> Child:
-    holder = child(hold, path)
+    holder = child(hold, path, stoppable=True)
     assert holder.hear() == "held"
     holder.stop()
     return holder

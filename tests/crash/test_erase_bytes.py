@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
-import apsw
 import pytest
 
 import holdfast
@@ -27,20 +21,23 @@ from holdfast.backends.base import Verb
 from holdfast.errors import StorageError
 from holdfast.records import EraseReport
 from holdfast.session import number_of
-from holdfast.testing.faults import (
-    CrashState,
-    FailingDisk,
-    Recording,
-    Trace,
-    explore,
-    failing_disk,
-    record,
-)
+from holdfast.testing.faults import CrashState, FailingDisk, Recording, Trace, explore, failing_disk
 from holdfast.testing.faults.failing import Operation
 from holdfast.verbs import erasing
-from tests.crash._facts import DATABASE, checkpoints_every, open_store
+from tests.crash._bytes import (
+    CANARY,
+    OPERATIONS,
+    SOME,
+    at_every_place,
+    die,
+    holding,
+    is_one_in,
+    long_or_short,
+    reading,
+    recorded,
+)
+from tests.crash._facts import DATABASE, open_store
 
-CANARY = b"CANARY"
 GONE = "CANARY7"
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
@@ -69,8 +66,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(250):
             of = chance.randrange(len(sessions))
             word = f"{'CANARY' if of == 2 and number % 3 == 0 else 'plain'}{number} "
-            text = word * (chance.choice((5, 50, 300, 900)) // 8 + 1)
-            sessions[of].append(Message.user(text, id=word))
+            sessions[of].append(Message.user(long_or_short(word, chance), id=word))
         talk = sessions[2]
         talk.append(Message.user("CANARY7 said this, and nobody else did", id=GONE))
         talk.append(Message.user([File("f", data=b"CANARY" * 2000)], id="CANARY file"))
@@ -90,19 +86,12 @@ def path(base: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(base, tmp_path / DATABASE))
 
 
+IDS = [GONE, "CANARY file", "CANARY large", *(f"CANARY{n} " for n in range(0, 250, 3))]
+
+
 def _holding(path: Path, what: bytes = CANARY) -> set[str]:
     """Name the files that hold a canary, but for the ids, which stay."""
-    found = set()
-    for file in path.parent.iterdir():
-        data = file.read_bytes()
-        for message_id in IDS:
-            data = data.replace(message_id.encode(), b"")
-        if what in data:
-            found.add(file.name)
-    return found
-
-
-IDS = [GONE, "CANARY file", "CANARY large", *(f"CANARY{n} " for n in range(0, 250, 3))]
+    return holding(path, what, IDS)
 
 
 def _canaries(store: Store) -> list[Message]:
@@ -143,8 +132,7 @@ def test_an_erasure_that_was_killed_before_it_wiped_is_finished_by_who_opens_nex
     path: Path,
 ) -> None:
     """The bytes are there until the store is opened, and not a moment longer."""
-    words = [sys.executable, "-c", BEFORE_THE_WIPING, str(path)]
-    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    die(BEFORE_THE_WIPING, path)
     assert _holding(path), "nothing was left to wipe"
     with holdfast.open(path) as store:
         assert _holding(path) == set()
@@ -154,24 +142,12 @@ def test_an_erasure_that_was_killed_before_it_wiped_is_finished_by_who_opens_nex
 # ------------------------------------------------------------------------ the proof can fail, too
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Hold a snapshot of now."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        connection.execute("BEGIN")
-        connection.execute("SELECT count(*) FROM messages").fetchall()
-        yield
-    finally:
-        connection.close(force=True)
-
-
 def test_the_proof_finds_what_a_reader_holds(path: Path) -> None:
     """It is told as pending and as found; once the reader is gone the next erasure clears it."""
     with holdfast.open(path) as store:
         session = store.session("talk-2")
         session.append(Message.user("plain, and in the log"))
-        with _reading(path):
+        with reading(path):
             report = session.erase(GONE)
             assert len(report.pending) == 1
             assert report.scan is not None
@@ -252,20 +228,18 @@ def check_all_or_nothing(directory: Path, state: CrashState) -> None:
 
 
 def _record(base: Path, pages: int) -> Trace:
-    def run(recording: Recording) -> None:
-        path = recording.directory / DATABASE
-        with checkpoints_every(pages), open_store(path, vfs=recording.vfs) as store:
-            before, _ = _state(store)
-            recording.begin(before)
-            assert store.session("talk-2").erase(GONE).pending == ()
-            recording.ack(before)
+    def erase(store: Store, recording: Recording) -> None:
+        before, _ = _state(store)
+        recording.begin(before)
+        assert store.session("talk-2").erase(GONE).pending == ()
+        recording.ack(before)
 
-    return record(run, prepare=lambda directory: shutil.copy(base, directory / DATABASE))
+    return recorded(base, pages, erase)
 
 
 def check_one_in_four(directory: Path, state: CrashState) -> None:
     """The same for some of the states, chosen by their names."""
-    if crc32(state.describe().encode()) % 4 == 0:
+    if is_one_in(4, state):
         check_all_or_nothing(directory, state)
 
 
@@ -284,11 +258,8 @@ def test_a_crash_while_a_message_is_erased_in_many_more_states(base: Path, pages
     assert explored.torn > 100
 
 
-def _erase_on_a_failing_disk(
-    base: Path, directory: Path, disk: FailingDisk, operation: Operation, at: int
-) -> bool:
+def _erase_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation, at: int) -> bool:
     """Erase, with one fault; whatever it was, nothing else is hurt and a second try wipes all."""
-    path = Path(shutil.copy(base, directory / DATABASE))
     with open_store(path, vfs=disk.name) as store:
         before, _ = _state(store)
         session = store.session("talk-2")
@@ -310,18 +281,9 @@ def _erase_on_a_failing_disk(
     return met
 
 
-OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fault_while_a_message_is_erased_hurts_nothing(
     base: Path, tmp_path: Path, operation: Operation
 ) -> None:
     """What could not be wiped is told, and wiped by the next erasure."""
-    met = 0
-    with failing_disk() as disk:
-        for at in count(1, 1 if operation in {"open", "truncate", "sync"} else 17):
-            if not _erase_on_a_failing_disk(base, tmp_path, disk, operation, at):
-                break
-            met += 1
-    assert met
+    at_every_place(base, tmp_path, operation, SOME[operation], _erase_on_a_failing_disk)

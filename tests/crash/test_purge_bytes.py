@@ -10,14 +10,7 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from zlib import crc32
 
 import apsw
 import msgspec
@@ -27,20 +20,22 @@ import holdfast
 from holdfast import Message, Store
 from holdfast.errors import SessionNotFound, StorageError
 from holdfast.testing.checker import digest
-from holdfast.testing.faults import (
-    CrashState,
-    FailingDisk,
-    Recording,
-    Trace,
-    explore,
-    failing_disk,
-    record,
-)
+from holdfast.testing.faults import CrashState, FailingDisk, Recording, Trace, explore
 from holdfast.testing.faults.failing import Operation
 from holdfast.testing.faults.trace import Write
-from tests.crash._facts import DATABASE, checkpoints_every, open_store
+from tests.crash._bytes import (
+    OPERATIONS,
+    SOME,
+    at_every_place,
+    die,
+    holding,
+    is_one_in,
+    long_or_short,
+    reading,
+    recorded,
+)
+from tests.crash._facts import DATABASE, open_store
 
-CANARY = b"CANARY"
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
 from holdfast.session import number_of
@@ -66,9 +61,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _talk(path, random.Random(seed))
         tried = tmp_path_factory.mktemp("tried") / DATABASE
         shutil.copy(path, tried)
-        _purge_and_die(tried, "talk-2", "canary-fork-free")
+        die(BEFORE_THE_WIPING, tried, "talk-2", "canary-fork-free")
         _empty_log(tried)
-        if DATABASE in _holding(tried):
+        if DATABASE in holding(tried):
             return path
     pytest.fail("no order leaves a copy")
 
@@ -79,8 +74,7 @@ def _talk(path: Path, chance: random.Random) -> None:
         for number in range(400):
             of = chance.randrange(len(sessions))
             word = f"{'CANARY' if of == 2 else 'plain'}{number} "
-            text = word * (chance.choice((5, 50, 300, 900)) // 8 + 1)
-            sessions[of].append(Message.user(text, id=word))
+            sessions[of].append(Message.user(long_or_short(word, chance), id=word))
             if chance.random() < 0.05:
                 sessions[of].undo()
         store.session("canary-fork-free").append(Message.user("CANARY sings"))
@@ -90,16 +84,6 @@ def _talk(path: Path, chance: random.Random) -> None:
 def path(base: Path, tmp_path: Path) -> Path:
     """That store, to be changed."""
     return Path(shutil.copy(base, tmp_path / DATABASE))
-
-
-def _holding(path: Path) -> set[str]:
-    """Name the files that hold a canary."""
-    return {file.name for file in path.parent.iterdir() if CANARY in file.read_bytes()}
-
-
-def _purge_and_die(path: Path, *keys: str) -> None:
-    words = [sys.executable, "-c", BEFORE_THE_WIPING, str(path), *keys]
-    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
 
 
 def _empty_log(path: Path) -> None:
@@ -125,51 +109,51 @@ def _must_be_purged(store: Store) -> None:
 
 def test_a_purge_wipes_what_the_engine_leaves(path: Path) -> None:
     """Nothing is pending, and no file has a canary, while the store is open and afterwards."""
-    assert _holding(path) == {DATABASE}
+    assert holding(path) == {DATABASE}
     with holdfast.open(path) as store:
         for key in ("talk-2", "canary-fork-free"):
             assert store.purge(key).pending == ()
-        assert _holding(path) == set()
+        assert holding(path) == set()
         _must_be_purged(store)
-    assert _holding(path) == set()
+    assert holding(path) == set()
 
 
 def _killed_before_it_wiped(path: Path) -> None:
     """Leave a store that was purged, with canaries in the log, in the pages and in a copy."""
     copy = path.with_name(f"{DATABASE}.before-2")
     copy.write_bytes(path.read_bytes())
-    _purge_and_die(path, "talk-2", "canary-fork-free")
-    assert f"{DATABASE}-wal" in _holding(path), "nothing was left to wipe in the log"
+    die(BEFORE_THE_WIPING, path, "talk-2", "canary-fork-free")
+    assert f"{DATABASE}-wal" in holding(path), "nothing was left to wipe in the log"
     _empty_log(path)
-    assert _holding(path) == {DATABASE, copy.name}, "nothing was left to wipe in the pages"
+    assert holding(path) == {DATABASE, copy.name}, "nothing was left to wipe in the pages"
 
 
 def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(path: Path) -> None:
     """The canaries are there until the store is opened, and not a moment longer."""
     _killed_before_it_wiped(path)
     with holdfast.open(path) as store:
-        assert _holding(path) == set()
+        assert holding(path) == set()
         _must_be_purged(store)
-    assert _holding(path) == set()
+    assert holding(path) == set()
 
 
 def test_who_only_reads_wipes_nothing(path: Path) -> None:
     """Read-only means that: what is owed stays owed, and the talk is gone all the same."""
     _killed_before_it_wiped(path)
-    before = _holding(path)
+    before = holding(path)
     with holdfast.open(path, readonly=True) as store:
         _must_be_purged(store)
-    assert _holding(path) == before
+    assert holding(path) == before
 
 
 def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(path: Path) -> None:
     """Another process has the store open all the time; its next purge wipes for both."""
     with holdfast.open(path) as store:
-        _purge_and_die(path, "talk-2", "canary-fork-free")
-        assert _holding(path), "nothing was left to wipe"
+        die(BEFORE_THE_WIPING, path, "talk-2", "canary-fork-free")
+        assert holding(path), "nothing was left to wipe"
         _must_be_purged(store)
         assert store.purge("talk-5").pending == ()
-        assert _holding(path) == set()
+        assert holding(path) == set()
         assert len(store.sessions().items) == 4
         assert store.verify() == []
 
@@ -177,27 +161,10 @@ def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(p
 # ------------------------------------------------------------------------------- while others read
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[Callable[[], int]]:
-    """Hold a snapshot of now; the thing given counts the messages in it."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        connection.execute("BEGIN")
-
-        def count() -> int:
-            found: int = connection.execute("SELECT count(*) FROM messages").get
-            return found
-
-        count()
-        yield count
-    finally:
-        connection.close(force=True)
-
-
 def _purged_while_read(store: Store, path: Path) -> None:
     """Purge under the eyes of a reader, who sees what was until it ends."""
     store.session("talk-0").append(Message.user("plain and in the log"))
-    with _reading(path) as count:
+    with reading(path) as count:
         before = count()
         report = store.purge("talk-2")
         assert report.messages > 0
@@ -205,7 +172,7 @@ def _purged_while_read(store: Store, path: Path) -> None:
         assert "still holds" in report.pending[0]
         assert count() == before, "the reader's snapshot changed"
         _must_be_purged(store)
-    assert _holding(path), "nothing was pending, then"
+    assert holding(path), "nothing was pending, then"
 
 
 def test_what_a_reader_holds_is_pending_and_goes_with_the_next_purge(path: Path) -> None:
@@ -213,7 +180,7 @@ def test_what_a_reader_holds_is_pending_and_goes_with_the_next_purge(path: Path)
     with holdfast.open(path) as store:
         _purged_while_read(store, path)
         assert store.purge("canary-fork-free").pending == ()
-        assert _holding(path) == set()
+        assert holding(path) == set()
         _must_be_purged(store)
 
 
@@ -223,7 +190,7 @@ def test_what_a_reader_holds_goes_when_the_store_is_next_opened(path: Path) -> N
         store.purge("canary-fork-free")
         _purged_while_read(store, path)
     with holdfast.open(path) as store:
-        assert _holding(path) == set()
+        assert holding(path) == set()
         _must_be_purged(store)
 
 
@@ -252,25 +219,23 @@ def check_nothing_else_is_hurt(directory: Path, state: CrashState) -> None:
         for key in ("talk-2", "canary-fork-free"):
             if key in found:
                 assert store.purge(key).pending == ()
-        assert _holding(path) == set()
+        assert holding(path) == set()
         assert store.verify() == []
 
 
 def _record(base: Path, pages: int) -> Trace:
-    def run(recording: Recording) -> None:
-        path = recording.directory / DATABASE
-        with checkpoints_every(pages), open_store(path, vfs=recording.vfs) as store:
-            before = msgspec.json.encode(_sums(store)).decode()
-            recording.begin(before)
-            assert store.purge("talk-2").pending == ()
-            recording.ack(before)
+    def purge(store: Store, recording: Recording) -> None:
+        before = msgspec.json.encode(_sums(store)).decode()
+        recording.begin(before)
+        assert store.purge("talk-2").pending == ()
+        recording.ack(before)
 
-    return record(run, prepare=lambda directory: shutil.copy(base, directory / DATABASE))
+    return recorded(base, pages, purge)
 
 
 def check_one_in_eight(directory: Path, state: CrashState) -> None:
     """The same for some of the states, chosen by their names."""
-    if crc32(state.describe().encode()) % 8 == 0:
+    if is_one_in(8, state):
         check_nothing_else_is_hurt(directory, state)
 
 
@@ -293,11 +258,8 @@ def test_a_crash_while_bytes_are_wiped_hurts_nothing_in_many_more_states(
     assert explored.torn > 500
 
 
-def _purge_on_a_failing_disk(
-    base: Path, directory: Path, disk: FailingDisk, operation: Operation, at: int
-) -> bool:
+def _purge_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation, at: int) -> bool:
     """Purge, with one fault; whatever it was, nothing else is hurt and a second purge wipes all."""
-    path = Path(shutil.copy(base, directory / DATABASE))
     with open_store(path, vfs=disk.name) as store:
         expected = _sums(store)
         disk.fail(operation, at=at, lasting=at % 2 == 0)
@@ -314,7 +276,7 @@ def _purge_on_a_failing_disk(
         assert _sums(store) == (gone if purged else expected)
         for key in ["canary-fork-free"] if purged else ["talk-2", "canary-fork-free"]:
             assert store.purge(key).pending == ()
-        assert _holding(path) == set()
+        assert holding(path) == set()
         assert store.verify() == []
     return met
 
@@ -324,15 +286,12 @@ def _healed_sums(store: Store, disk: FailingDisk) -> dict[str, str]:
     return _sums(store)
 
 
-OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_fault_while_bytes_are_wiped_hurts_nothing(
     base: Path, tmp_path: Path, operation: Operation
 ) -> None:
     """What could not be wiped is told, and wiped by the next purge."""
-    _visit(base, tmp_path, operation, 1 if operation in {"open", "truncate", "sync"} else 17)
+    at_every_place(base, tmp_path, operation, SOME[operation], _purge_on_a_failing_disk)
 
 
 @pytest.mark.long
@@ -341,14 +300,4 @@ def test_a_fault_anywhere_while_bytes_are_wiped_hurts_nothing(
     base: Path, tmp_path: Path, operation: Operation
 ) -> None:
     """The same at every single operation."""
-    _visit(base, tmp_path, operation, 1)
-
-
-def _visit(base: Path, directory: Path, operation: Operation, step: int) -> None:
-    met = 0
-    with failing_disk() as disk:
-        for at in count(1, step):
-            if not _purge_on_a_failing_disk(base, directory, disk, operation, at):
-                break
-            met += 1
-    assert met
+    at_every_place(base, tmp_path, operation, 1, _purge_on_a_failing_disk)

@@ -109,7 +109,25 @@ class UndoesOneMessage(Patched):
 # ------------------------------------------------------------------------------ wrong by design
 
 
-class LosesRacingAppend(Heads):
+class Careless(Heads):
+    """It looks, and acts when something else is true: who appends comes in between if it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._between = 0
+
+    def say(self, *messages: Message, expect: Head | None = None) -> Head:
+        pause(lambda: self._between > 0)
+        return super().say(*messages, expect=expect)
+
+    def let_in(self, before: Head) -> None:
+        """Wait for somebody who appends."""
+        self._between += 1
+        pause(lambda: self.head() != before)
+        self._between -= 1
+
+
+class LosesRacingAppend(Careless):
     """It reads a history, takes the end off and writes it back: what came in between is gone."""
 
     def __init__(self) -> None:
@@ -117,8 +135,8 @@ class LosesRacingAppend(Heads):
         self.lost: set[str] = set()
 
     def undo(self, turns: int, *, expect: Head | None = None) -> Head:
-        seen = {message.id for message in self.read()}
-        pause()
+        before, seen = self.head(), {message.id for message in self.read()}
+        self.let_in(before)
         between = {message.id for message in self.read()} - seen
         head = super().undo(turns, expect=expect)
         self.lost |= between
@@ -156,12 +174,13 @@ def _shortened(branch: Branch, following: Branch) -> Branch:
     return msgspec.structs.replace(branch, history=branch.history[:kept])
 
 
-class ReplacesStaleHead(Heads):
+class ReplacesStaleHead(Careless):
     """It compares, takes its time, and replaces: what was said meanwhile was never compared."""
 
     def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
-        compare(expect, self.head())
-        pause()
+        before = self.head()
+        compare(expect, before)
+        self.let_in(before)
         return super().replace(messages)
 
 

@@ -28,9 +28,15 @@ from holdfast.verbs import appending, placing
 from tests.mutants.workload import Log
 
 
-def pause() -> None:
-    """Let somebody else in, where the mutant is careless."""
-    time.sleep(0.002)
+def pause(until: Callable[[], bool]) -> None:
+    """Be careless until somebody else was there; give up after some looks, if alone.
+
+    Looks are counted, not seconds: on a busy machine nobody else may run for many of those.
+    """
+    for _ in range(30):
+        if until():
+            return
+        time.sleep(0.001)
 
 
 @contextmanager
@@ -237,13 +243,24 @@ class LostUpdate(Rewriting):
     """It reads all, adds its own, and writes all: whoever wrote in between is overwritten."""
 
     def load(self) -> list[Message]:
-        rows = super().load()
-        pause()
+        before, rows = self.rows, super().load()
+        pause(lambda: self.rows is not before)
         return rows
 
 
 class ClearsFirst(Rewriting):
     """It clears the history and adds it again, one by one: a reader comes in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleared = False
+        self.reads = 0
+
+    def read(self) -> list[Message]:
+        pause(lambda: self.cleared)
+        rows = super().read()
+        self.reads += 1
+        return rows
 
     def append(self, *messages: Message, expect: Head | None = None) -> int:
         with self.guard:
@@ -251,7 +268,9 @@ class ClearsFirst(Rewriting):
 
     def save(self, rows: list[Message]) -> None:
         self.rows = []
-        pause()
+        before, self.cleared = self.reads, True
+        pause(lambda: self.reads > before)
+        self.cleared = False
         for row in rows:
             self.rows = [*self.rows, row]
 

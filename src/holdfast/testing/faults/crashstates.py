@@ -235,20 +235,25 @@ class _Seen:
 
     def __init__(self) -> None:
         self._keys: set[tuple[bytes, int, int]] = set()
+        self._latest: dict[str, tuple[bytes, bytes]] = {}
 
     def is_new(self, state: CrashState) -> bool:
-        key = (_digest(state.files), len(state.begun), len(state.acked))
+        key = (self._digest(state.files), len(state.begun), len(state.acked))
         known = key in self._keys
         self._keys.add(key)
         return not known
 
-
-def _digest(files: dict[str, bytes]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for name, data in files.items():
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.digest()
+    def _digest(self, files: dict[str, bytes]) -> bytes:
+        """Sum up a disk; a file that is the very same as in the state before is not read again."""
+        latest, digest = {}, hashlib.blake2b(digest_size=16)
+        for name, data in files.items():
+            before, known = self._latest.get(name, (None, b""))
+            found = known if before is data else hashlib.blake2b(data, digest_size=16).digest()
+            latest[name] = data, found
+            digest.update(f"{name}\0".encode())
+            digest.update(found)
+        self._latest = latest
+        return digest.digest()
 
 
 def _state(point: _Point, model: Model, pieces: int) -> CrashState:

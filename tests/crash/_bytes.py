@@ -1,0 +1,111 @@
+"""Looking for bytes that must be gone, and stopping who is about to wipe them.
+
+The tests of purges and of erasures have a store with canaries in some messages, do away with these,
+and look for canaries in every file: after a kill, beside a reader, on disks that fail or crash.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from zlib import crc32
+
+import apsw
+
+from holdfast import Store
+from holdfast.testing.faults import (
+    CrashState,
+    FailingDisk,
+    Recording,
+    Trace,
+    failing_disk,
+    record,
+)
+from holdfast.testing.faults.failing import Operation
+from tests.crash._facts import DATABASE, checkpoints_every, open_store
+
+CANARY = b"CANARY"
+OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
+SOME = {"open": 1, "read": 17, "write": 17, "truncate": 1, "sync": 1}
+"""How far apart the faults are that need not be met everywhere."""
+
+
+def long_or_short(word: str, chance: random.Random) -> str:
+    """Say a word so often that messages are of all sizes, and pages are split and joined."""
+    return word * (chance.choice((5, 50, 300, 900)) // 8 + 1)
+
+
+def holding(path: Path, what: bytes = CANARY, but_for: Iterable[str] = ()) -> set[str]:
+    """Name the files of a store that hold some bytes; some words do not count."""
+    found = set()
+    for file in path.parent.iterdir():
+        data = file.read_bytes()
+        for word in but_for:
+            data = data.replace(word.encode(), b"")
+        if what in data:
+            found.add(file.name)
+    return found
+
+
+def die(script: str, *words: object) -> None:
+    """Run a script that ends by killing itself."""
+    command = [sys.executable, "-c", script, *map(str, words)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Callable[[], int]]:
+    """Hold a snapshot of now; the thing given counts the messages in it."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.execute("BEGIN")
+
+        def count() -> int:
+            found: int = connection.execute("SELECT count(*) FROM messages").get
+            return found
+
+        count()
+        yield count
+    finally:
+        connection.close(force=True)
+
+
+def recorded(base: Path, pages: int, do: Callable[[Store, Recording], None]) -> Trace:
+    """Record what is done to a copy of a store, with a checkpoint after so many pages."""
+
+    def run(recording: Recording) -> None:
+        path = recording.directory / DATABASE
+        with checkpoints_every(pages), open_store(path, vfs=recording.vfs) as store:
+            do(store, recording)
+
+    return record(run, prepare=lambda directory: shutil.copy(base, directory / DATABASE))
+
+
+def is_one_in(number: int, state: CrashState) -> bool:
+    """Choose some of the states by their names."""
+    return crc32(state.describe().encode()) % number == 0
+
+
+Attempt = Callable[[Path, FailingDisk, Operation, int], bool]
+"""Do something to the store at a path with a fault at such a place; say whether it was met."""
+
+
+def at_every_place(
+    base: Path, directory: Path, operation: Operation, step: int, attempt: Attempt
+) -> None:
+    """Try on one copy of a store after the other, until the fault is not met any more."""
+    met = 0
+    with failing_disk() as disk:
+        for at in count(1, step):
+            path = Path(shutil.copy(base, directory / DATABASE))
+            if not attempt(path, disk, operation, at):
+                break
+            met += 1
+    assert met
