@@ -1,6 +1,7 @@
 """What every test stands on: hypothesis profiles, the `crash` mark, folders, no user of its own."""
 
 import re
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -49,6 +50,13 @@ def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> None:
+    """A job in the background may ignore SIGINT, and its children would too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """A shell on a store of its own, empty or with a conversation in it."""
 
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,13 +8,6 @@ import pytest
 
 from tests.cli import shell as made
 from tests.cli.nursery import Nursery
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _ctrl_c_reaches_children() -> None:
-    """A job in the background may ignore SIGINT, and its children would too."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
