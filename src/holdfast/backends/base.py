@@ -599,8 +599,13 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def write(self, verb: Verb[T]) -> T:
-        """Run a verb; durable when this returns."""
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:
+        """Run a verb; durable when this returns.
+
+        A verb that looks at many sessions before it erases asks for being `alone`: nobody else's
+        verb is under way while it runs. All others only write to sessions whose row or head they
+        have read.
+        """
 
     @abstractmethod
     def submit(self, verb: Verb[T]) -> Pending[T]:
