@@ -1,10 +1,17 @@
-"""What every test stands on: hypothesis profiles, the `crash` mark, an empty state folder."""
+"""What every test stands on: hypothesis profiles, the `crash` mark, an empty state folder.
 
+And, for those that ask for it, a PostgreSQL server.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.servers import WORKER, Postgres, as_user, start
 
 _CRASH = Path(__file__).parent / "crash"
 
@@ -33,3 +40,29 @@ def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.delenv("HOLDFAST_URL", raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Postgres:
+    """The server of this run."""
+    return Postgres(start())
+
+
+@pytest.fixture(scope="session")
+def postgres_database(postgres: Postgres) -> str:
+    """An empty store in a database of this process, for its superuser."""
+    return postgres.database(f"worker_{os.getpid()}")
+
+
+@pytest.fixture(scope="session")
+def postgres_admin(postgres_database: str) -> Iterator[psycopg.Connection]:
+    """The superuser, in that database."""
+    options = "-c synchronous_commit=off"
+    with psycopg.connect(postgres_database, autocommit=True, options=options) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_database: str) -> str:
+    """The same, for a role that owns nothing."""
+    return as_user(postgres_database, WORKER)
