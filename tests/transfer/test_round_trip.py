@@ -1,4 +1,4 @@
-"""What goes out comes in as it was: from either backend to either, and to the byte."""
+"""What goes out comes in as it was: from any backend to any, and to the byte."""
 
 import shutil
 import tempfile
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,16 +19,13 @@ from holdfast.errors import HoldfastError
 from holdfast.records import Goal, Provenance
 from tests.model import strategies as some
 from tests.model.strategies import json_objects, json_values, names, texts
+from tests.places import KINDS, Kind, place
 from tests.transfer.showing import lines_of, listed, shown
-
-Kind = Literal["memory", "sqlite"]
-KINDS: list[Kind] = ["memory", "sqlite"]
 
 
 @contextmanager
 def _opened(kind: Kind, folder: Path) -> Iterator[Store]:
-    url = "memory:" if kind == "memory" else str(folder / f"{len(list(folder.iterdir()))}.db")
-    with holdfast.open(url, durability="process") as store:
+    with place(kind, folder) as url, holdfast.open(url, durability="process") as store:
         yield store
 
 

@@ -18,7 +18,7 @@ from holdfast.clock import EPOCH, to_micros
 from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document, document
 from holdfast.errors import Damaged
-from holdfast.index.file import Anchor, Doc, IndexFile
+from holdfast.index.kept import Anchor, Doc, Kept
 from holdfast.records import Message
 from holdfast.verbs.histories import read_row
 
@@ -41,7 +41,7 @@ class Step(msgspec.Struct):
     complete: bool
 
 
-def step(backend: Backend, file: IndexFile) -> Step:
+def step(backend: Backend, file: Kept) -> Step:
     """Add the next messages to an index that is being written to."""
     activity = file.activity
     found = backend.read(lambda snapshot: _gather(snapshot, file, activity))
@@ -56,7 +56,7 @@ def step(backend: Backend, file: IndexFile) -> Step:
     return found
 
 
-def is_whole(snapshot: Snapshot, file: IndexFile) -> bool:
+def is_whole(snapshot: Snapshot, file: Kept) -> bool:
     """Say whether an index is of this log, and has everything."""
     check(snapshot, file)
     return not lacks(snapshot, file.activity)
@@ -70,7 +70,7 @@ def lacks(snapshot: Snapshot, activity: int) -> bool:
         return True
 
 
-def check(snapshot: Snapshot, file: IndexFile) -> None:
+def check(snapshot: Snapshot, file: Kept) -> None:
     """Refuse an index that is of another log, or has something that was erased from this one."""
     if file.erasures not in (None, snapshot.erasures()):
         raise Outdated("something was erased")
@@ -83,7 +83,7 @@ def check(snapshot: Snapshot, file: IndexFile) -> None:
         raise Outdated("the log is another one")
 
 
-def _gather(snapshot: Snapshot, file: IndexFile, activity: int) -> Step:
+def _gather(snapshot: Snapshot, file: Kept, activity: int) -> Step:
     check(snapshot, file)
     gathered = Step([], activity, snapshot.erasures(), complete=True)
     room, text = _STEP_MESSAGES, _STEP_TEXT
@@ -110,7 +110,7 @@ def _gather(snapshot: Snapshot, file: IndexFile, activity: int) -> Step:
     return gathered
 
 
-def _known(file: IndexFile, lasts: dict[int, int]) -> Callable[[int], int]:
+def _known(file: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
     def last(branch: int) -> int:
         if branch not in lasts:
             lasts[branch] = file.last(branch)

@@ -15,7 +15,7 @@ from holdfast.core.branches import Segment
 from holdfast.core.search.matching import matches
 from holdfast.core.search.query import Query, Term
 from holdfast.index.catching_up import doc_of
-from holdfast.index.file import Bounds, Doc, Entry, mark_of
+from holdfast.index.kept import Bounds, Doc, Entry, mark_of
 from holdfast.index.views import Views
 from holdfast.records import Damage
 from holdfast.verbs.histories import Report

@@ -25,7 +25,7 @@ from holdfast.core.search.words import parts, words
 from holdfast.index import catching_up, scanning
 from holdfast.index.asking import MOST, Rank, Request
 from holdfast.index.catching_up import read
-from holdfast.index.file import Chunk, Entry, IndexFile
+from holdfast.index.kept import Chunk, Entry, Kept
 from holdfast.index.keeping import Index
 from holdfast.index.views import Views
 from holdfast.records import Hit, Message, Page
@@ -38,10 +38,10 @@ _CHUNK = 50
 def search(backend: Backend, index: Index, asked: Request, report: Report) -> Page[Hit]:
     """Search a store."""
 
-    def ask(file: IndexFile | None, *, whole: bool) -> Page[Hit] | None:
+    def ask(file: Kept | None, *, whole: bool) -> Page[Hit] | None:
         return backend.read(lambda snapshot: _look(snapshot, file, whole=whole))
 
-    def _look(snapshot: Snapshot, file: IndexFile | None, *, whole: bool) -> Page[Hit] | None:
+    def _look(snapshot: Snapshot, file: Kept | None, *, whole: bool) -> Page[Hit] | None:
         if file is not None:
             catching_up.check(snapshot, file)
         if whole and (file is None or catching_up.lacks(snapshot, file.activity)):
@@ -82,7 +82,7 @@ class _Found(msgspec.Struct, gc=False):
 class _Lasts(dict[int, int]):
     """Up to which message each branch is known."""
 
-    def __init__(self, file: IndexFile | None) -> None:
+    def __init__(self, file: Kept | None) -> None:
         super().__init__()
         self._file = file
 
@@ -95,7 +95,7 @@ class _Search:
     """One search over one snapshot of the log, and one of the index if there is one."""
 
     def __init__(
-        self, snapshot: Snapshot, file: IndexFile | None, asked: Request, report: Report
+        self, snapshot: Snapshot, file: Kept | None, asked: Request, report: Report
     ) -> None:
         self._snapshot = snapshot
         self._asked = asked
