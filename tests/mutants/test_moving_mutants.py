@@ -1,16 +1,13 @@
 """Every rule of movement catches a store that breaks it, and no healthy one."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.settings import Location
 from holdfast.testing.checker import Kind
 from tests.mutants import movers
 from tests.mutants.moving import Heads, run
+from tests.places import place
 
 MUTANTS: dict[type[Heads], Kind] = {
     movers.ForgetsCompare: Kind.WRONG_MOVE,
@@ -29,21 +26,11 @@ MUTANTS: dict[type[Heads], Kind] = {
 }
 
 
-class SQLiteHeads(Heads):
-    """The healthy store in a file; a crash opens it again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        super().__init__()
-
-    def open(self) -> holdfast.Store:
-        location = Location("sqlite", str(self._path), lease=600.0)
-        backend = SQLiteBackend(location, clock=self.clock)
-        return holdfast.Store(backend, self.clock)
-
-    def crash(self) -> None:
-        self.store.close()
-        self.store = self.open()
+# Each breaks its rule above the database. One is caught there in every run, the others in long ones.
+_ON_A_SERVER = [
+    pytest.param(mutant, marks=() if mutant is movers.DropsTheTail else pytest.mark.long)
+    for mutant in MUTANTS
+]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +38,17 @@ class SQLiteHeads(Heads):
 )
 def test_a_mutant_is_caught(mutant: type[Heads], kind: Kind, tmp_path: Path) -> None:
     """By the rule it breaks, in a run in which enough happened."""
-    heads = mutant()
+    _catch(mutant(), kind, tmp_path)
+
+
+@pytest.mark.parametrize("mutant", _ON_A_SERVER)
+def test_a_mutant_is_caught_on_a_server(mutant: type[Heads], tmp_path: Path) -> None:
+    """The workload tries a server as hard."""
+    with place("postgres", tmp_path) as url:
+        _catch(mutant.at(url), MUTANTS[mutant], tmp_path)
+
+
+def _catch(heads: Heads, kind: Kind, tmp_path: Path) -> None:
     try:
         verdict = run(heads, tmp_path)
     finally:
@@ -62,16 +59,11 @@ def test_a_mutant_is_caught(mutant: type[Heads], kind: Kind, tmp_path: Path) -> 
         verdict.require(["moves"])
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda _: Heads(), lambda folder: SQLiteHeads(folder / "store.db")],
-    ids=["memory", "sqlite"],
-)
-def test_a_healthy_store_passes(make: Callable[[Path], Heads], tmp_path: Path) -> None:
+def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:
     """The same workload finds nothing in it, though it was tried as hard."""
     events = tmp_path / "events"
     events.mkdir()
-    heads = make(tmp_path)
+    heads = Heads.at(store_url)
     try:
         verdict = run(heads, events)
     finally:

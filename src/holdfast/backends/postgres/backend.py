@@ -132,20 +132,28 @@ class PostgresBackend(Backend):
         return self._read(lambda _, snapshot: query(snapshot), self._target.answer)
 
     def _read(self, query: Callable[[Link, PostgresSnapshot], T], patience: float) -> T:
-        """Run a query; again if the link was lost: nothing was changed, and links age."""
+        """Run a query; again if the link was lost before the query had heard anything.
+
+        Links that lay idle may be lost without anybody knowing.
+        """
         self._refuse_closed()
         until = time.monotonic() + self.deadline
         horizon: int | None = None
         while True:
+            heard = False
             try:
                 with self._snapshot(patience, horizon) as (link, snapshot):
-                    return query(link, snapshot)
+                    before = link.journeys
+                    try:
+                        return query(link, snapshot)
+                    finally:
+                        heard = link.journeys != before
             except NeedsHorizon:
                 horizon = self._horizon()
                 continue
             except StoreUnavailable as error:
                 lost = error.__cause__ is not None and is_lost(error.__cause__)
-                if not lost or self._closed or time.monotonic() + _PAUSE > until:
+                if heard or not lost or self._closed or time.monotonic() + _PAUSE > until:
                     raise
             self._pool.clear()
             time.sleep(_PAUSE)

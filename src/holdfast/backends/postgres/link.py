@@ -117,6 +117,7 @@ class Link:
         self._manager = self._connection.pipeline()
         self._pipeline = self._manager.__enter__()
         self._queue: list[Answer] = []
+        self.journeys = 0  # how often all that was asked was answered
         # Who serves it: when it is lost, that one may still hold what it held.
         self.served_by = self._connection.info.backend_pid
 
@@ -194,6 +195,7 @@ class Link:
             raise (error or later) from None
         if error is not None:
             raise error
+        self.journeys += 1
 
     @property
     def idle(self) -> bool:
