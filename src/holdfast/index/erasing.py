@@ -85,8 +85,8 @@ class Eraser:
     def _refuse_unknown(self, branch: int, last: int) -> None:
         """Refuse to go on if the log lost more than was announced."""
         seq, indexed = last + 1, self._file.last(branch)
-        for part in sorted(part for part in self._doomed if part.branch == branch):
-            if part.first <= seq:
+        for part in sorted(self._doomed, key=lambda part: part.first):
+            if part.branch == branch and part.first <= seq:
                 seq = max(seq, (part.last or 0) + 1)
         if seq <= indexed:
             raise Outdated("more was erased than was known before")

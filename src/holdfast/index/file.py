@@ -292,7 +292,11 @@ class IndexFile:
         found: int | None = self._one(text, branch, seq)
         return found
 
-    def forget(self, doomed: Sequence[Segment], docs: Sequence[Doc]) -> None:
+    def forget(
+        self,
+        doomed: Sequence[Segment],  # noqa: ARG002 - the words say it all
+        docs: Sequence[Doc],
+    ) -> None:
         """Drop the words of messages."""
         self.erase(docs)
 

@@ -25,8 +25,8 @@ from holdfast.core.search.words import parts, words
 from holdfast.index import catching_up, scanning
 from holdfast.index.asking import MOST, Rank, Request
 from holdfast.index.catching_up import read
-from holdfast.index.kept import Chunk, Entry, Kept
 from holdfast.index.keeping import Index
+from holdfast.index.kept import Chunk, Entry, Kept
 from holdfast.index.views import Views
 from holdfast.records import Hit, Message, Page
 from holdfast.verbs.histories import Report, read_row, read_span
