@@ -26,10 +26,12 @@ MUTANTS: dict[type[Heads], Kind] = {
 }
 
 
-# Each breaks its rule above the database. One is caught there in every run, the others in long ones.
+# These break their rule above the database. One is tried there in every run, all in long ones.
+# Numbers cannot be used again on a server: the key of its table does not allow it.
 _ON_A_SERVER = [
     pytest.param(mutant, marks=() if mutant is movers.DropsTheTail else pytest.mark.long)
     for mutant in MUTANTS
+    if mutant is not movers.ReusesNumbers
 ]
 
 
@@ -38,17 +40,7 @@ _ON_A_SERVER = [
 )
 def test_a_mutant_is_caught(mutant: type[Heads], kind: Kind, tmp_path: Path) -> None:
     """By the rule it breaks, in a run in which enough happened."""
-    _catch(mutant(), kind, tmp_path)
-
-
-@pytest.mark.parametrize("mutant", _ON_A_SERVER)
-def test_a_mutant_is_caught_on_a_server(mutant: type[Heads], tmp_path: Path) -> None:
-    """The workload tries a server as hard."""
-    with place("postgres", tmp_path) as url:
-        _catch(mutant.at(url), MUTANTS[mutant], tmp_path)
-
-
-def _catch(heads: Heads, kind: Kind, tmp_path: Path) -> None:
+    heads = mutant()
     try:
         verdict = run(heads, tmp_path)
     finally:
@@ -57,6 +49,19 @@ def _catch(heads: Heads, kind: Kind, tmp_path: Path) -> None:
     assert verdict.vacuous(["moves", "branches", "overlaps"]) == []
     with pytest.raises(AssertionError, match=kind.value):
         verdict.require(["moves"])
+
+
+@pytest.mark.parametrize("mutant", _ON_A_SERVER)
+def test_a_mutant_is_caught_on_a_server(mutant: type[Heads], tmp_path: Path) -> None:
+    """The workload tries a server as hard; which rule notices depends on who comes first there."""
+    with place("postgres", tmp_path) as url:
+        heads = mutant.at(url)
+        try:
+            verdict = run(heads, tmp_path)
+        finally:
+            heads.close()
+    assert not verdict.ok
+    assert verdict.vacuous(["moves", "branches", "overlaps"]) == []
 
 
 def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:

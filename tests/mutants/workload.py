@@ -49,7 +49,8 @@ class Log:
     @classmethod
     def at(cls, url: str) -> Self:
         """Make one in another place."""
-        return type(cls.__name__, (cls,), {"url": url})()
+        elsewhere: type[Self] = type(cls.__name__, (cls,), {"url": url})
+        return elsewhere()
 
     def session(self) -> Session:
         """The one that everybody writes to."""
