@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from holdfast.backends.base import Backend
@@ -83,7 +84,5 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = _HOW
 TestSQLite = SQLiteMachine.TestCase
 TestSQLite.settings = _HOW
-TestPostgres = PostgresMachine.TestCase
-TestPostgres.settings = settings(
-    max_examples=max(10, _EXAMPLES // 10), stateful_step_count=40, deadline=None
-)
+TestPostgres = pytest.mark.long(PostgresMachine.TestCase)  # Each step reads all there is.
+TestPostgres.settings = settings(max_examples=max(10, _EXAMPLES // 10), stateful_step_count=40)

@@ -24,12 +24,13 @@ _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_writing", "enter_alone",
     "end_orphan", "announce", "next_session", "server", "has_schema", "list_end",
 }  # fmt: skip
-_OWN = "|".join(
-    "tenants sessions heads branches messages turns tools drafts queue queue_blobs usage blobs "
-    "blob_uses".split()
+_OWN = (
+    "tenants|sessions|heads|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
+    "blob_uses"
 )
 _SCAN = re.compile(rf"Seq Scan on ({_OWN})\b")
 
+# ruff: noqa: S608 - names and numbers of this file
 _FILL = f"""
 INSERT INTO tenants SELECT md5(t::text)::uuid, 't', 0, 0 FROM generate_series(1, 5000) t;
 INSERT INTO tenants SELECT '{_TENANT}', 't', 0, 0;

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast import Message, Store, Usage
-from holdfast.backends.base import Transaction
+from holdfast.backends.base import Snapshot
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.target import target
@@ -80,7 +80,7 @@ class _Thrown(Exception):
     """Thrown in the middle of everything."""
 
 
-def _throw(tx: Transaction) -> None:
+def _throw(tx: Snapshot) -> None:
     tx.head(1)
     raise _Thrown
 
@@ -100,9 +100,10 @@ def test_exceptions_in_between_leak_nothing(url: str, open_store: OpenStore) -> 
     ]
     for operation in operations:
         for name, store in stores.items():
-            for throw in (store.backend.write, store.backend.read):
-                with pytest.raises(_Thrown):
-                    throw(_throw)  # type: ignore[operator]
+            with pytest.raises(_Thrown):
+                store.backend.write(_throw)
+            with pytest.raises(_Thrown):
+                store.backend.read(_throw)
             other = "B" if name == "A" else "A"
             assert f"by {other}" not in str(operation(store))
             with pytest.raises(SessionNotFound):

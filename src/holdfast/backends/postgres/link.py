@@ -97,14 +97,6 @@ class Answer:
         return None if self._cursor is None else self._cursor.statusmessage
 
 
-class _Many(Answer):
-    """A statement that is sent once for each of several rows."""
-
-    def send(self, connection: psycopg.Connection[Row]) -> None:
-        """Send it as often."""
-        connection.cursor(binary=True).executemany(self._text, self._values)  # type: ignore[arg-type]
-
-
 class Link:
     """One connection. Used by one thread at a time."""
 
@@ -137,10 +129,6 @@ class Link:
     def ask_text(self, text: str, values: Sequence[object] = ()) -> Answer:
         """Ask a statement."""
         return self._asked(Answer(self, text, values))
-
-    def ask_many(self, name: str, values: Sequence[Sequence[object]]) -> None:
-        """Ask a statement once for each of several rows."""
-        self._asked(_Many(self, SQL[name], values))
 
     def _asked(self, answer: Answer) -> Answer:
         self._queue.append(answer)

@@ -169,6 +169,16 @@ def message_values(row: MessageRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def message_columns(found: Sequence[MessageRow]) -> tuple[list[object], ...]:
+    """Give the values of several messages, column by column."""
+    turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
+    return (
+        [Int8(row.seq) for row in found], [bind(row.id) for row in found],
+        [mark(row.id) for row in found], turns, [Int8(row.crc) for row in found],
+        [is_summary(row) for row in found], [row.body for row in found],
+    )  # fmt: skip
+
+
 def is_summary(row: MessageRow) -> bool:
     """Say whether a message is a summary, by its first bytes."""
     return row.body.startswith(_SUMMARY)

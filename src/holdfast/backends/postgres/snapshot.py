@@ -80,10 +80,6 @@ class Statements(Protocol):
         """Send a statement that was put together from pieces with a name."""
         ...
 
-    def ask_many(self, name: str, values: Sequence[Sequence[object]]) -> None:
-        """Send a statement once for each of several rows; nobody asks for its answer."""
-        ...
-
 
 class Tenant:
     """Whose rows are seen, and by what names its locks and announcements go."""

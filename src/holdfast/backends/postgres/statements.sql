@@ -315,6 +315,11 @@ WHERE b.tenant = $1 AND b.sha256 IN (
 INSERT INTO messages (tenant, session, branch, seq, id, id_mark, turn, crc, summary, body)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
+-- name: add_messages
+INSERT INTO messages (tenant, session, branch, seq, id, id_mark, turn, crc, summary, body)
+SELECT $1, $2, $3, new.* FROM unnest($4::bigint[], $5::bytea[], $6::uuid[], $7::bigint[],
+  $8::bigint[], $9::boolean[], $10::bytea[]) AS new
+
 -- name: put_message
 UPDATE messages SET crc = $5, summary = $6, body = $7
 WHERE tenant = $1 AND session = $2 AND branch = $3 AND seq = $4

@@ -180,11 +180,10 @@ class PostgresTransaction(PostgresSnapshot):
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
         """Store messages at their places."""
-        self.writes += 1
-        place = (self._tenant, *split_branch(branch))
-        self._statements.ask_many(
-            "add_message", [(*place, *rows.message_values(row)) for row in rows_]
-        )
+        if len(rows_) == 1:
+            self._write("add_message", *split_branch(branch), *rows.message_values(rows_[0]))
+        elif rows_:
+            self._write("add_messages", *split_branch(branch), *rows.message_columns(rows_))
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message; give the blobs it needed."""
