@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.backends.base import Backend, MessageRow, SessionRow, Snapshot
+from holdfast.backends.base import Backend, Listing, MessageRow, SessionRow, Snapshot, Unreadable
 from holdfast.clock import EPOCH, to_micros
 from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document, document
@@ -68,6 +68,22 @@ def lacks(snapshot: Snapshot, activity: int) -> bool:
         return bool(snapshot.activity_after(activity, 1))
     except Damaged:
         return True
+
+
+def is_behind(snapshot: Snapshot, activity: int) -> bool:
+    """Say whether a search has to look at what was written behind an activity number.
+
+    What was committed counts even where somebody with a lower number has yet to commit: an index
+    that goes on in order of these numbers waits for that, a search does not.
+    """
+    try:
+        newest = snapshot.list_sessions(Listing(), before=None, limit=1)
+    except Damaged:
+        return True
+    numbers = (
+        item.activity if isinstance(item, Unreadable) else item[1].activity for item in newest
+    )
+    return any(number > activity for number in numbers)
 
 
 def check(snapshot: Snapshot, file: Kept) -> None:

@@ -44,7 +44,7 @@ def search(backend: Backend, index: Index, asked: Request, report: Report) -> Pa
     def _look(snapshot: Snapshot, file: Kept | None, *, whole: bool) -> Page[Hit] | None:
         if file is not None:
             catching_up.check(snapshot, file)
-        if whole and (file is None or catching_up.lacks(snapshot, file.activity)):
+        if whole and (file is None or catching_up.is_behind(snapshot, file.activity)):
             return None
         return _Search(snapshot, file, asked, report).page()
 
@@ -192,7 +192,7 @@ class _Search:
     def _scanned(self) -> Iterator[Entry]:
         asked, lasts = self._asked, _Lasts(self._file)
         activity = 0 if self._file is None else self._file.activity
-        if not catching_up.lacks(self._snapshot, activity):
+        if not catching_up.is_behind(self._snapshot, activity):
             return
         for session in scanning.sessions(self._snapshot, activity, self._only, self._report):
             for part in scanning.unknown(session, self._views, lasts):

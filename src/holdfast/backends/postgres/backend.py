@@ -17,13 +17,14 @@ import psycopg
 
 from holdfast.backends.base import Backend, Check, Pending, Query, Verb
 from holdfast.backends.interrupts import undisturbed
-from holdfast.backends.postgres import migrations, server
+from holdfast.backends.postgres import migrations, server, tables
 from holdfast.backends.postgres.failures import is_lost, translate
 from holdfast.backends.postgres.link import Link, Listener
 from holdfast.backends.postgres.pool import Pool
 from holdfast.backends.postgres.rows import unbind
 from holdfast.backends.postgres.snapshot import NeedsHorizon, Paths, PostgresSnapshot, Tenant
 from holdfast.backends.postgres.statements import SQL
+from holdfast.backends.postgres.tables import PostgresTables
 from holdfast.backends.postgres.target import target
 from holdfast.backends.postgres.verify import damage
 from holdfast.backends.postgres.watcher import Watcher
@@ -181,6 +182,12 @@ class PostgresBackend(Backend):
                 link.roll_back()
                 raise
             link.end()
+
+    def index_tables(self) -> PostgresTables | None:
+        """Name the tables of this tenant's search index, if they can be used here."""
+        self._refuse_closed()
+        with self._lent(self._target.answer) as link:
+            return PostgresTables(self._target, self._whose) if tables.usable(link) else None
 
     def write(self, verb: Verb[T], *, alone: bool = False) -> T:
         """Run a verb; durable when this returns."""
