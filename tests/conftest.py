@@ -68,6 +68,13 @@ def postgres_url(postgres_database: str) -> str:
     return as_user(postgres_database, WORKER)
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store that several processes can open, of each kind in turn."""
+    with place(request.param, tmp_path) as url:
+        yield url
+
+
 @pytest.fixture(params=KINDS)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty store of each kind in turn: for what every store promises."""
