@@ -14,7 +14,6 @@ from holdfast.settings import parse
 from tests.postgres.conftest import OpenStore
 from tests.servers import OWNER, WORKER, Postgres, as_user
 
-
 _NEXT = max(migrations.load()) + 1
 
 

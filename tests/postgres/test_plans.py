@@ -21,8 +21,8 @@ _COUNTS_ALL = {
     "missing_blobs", "titles",
 }  # fmt: skip
 _NO_TABLES = {
-    "begin_reading", "begin_writing", "enter_reading", "enter_writing", "enter_alone",
-    "end_orphan", "announce", "next_session", "server", "has_schema", "list_end",
+    "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
+    "enter_alone", "end_orphan", "announce", "next_session", "server", "has_schema", "list_end",
 }  # fmt: skip
 _OWN = (
     "tenants|sessions|heads|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
@@ -43,8 +43,8 @@ FROM generate_series(1, {_SESSIONS}) n;
 INSERT INTO heads SELECT '{_TENANT}', n, 1, 8, 1, NULL, n, n, 0, 0, 0, 0, 0, 0, NULL,
   0, 0, 0 FROM generate_series(1, {_SESSIONS}) n;
 INSERT INTO branches SELECT '{_TENANT}', n, 1,
-  CASE WHEN n % 3 = 0 THEN n / 2 END, CASE WHEN n % 3 = 0 THEN 1 END, 0, 0, NULL, n, 'start', n
-FROM generate_series(1, {_SESSIONS}) n;
+  CASE WHEN n % 3 = 0 THEN n / 2 END, CASE WHEN n % 3 = 0 THEN 1 END, 0, 0, NULL, n, 'start', 't',
+  md5('t' || n)::uuid FROM generate_series(1, {_SESSIONS}) n;
 INSERT INTO messages SELECT '{_TENANT}', n % {_SESSIONS}, 1,
   n / {_SESSIONS}, n::text::bytea, md5(n::text)::uuid, NULL, 0, n % 1000 = 0, 'body'
 FROM generate_series(1, {_MESSAGES}) n;

@@ -173,7 +173,7 @@ class PostgresBackend(Backend):
         with self._lent(patience) as link:
             snapshot = PostgresSnapshot(link, self._whose, self._clock, self._paths, horizon)
             link.begin("begin_reading")
-            snapshot.enter("enter_reading")
+            snapshot.enter("enter_snapshot", self._target.reading)
             try:
                 yield link, snapshot
             except psycopg.Error:
@@ -181,7 +181,10 @@ class PostgresBackend(Backend):
             except BaseException:
                 link.roll_back()
                 raise
-            link.end()
+            try:
+                link.end()
+            except psycopg.Error:
+                link.close()  # What was asked was answered.
 
     def index_tables(self) -> PostgresTables | None:
         """Name the tables of this tenant's search index, if they can be used here."""

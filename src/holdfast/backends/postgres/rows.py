@@ -152,7 +152,7 @@ def branch_row(row: Sequence[Any]) -> BranchRow:
         last_seq=head_seq if number == active else last_seq,
         created_at=created_at,
         reason=reason,
-        token=token,
+        token=text_of(token),
     )
 
 
@@ -189,7 +189,7 @@ def turn_row(row: Sequence[Any]) -> TurnRow:
     return TurnRow(
         session=row[0],
         number=row[1],
-        token=row[2],
+        token=text_of(row[2]),
         state=row[3],
         run_id=unbind(row[4]),
         model=unbind(row[5]),
@@ -207,9 +207,10 @@ def turn_row(row: Sequence[Any]) -> TurnRow:
 def turn_values(row: TurnRow) -> tuple[object, ...]:
     """Give the values of a turn."""
     return (
-        row.session, row.number, row.token, row.state, bind(row.run_id), mark_or_none(row.run_id),
-        bind(row.model), codec.to_json(row.holder), row.lease_until, row.first_seq, row.started_at,
-        row.ended_at, *msgspec.structs.astuple(row.usage), row.cost, bind(row.error),
+        row.session, row.number, bind(row.token), row.state, bind(row.run_id),
+        mark_or_none(row.run_id), bind(row.model), codec.to_json(row.holder), row.lease_until,
+        row.first_seq, row.started_at, row.ended_at, *msgspec.structs.astuple(row.usage), row.cost,
+        bind(row.error),
     )  # fmt: skip
 
 

@@ -285,7 +285,7 @@ class PostgresSnapshot:
 
     def branch_by_token(self, session: int, token: str) -> BranchRow | None:
         """Read the branch of a session that this write made."""
-        return self._branch(self._first("branch_by_token", session, token))
+        return self._branch(self._first("branch_by_token", session, mark(token), bind(token)))
 
     def find_branch(self, n: int) -> BranchRow | None:
         """Read a branch."""
@@ -412,7 +412,7 @@ class PostgresSnapshot:
 
     def blob(self, sha256: str) -> bytes | None:
         """Read a blob."""
-        if not _is_hash(sha256):
+        if not is_hash(sha256):
             return None
         row = self._first("blob", sha256)
         return None if row is None else row[0]
@@ -423,7 +423,7 @@ class PostgresSnapshot:
         return row[0] if row else 0
 
 
-def _is_hash(text: str) -> bool:
+def is_hash(text: str) -> bool:
     """Say whether a text can be a hash; others may hold what text cannot here."""
     return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
 

@@ -35,6 +35,12 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
 SELECT set_config('holdfast.tenant', $1::uuid::text, true),
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- The same for who may be idle for longer, because nobody waits for what it holds.
+-- name: enter_snapshot
+SELECT set_config('holdfast.tenant', $1::uuid::text, true),
+  set_config('idle_in_transaction_session_timeout', $2, true),
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- Many write at once; who erases does so alone. The time is told once nobody is waited for.
 -- name: enter_writing
 SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($2),
@@ -236,7 +242,7 @@ WHERE b.tenant = $1 AND b.session = $2 AND b.number = $3
 -- name: branch_by_token
 SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
   LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
-WHERE b.tenant = $1 AND b.session = $2 AND b.token = $3
+WHERE b.tenant = $1 AND b.session = $2 AND b.token_mark = $3 AND b.token = $4
 
 -- name: branches
 SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
@@ -265,8 +271,8 @@ FROM way JOIN sessions s ON s.tenant = $1 AND s.n = way.session ORDER BY way.ste
 
 -- name: add_branch
 INSERT INTO branches (tenant, session, number, parent_session, parent_number, fork_seq, asked_seq,
-  created_at, reason, token)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+  created_at, reason, token, token_mark)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: end_branch
 UPDATE branches SET last_seq = $4 WHERE tenant = $1 AND session = $2 AND number = $3

@@ -42,6 +42,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     idle: float
     pool: int
 
+    @property
+    def reading(self) -> str:
+        """How long somebody who only reads may be idle: nobody waits for what it holds."""
+        return f"{_millis(max(self.idle, self.statement))}ms"
+
     def arguments(self) -> dict[str, str]:
         """Give what the driver is told beside the URL."""
         settings = {

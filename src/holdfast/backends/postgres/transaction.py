@@ -26,7 +26,13 @@ from holdfast.backends.base import (
 )
 from holdfast.backends.postgres import rows
 from holdfast.backends.postgres.rows import bind, branch_number, mark, split_branch
-from holdfast.backends.postgres.snapshot import Paths, PostgresSnapshot, Statements, Tenant
+from holdfast.backends.postgres.snapshot import (
+    Paths,
+    PostgresSnapshot,
+    Statements,
+    Tenant,
+    is_hash,
+)
 from holdfast.clock import Clock
 from holdfast.core.branches import Path
 from holdfast.records import Usage
@@ -143,7 +149,7 @@ class PostgresTransaction(PostgresSnapshot):
         parent = (None, None) if start.parent is None else split_branch(start.parent)
         self._write(
             "add_branch", session, number, *parent, start.fork_seq, start.asked_seq, created_at,
-            start.reason, start.token,
+            start.reason, bind(start.token), mark(start.token),
         )  # fmt: skip
         self._new.add(n)
         return n
@@ -201,7 +207,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
         """Note that a message needs a stored blob."""
-        if self._first("find_blob", sha256) is None:
+        if not is_hash(sha256) or self._first("find_blob", sha256) is None:
             return False
         self._write("use_blob", *split_branch(branch), seq, sha256)
         return True

@@ -91,15 +91,17 @@ class Runner:
         self._longest = longest
         self._watcher = watcher
 
-    def run(self, verb: Verb[T], *, alone: bool = False) -> T:
-        """Run a verb until it is known what became of it, or the deadline has passed."""
-        return self._persist(partial(self._attempt, verb, alone=alone))
+    def run(self, verb: Verb[T], *, alone: bool = False, orphan: int | None = None) -> T:
+        """Run a verb until it is known what became of it, or the deadline has passed.
 
-    def _persist(self, attempt: Callable[[int | None], T]) -> T:
+        `orphan` names who served a link that was lost before, and may hold what this needs.
+        """
+        return self._persist(partial(self._attempt, verb, alone=alone), orphan)
+
+    def _persist(self, attempt: Callable[[int | None], T], orphan: int | None) -> T:
         until = time.monotonic() + self._deadline
         doubt: HoldfastError | None = None
         pause, collisions = _FIRST_PAUSE, 0
-        orphan: int | None = None
         while True:
             try:
                 return attempt(orphan)
@@ -176,7 +178,7 @@ class Runner:
             link.roll_back()
         except psycopg.Error as second:
             link.close()
-            if isinstance(error, Exception) and not isinstance(error, psycopg.Error):
+            if not isinstance(error, psycopg.Error):
                 return  # The verb's own error counts; the server undoes what it does not hear of.
             raise Lost(translate(second, _NOT_STORED), served_by=link.served_by) from second
         if is_again(error):
@@ -206,18 +208,20 @@ class Runner:
         """Run verbs in order, as many as possible in one transaction."""
         waiting = deque(batch)
         while waiting:
-            for _ in range(self._run_together(waiting)):
+            done, orphan = self._run_together(waiting)
+            for _ in range(done):
                 waiting.popleft()
             if waiting:
-                self._run_one(waiting.popleft())
+                self._run_one(waiting.popleft(), orphan)
 
-    def _run_together(self, batch: Sequence[Handed[Any]]) -> int:
+    def _run_together(self, batch: Sequence[Handed[Any]]) -> tuple[int, int | None]:
         """Run verbs in one transaction, up to the first that cannot be; say how many were run.
 
-        After any trouble none of them was: they are run one by one.
+        After any trouble none of them was, and the first is run by itself. If the link was lost,
+        say who served it.
         """
         if len(batch) == 1:
-            return 0
+            return 0, None
         done: list[Callable[[], None]] = []
         try:
             with self._link(self._answer) as link:
@@ -226,13 +230,15 @@ class Runner:
                     self._gather(tx, batch, done)
                 except Exception as error:  # noqa: BLE001 - each verb's own will be met again
                     self._undo(link, error)
-                    return 0
+                    return 0, None
                 self._commit(link)
-        except (HoldfastError, Lost, Again):
-            return 0
+        except Lost as lost:
+            return 0, lost.served_by
+        except (HoldfastError, Again):
+            return 0, None
         for tell in done:
             tell()
-        return len(done)
+        return len(done), None
 
     def _gather(
         self,
@@ -255,9 +261,9 @@ class Runner:
             else:
                 done.append(partial(handed.succeed, value))
 
-    def _run_one(self, handed: Handed[Any]) -> None:
+    def _run_one(self, handed: Handed[Any], orphan: int | None) -> None:
         try:
-            value = self.run(handed.verb)
+            value = self.run(handed.verb, orphan=orphan)
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
             handed.fail(error)
         else:

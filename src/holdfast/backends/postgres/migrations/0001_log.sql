@@ -116,12 +116,13 @@ CREATE TABLE branches (
   last_seq       bigint,
   created_at     bigint  NOT NULL,
   reason         text    NOT NULL,
-  token          text    NOT NULL,
+  token          bytea   NOT NULL,
+  token_mark     uuid    NOT NULL,
   PRIMARY KEY (tenant, session, number)
 );
 CREATE INDEX branches_by_parent ON branches (tenant, parent_session, parent_number)
   WHERE parent_session IS NOT NULL;
-CREATE INDEX branches_by_token ON branches (tenant, session, token);
+CREATE INDEX branches_by_token ON branches (tenant, session, token_mark);
 
 -- crc = crc32(body, crc32(id, turn or 0)). A history is one range of this table per branch.
 CREATE TABLE messages (
@@ -146,7 +147,7 @@ CREATE TABLE turns (
   tenant      uuid   NOT NULL,
   session     bigint NOT NULL,
   number      bigint NOT NULL,
-  token       text   NOT NULL,
+  token       bytea  NOT NULL,
   state       text   NOT NULL,
   run_id      bytea,
   run_mark    uuid,
