@@ -70,6 +70,7 @@ class PostgresBackend(Backend):
         self._closed = False
         self._pool = Pool(partial(Link, self._target), self._target.pool)
         self._watcher = Watcher(
+            self._pool,
             partial(Listener.open, self._target),
             self._newest,
             self._whose.channel,

@@ -1,8 +1,8 @@
 """A connection to the server, always in pipeline mode: many statements make one journey.
 
-Statements are collected until somebody asks for an answer; then they are sent in one go, and all
-answers come back. So the server is never left waiting in the middle: while a client thinks, its
-transaction is idle, and how long it may be is limited.
+Statements are collected until somebody asks for an answer, or until there are many; then they are
+sent in one go, and all answers come back. So the server is never left waiting in the middle: while
+a client thinks, its transaction is idle, and how long it may be is limited.
 
 Nothing here waits longer than it is told to: whatever does not answer in time is as good as lost.
 A link that is lost, or of which it is not known in what state it is, is thrown away.
@@ -28,6 +28,8 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 _INTERVAL: Final = 0.1
 _COMMITTED: Final = "COMMIT"
+_PER_STATEMENT: Final = 1_000
+_MOST_AT_ONCE: Final = 2_000_000
 
 
 class Listener(psycopg.Connection[Row]):
@@ -72,6 +74,11 @@ class Answer:
         self._prepare = prepare
         self._cursor: psycopg.Cursor[Row] | None = None
 
+    @property
+    def load(self) -> int:
+        """About how many bytes are sent."""
+        return _PER_STATEMENT + sum(len(v) for v in self._values if isinstance(v, bytes))
+
     def send(self, connection: psycopg.Connection[Row]) -> None:
         """Send the statement."""
         self._cursor = connection.execute(
@@ -109,6 +116,7 @@ class Link:
         self._manager = self._connection.pipeline()
         self._pipeline = self._manager.__enter__()
         self._queue: list[Answer] = []
+        self._load = 0
         self.journeys = 0  # how often all that was asked was answered
         # Who serves it: when it is lost, that one may still hold what it held.
         self.served_by = self._connection.info.backend_pid
@@ -132,6 +140,9 @@ class Link:
 
     def _asked(self, answer: Answer) -> Answer:
         self._queue.append(answer)
+        self._load += answer.load
+        if self._load > _MOST_AT_ONCE:
+            self.sync()
         return answer
 
     def _say(self, text: str) -> Answer:
@@ -142,22 +153,17 @@ class Link:
         """Begin a transaction."""
         self._say(SQL[name])
 
-    def commit(self, channel: str, payload: str) -> None:
-        """Commit: done when this returns. Behind it, announce it on a channel."""
+    def commit(self) -> None:
+        """Commit: done when this returns."""
         answer = self._say("COMMIT")
-        self.ask("announce", (channel, payload))
-        try:
-            self.sync()
-        except psycopg.Error:
-            if answer.status != _COMMITTED:
-                raise
-            self.close()
+        self.sync()
         if answer.status != _COMMITTED:
             raise psycopg.InternalError(f"COMMIT was answered with {answer.status}")
 
     def roll_back(self) -> None:
         """Undo; what was not sent yet never is."""
         self._queue.clear()
+        self._load = 0
         self.end()
 
     def end(self) -> None:
@@ -169,7 +175,7 @@ class Link:
         """Send all that was asked, and wait until it is answered."""
         if not self._queue:
             return
-        queue, self._queue = self._queue, []
+        queue, self._queue, self._load = self._queue, [], 0
         error: psycopg.Error | None = None
         try:
             for answer in queue:

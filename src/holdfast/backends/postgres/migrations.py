@@ -91,7 +91,7 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
                 for statement in _split(script):
                     link.ask_text(statement)
                 link.ask("put_version", (number,))
-        link.commit("holdfast", "")
+        link.commit()
     except psycopg.Error as error:
         raise translate(error, "the store was not made or brought up to date.") from error
 

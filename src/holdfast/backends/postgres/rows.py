@@ -9,7 +9,7 @@ one knows which session's rows to look for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -34,6 +34,7 @@ from holdfast.records import Holder, Usage
 SESSION_COLUMNS: Final = 18
 _NUMBER_BITS: Final = 24
 _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
+_ROW: Final = 500  # What the rest of a row counts as.
 _SUMMARY: Final = b'{"role":"summary"'
 
 
@@ -177,6 +178,20 @@ def message_columns(found: Sequence[MessageRow]) -> tuple[list[object], ...]:
         [mark(row.id) for row in found], turns, [Int8(row.crc) for row in found],
         [is_summary(row) for row in found], [row.body for row in found],
     )  # fmt: skip
+
+
+def by_weight(found: Sequence[MessageRow], most: int) -> Iterator[list[MessageRow]]:
+    """Divide messages into parts of about so many bytes."""
+    part: list[MessageRow] = []
+    weight = 0
+    for row in found:
+        part.append(row)
+        weight += len(row.body) + _ROW
+        if weight >= most:
+            yield part
+            part, weight = [], 0
+    if part:
+        yield part
 
 
 def is_summary(row: MessageRow) -> bool:

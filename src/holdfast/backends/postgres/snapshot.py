@@ -80,6 +80,10 @@ class Statements(Protocol):
         """Send a statement that was put together from pieces with a name."""
         ...
 
+    def sync(self) -> None:
+        """Wait until all that was asked is answered."""
+        ...
+
 
 class Tenant:
     """Whose rows are seen, and by what names its locks and announcements go."""

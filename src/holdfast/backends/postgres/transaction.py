@@ -38,6 +38,7 @@ from holdfast.core.branches import Path
 from holdfast.records import Usage
 
 _LAST: Final = (1 << 63) - 1
+_HEAVY: Final = 500_000  # bytes
 _MOST_TAKEN: Final = 64  # The server has room for a few thousand locks.
 
 
@@ -186,10 +187,14 @@ class PostgresTransaction(PostgresSnapshot):
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
         """Store messages at their places."""
+        place = split_branch(branch)
         if len(rows_) == 1:
-            self._write("add_message", *split_branch(branch), *rows.message_values(rows_[0]))
-        elif rows_:
-            self._write("add_messages", *split_branch(branch), *rows.message_columns(rows_))
+            self._write("add_message", *place, *rows.message_values(rows_[0]))
+            return
+        for some in rows.by_weight(rows_, _HEAVY):
+            self._write("add_messages", *place, *rows.message_columns(some))
+            if len(some) != len(rows_):
+                self._statements.sync()  # Each part has as much time as all of a small one.
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message; give the blobs it needed."""

@@ -1,10 +1,10 @@
 """Noticing that something was written, by this process or another.
 
 Writes of this process wake waiters at once. Those of others are announced by `NOTIFY`, for which a
-thread listens from the first time somebody waits. An announcement is a hint: it is sent behind the
-commit, not with it (a commit that announces makes all others wait for its sync), and may be lost
-with its sender. So the thread also looks by itself from time to time. What was written is read from
-the log, which has no gaps.
+thread listens from the first time somebody waits. An announcement is a hint: another thread sends
+it behind the commit, one for all commits of a moment, because a commit that announces makes all
+others wait for its sync. It may be lost with its sender, so who listens also looks by itself from
+time to time. What was written is read from the log, which has no gaps.
 """
 
 from __future__ import annotations
@@ -20,19 +20,27 @@ from typing import Any, Final
 import psycopg
 
 from holdfast.backends.postgres.link import Listener
+from holdfast.backends.postgres.pool import Pool
+from holdfast.errors import HoldfastError
 from holdfast.ids import message_id
 
 _LOOK_AGAIN: Final = 2.0
 _PAUSE: Final = 0.5
+_BREATH: Final = 0.003
 
 
 class Watcher:
     """Counts changes as they are noticed."""
 
     def __init__(
-        self, connect: Callable[[], Listener], newest: Callable[[Listener], Any], channel: str
+        self,
+        pool: Pool,
+        connect: Callable[[], Listener],
+        newest: Callable[[Listener], Any],
+        channel: str,
     ) -> None:
         """Listen on this channel; `newest` gives something that every write changes."""
+        self._pool = pool
         self._connect = connect
         self._newest = newest
         self._channel = channel
@@ -46,12 +54,49 @@ class Watcher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._ready = threading.Event()
+        self._news = threading.Event()
+        self._unsaid = False
         self._thread: threading.Thread | None = None
+        self._speaker: threading.Thread | None = None
 
-    @property
-    def address(self) -> tuple[str, str]:
-        """Where commits are announced, and by whom."""
-        return self._channel, self._me
+    def announce(self) -> None:
+        """Say that this process has committed: to those who wait here, and to all others."""
+        self.note()
+        self._unsaid = True
+        self._news.set()
+        if self._speaker is None:
+            self._start_to_speak()
+
+    def _start_to_speak(self) -> None:
+        with self._lock:
+            if self._speaker is None and not self._closed:
+                self._speaker = threading.Thread(
+                    target=self._speak, name="holdfast-speaker", daemon=True
+                )
+                self._speaker.start()
+
+    def _speak(self) -> None:
+        """Announce what was committed, once for all that was meanwhile."""
+        while True:
+            self._news.wait()
+            if not self._closed:
+                time.sleep(_BREATH)  # Others may commit meanwhile, and the link comes back.
+            self._news.clear()
+            if self._unsaid:
+                self._unsaid = False
+                self._say()
+            if self._closed:
+                return
+
+    def _say(self) -> None:
+        with suppress(psycopg.Error, HoldfastError):
+            link = self._pool.take(_PAUSE)
+            try:
+                link.ask("announce", (self._channel, self._me)).fetchall()
+            except psycopg.Error:
+                link.close()
+            finally:
+                self._pool.give_back(link)
 
     def note(self) -> None:
         """Say that something was written."""
@@ -118,7 +163,10 @@ class Watcher:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            thread, listener = self._thread, self._listener
+            thread, listener, speaker = self._thread, self._listener, self._speaker
+        self._news.set()
+        if speaker is not None and speaker is not threading.current_thread():
+            speaker.join(_LOOK_AGAIN)
         if listener is not None:
             with suppress(OSError, psycopg.Error), _socket_of(listener) as line:
                 line.shutdown(socket.SHUT_RDWR)

@@ -129,7 +129,7 @@ class Runner:
             except BaseException as error:
                 self._undo(link, error)
                 raise
-            self._commit(link)
+            self._commit(link, tx)
             return value
 
     def _end_orphan(self, link: Link, orphan: int) -> None:
@@ -187,9 +187,9 @@ class Runner:
         if isinstance(error, psycopg.Error):
             raise translate(error, _NOT_STORED) from error
 
-    def _commit(self, link: Link) -> None:
+    def _commit(self, link: Link, tx: PostgresTransaction) -> None:
         try:
-            link.commit(*self._watcher.address)
+            link.commit()
         except psycopg.Error as error:
             if not is_lost(error):
                 # An answer: something that was sent before the commit was refused.
@@ -200,7 +200,8 @@ class Runner:
         except BaseException:
             link.close()
             raise
-        self._watcher.note()
+        if tx.writes:
+            self._watcher.announce()
 
     # ------------------------------------------------------------------------- several at once
 
@@ -231,7 +232,7 @@ class Runner:
                 except Exception as error:  # noqa: BLE001 - each verb's own will be met again
                     self._undo(link, error)
                     return 0, None
-                self._commit(link)
+                self._commit(link, tx)
         except Lost as lost:
             return 0, lost.served_by
         except (HoldfastError, Again):
