@@ -40,7 +40,7 @@ INSERT INTO sessions SELECT '{_TENANT}', n, md5(n::text)::bytea, 'k', 's', 'a', 
   md5('s' || n % 200)::uuid, md5('a' || n % 200)::uuid, md5('c' || n % 200)::uuid,
   md5('t' || n)::uuid, 't', md5('l' || n)::uuid, true
 FROM generate_series(1, {_SESSIONS}) n;
-INSERT INTO heads SELECT '{_TENANT}', n, 1, 8, 1, NULL, n, n, 0, 0, 0, 0, 0, 0, NULL,
+INSERT INTO heads SELECT '{_TENANT}', n, '{_TENANT}', 1, 8, 1, NULL, n, n, 0, 0, 0, 0, 0, 0, NULL,
   0, 0, 0 FROM generate_series(1, {_SESSIONS}) n;
 INSERT INTO branches SELECT '{_TENANT}', n, 1,
   CASE WHEN n % 3 = 0 THEN n / 2 END, CASE WHEN n % 3 = 0 THEN 1 END, 0, 0, NULL, n, 'start', 't',
@@ -94,6 +94,40 @@ def test_lists_of_few_use_an_index(full: psycopg.Connection, column: str) -> Non
     plan = _plan(full, text)
     assert f"sessions_by_{column}" in plan, plan
     assert not _SCAN.search(plan), plan
+
+
+@pytest.fixture(scope="module")
+def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
+    """The same with tables of which the server has no statistics yet."""
+    url = postgres.database("plans_unknown")
+    with psycopg.connect(url, autocommit=True, options="-c search_path=holdfast") as admin:
+        for table in ("heads", "messages", "sessions", "branches"):
+            admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        admin.execute(_FILL)
+    options = "-c search_path=holdfast -c plan_cache_mode=force_generic_plan"
+    with psycopg.connect(as_user(url, WORKER), options=options) as worker:
+        worker.execute("SELECT set_config('holdfast.tenant', %s, false)", (str(_TENANT),))
+        yield worker
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("hold", "heads_pkey"),
+        ("head", "heads_pkey"),
+        ("put_head", "heads_pkey"),
+        ("take_activity", "heads_by_activity"),
+        ("messages_by_id", "messages_by_id"),
+        ("messages", "messages_pkey"),
+    ],
+)
+def test_an_append_finds_its_rows_by_their_own_index(
+    request: pytest.FixtureRequest, name: str, index: str, known: bool
+) -> None:
+    """Whether the server knows much of the tables or nothing: no other index would do."""
+    worker = request.getfixturevalue("full" if known else "unknown")
+    assert index in _plan(worker, SQL[name])
 
 
 def test_a_whole_table_would_be_noticed(full: psycopg.Connection) -> None:

@@ -58,6 +58,11 @@ def mark(text: str) -> UUID:
     return UUID(bytes=sha256(codec.encode_text(text)).digest()[:16])
 
 
+def place_mark(session: int, id: str) -> UUID:
+    """Give what stands for a session's message in an index."""
+    return UUID(bytes=sha256(session.to_bytes(8, "big") + codec.encode_text(id)).digest()[:16])
+
+
 def mark_or_none(text: str | None) -> UUID | None:
     """Give the mark of a name that may be absent."""
     return None if text is None else mark(text)
@@ -163,19 +168,19 @@ def message_row(row: Sequence[Any]) -> MessageRow:
     return MessageRow(seq, text_of(id), turn, crc, body)
 
 
-def message_values(row: MessageRow) -> tuple[object, ...]:
+def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
     """Give the values of a message behind its branch."""
     return (
-        row.seq, bind(row.id), mark(row.id), row.turn, row.crc, is_summary(row), row.body,
+        row.seq, bind(row.id), place_mark(session, row.id), row.turn, row.crc, is_summary(row), row.body,
     )  # fmt: skip
 
 
-def message_columns(found: Sequence[MessageRow]) -> tuple[list[object], ...]:
+def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[object], ...]:
     """Give the values of several messages, column by column."""
     turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
     return (
         [Int8(row.seq) for row in found], [bind(row.id) for row in found],
-        [mark(row.id) for row in found], turns, [Int8(row.crc) for row in found],
+        [place_mark(session, row.id) for row in found], turns, [Int8(row.crc) for row in found],
         [is_summary(row) for row in found], [row.body for row in found],
     )  # fmt: skip
 

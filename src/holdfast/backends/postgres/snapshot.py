@@ -51,6 +51,7 @@ _LAST: Final = (1 << 63) - 1
 _LONGEST_KEPT: Final = 64
 _TEXT_PAGE: Final = 500
 _HASH_LENGTH: Final = 64
+_MARKS_AT_ONCE: Final = 5_000
 
 
 class NeedsHorizon(Exception):
@@ -348,17 +349,19 @@ class PostgresSnapshot:
 
     def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
         """Look ids up on all branches of a session."""
-        return list(self._by_ids([session], ids)) if ids else []
+        return self._by_ids([session], ids) if ids else []
 
-    def _by_ids(
-        self, sessions: Sequence[int], ids: Sequence[str]
-    ) -> Iterator[tuple[int, MessageRow]]:
-        wanted = set(ids)
-        found = self._all("messages_by_id", rows.numbers(sessions), [mark(name) for name in wanted])
-        for session, number, *values in found:
-            row = rows.message_row(values)
-            if row.id in wanted:
-                yield branch_number(session, number), row
+    def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        wanted, places = set(ids), set(sessions)
+        marks = [rows.place_mark(session, name) for session in sessions for name in wanted]
+        found: list[tuple[int, MessageRow]] = []
+        for first in range(0, len(marks), _MARKS_AT_ONCE):
+            some = marks[first : first + _MARKS_AT_ONCE]
+            for session, number, *values in self._all("messages_by_id", some):
+                row = rows.message_row(values)
+                if row.id in wanted and session in places:
+                    found.append((branch_number(session, number), row))
+        return sorted(found, key=lambda item: (item[0], item[1].seq))
 
     def count_of_turn(self, branch: int, turn: TurnRow) -> int:
         """Count the messages of a turn, which lie behind its start."""

@@ -166,7 +166,7 @@ SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE SKI
 -- go no further than the lowest number that is locked. $2 is the tenant's half of such locks.
 -- name: take_activity
 WITH top AS MATERIALIZED (
-  SELECT greatest((SELECT max(h.activity) FROM heads h WHERE h.tenant = $1),
+  SELECT greatest((SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1),
     (SELECT t.activity FROM tenants t WHERE t.tenant = $1), 0) AS number
 )
 SELECT set_config('holdfast.activity', (
@@ -176,21 +176,23 @@ SELECT set_config('holdfast.activity', (
 -- For who writes to very many sessions, or is alone.
 -- name: next_activity
 SELECT set_config('holdfast.activity', (1 + greatest(
-  (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1),
+  (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1),
   (SELECT t.activity FROM tenants t WHERE t.tenant = $1), 0))::text, true)
 
 -- If others have overtaken the number meanwhile there is none, which is an error: see failures.
 -- name: add_head
-INSERT INTO heads (tenant, session, branch, seq, turns, open_turn, updated_at, activity, input,
+INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity, input,
   output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq, queued)
-VALUES ($1, $2, $3, $4, $5, $6, $7, (
+VALUES ($1, $2, $1, $3, $4, $5, $6, $7, (
     SELECT taken.number FROM (SELECT current_setting('holdfast.activity')::bigint AS number) AS taken
-    WHERE taken.number > coalesce((SELECT max(h.activity) FROM heads h WHERE h.tenant = $1), 0)),
+    WHERE taken.number > coalesce(
+      (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1), 0)),
   $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 
 -- name: put_head
 UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
-  activity = CASE WHEN taken.number > (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1)
+  activity = CASE WHEN taken.number > (
+      SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1)
     THEN taken.number END,
   input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
   preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
@@ -208,7 +210,7 @@ DELETE FROM heads WHERE tenant = $1 AND session = $2
 
 -- name: list
 SELECT {session}, {head} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
-WHERE h.tenant = $1 AND h.activity < $2
+WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
 
 -- name: list_end
 ORDER BY h.activity DESC LIMIT $3
@@ -217,7 +219,8 @@ ORDER BY h.activity DESC LIMIT $3
 -- numbers are known by their last 31 bits.
 -- name: horizon
 WITH top AS MATERIALIZED (
-  SELECT coalesce((SELECT max(h.activity) FROM heads h WHERE h.tenant = $1), 0) AS number
+  SELECT coalesce(
+    (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1), 0) AS number
 )
 SELECT least(top.number, (
   SELECT min(top.number - 1 + ((l.objid::bigint - (top.number & 2147483647) + 3221225472)
@@ -230,7 +233,8 @@ FROM top
 -- name: activity_after
 SELECT h.activity, s.id, h.branch, h.seq
 FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
-WHERE h.tenant = $1 AND h.activity > $2 AND h.activity <= $4 ORDER BY h.activity LIMIT $3
+WHERE h.tenant = $1 AND h.whose = $1 AND h.activity > $2 AND h.activity <= $4
+ORDER BY h.activity LIMIT $3
 
 -- --------------------------------------------------------------------------------- branches
 
@@ -301,8 +305,7 @@ WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq BETWEEN $4 AN
 
 -- name: messages_by_id
 SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
-WHERE m.tenant = $1 AND m.session = ANY ($2::bigint[]) AND m.id_mark = ANY ($3::uuid[])
-ORDER BY m.branch, m.seq
+WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
 
 -- name: count_of_turn
 SELECT count(*) FROM messages m
@@ -530,7 +533,7 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
   (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), current_user::text
 
 -- name: newest
-SELECT max(h.activity) FROM heads h WHERE h.tenant = $1
+SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1
 
 -- name: has_schema
 SELECT to_regclass(format('%I.meta', $1::text)) IS NOT NULL

@@ -189,10 +189,10 @@ class PostgresTransaction(PostgresSnapshot):
         """Store messages at their places."""
         place = split_branch(branch)
         if len(rows_) == 1:
-            self._write("add_message", *place, *rows.message_values(rows_[0]))
+            self._write("add_message", *place, *rows.message_values(place[0], rows_[0]))
             return
         for some in rows.by_weight(rows_, _HEAVY):
-            self._write("add_messages", *place, *rows.message_columns(some))
+            self._write("add_messages", *place, *rows.message_columns(place[0], some))
             if len(some) != len(rows_):
                 self._statements.sync()  # Each part has as much time as all of a small one.
 

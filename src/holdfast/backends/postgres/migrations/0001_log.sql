@@ -76,11 +76,14 @@ CREATE INDEX sessions_archived ON sessions (tenant, n) WHERE archived;
 CREATE INDEX sessions_trashed ON sessions (tenant, key_mark) WHERE trashed_at IS NOT NULL;
 
 -- Where a session stands: the row that every write to a session locks, reads and replaces.
+-- whose is the tenant once more, for lists: an index that begins with the tenant could be taken for
+-- the primary key's by a planner that knows little of the table, to find one head among all.
 -- branch is the number of the branch within the session; activity is
 -- higher than that of every session written to before: lists need no clock.
 CREATE TABLE heads (
   tenant       uuid    NOT NULL,
   session      bigint  NOT NULL,
+  whose        uuid    NOT NULL,
   branch       integer NOT NULL,
   seq          bigint  NOT NULL,
   turns        bigint  NOT NULL,
@@ -99,7 +102,7 @@ CREATE TABLE heads (
   queued       bigint  NOT NULL,
   PRIMARY KEY (tenant, session)
 ) WITH (fillfactor = 60);
-CREATE UNIQUE INDEX heads_by_activity ON heads (tenant, activity);
+CREATE UNIQUE INDEX heads_by_activity ON heads (whose, activity);
 
 -- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
 -- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
@@ -124,7 +127,8 @@ CREATE INDEX branches_by_parent ON branches (tenant, parent_session, parent_numb
   WHERE parent_session IS NOT NULL;
 CREATE INDEX branches_by_token ON branches (tenant, session, token_mark);
 
--- crc = crc32(body, crc32(id, turn or 0)). A history is one range of this table per branch.
+-- crc = crc32(body, crc32(id, turn or 0)). A history is one range of this table per branch. id_mark
+-- is that of the id and the session together, so that it finds a session's message and no other.
 CREATE TABLE messages (
   tenant  uuid    NOT NULL,
   session bigint  NOT NULL,
@@ -138,7 +142,7 @@ CREATE TABLE messages (
   body    bytea   NOT NULL,
   PRIMARY KEY (tenant, session, branch, seq)
 );
-CREATE INDEX messages_by_id ON messages (tenant, session, id_mark);
+CREATE INDEX messages_by_id ON messages (tenant, id_mark);
 -- Summaries are few, and windows look for the newest one.
 CREATE INDEX messages_summaries ON messages (tenant, session, branch, seq) WHERE summary;
 
