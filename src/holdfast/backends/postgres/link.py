@@ -19,7 +19,9 @@ import psycopg
 from psycopg import RawCursor
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGconn
 from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.waiting import Ready, Wait
 
 from holdfast.backends.postgres.statements import SQL
 from holdfast.backends.postgres.target import Target
@@ -57,6 +59,14 @@ class Listener(psycopg.Connection[Row]):
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         self.close()
+
+
+def _flushed(connection: PGconn) -> PQGen[None]:
+    """Wait until all is sent: the driver waits for answers alone, though half may be unsent."""
+    while connection.flush():
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            connection.consume_input()
 
 
 class Answer:
@@ -180,6 +190,7 @@ class Link:
         try:
             for answer in queue:
                 answer.send(self._connection)
+            self._connection.wait(_flushed(self._connection.pgconn))
         except psycopg.Error as first:
             # It is the server's answer to something before; the rest is answered by silence.
             error = first

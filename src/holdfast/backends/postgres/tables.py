@@ -109,20 +109,19 @@ class TableLink:
 
     def send(self, text: str, values: Sequence[object] = ()) -> None:
         """Send a statement; what goes wrong with it shows later."""
-        self._open.ask_text(text, values)
+        with self._told():
+            self._open.ask_text(text, values)
 
     def send_many(self, text: str, values: Sequence[Sequence[object]]) -> None:
         """Send a statement once for each of several rows."""
-        for row in values:
-            self._open.ask_text(text, row)
+        with self._told():
+            for row in values:
+                self._open.ask_text(text, row)
 
     def commit(self) -> None:
         """Keep what was written."""
         with self._told():
-            answer = self._open.ask_text("COMMIT")
-            self._open.sync()
-            if answer.status != "COMMIT":
-                raise psycopg.InternalError(f"COMMIT was answered with {answer.status}")
+            self._open.commit()
 
     @property
     def _open(self) -> Link:
