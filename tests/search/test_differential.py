@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -42,16 +41,15 @@ def _check_one_by_one(store: Store, text: str, *, all_branches: bool) -> None:
         assert (len(hits) > len(found)) is (session_id in titles), text
 
 
-def _open(kind: str, path: Path) -> Store:
-    return holdfast.open("memory:" if kind == "memory" else path)
+def _open(url: str, **options: str) -> Store:
+    return holdfast.open(url, durability="process", **options)
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_is_found_is_what_is_there(kind: str, seed: int, tmp_path: Path) -> None:
+def test_what_is_found_is_what_is_there(store_url: str, seed: int) -> None:
     """Also while sessions go on between searches, so that the index has only some of it."""
     rnd = random.Random(seed)
-    with _open(kind, tmp_path / "agent.db") as store:
+    with _open(store_url) as store:
         for round_ in range(4):
             for _ in live(store, rnd, 30):
                 pass
@@ -65,16 +63,16 @@ def test_what_is_found_is_what_is_there(kind: str, seed: int, tmp_path: Path) ->
         for text in rnd.sample(QUERIES, 6):
             _check_one_by_one(store, text, all_branches=rnd.random() < 0.5)
         state = store.index_status().state
-        assert state == ("none" if kind == "memory" else "ready")
+        assert state == ("none" if store_url == "memory:" else "ready")
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_an_index_that_has_half_of_it(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it lacks is looked through: the answer is the same wherever it stopped."""
     rnd = random.Random(seed)
-    with holdfast.open(tmp_path / "agent.db") as store:
+    with _open(shared_url) as store:
         for _ in live(store, rnd, 80):
             pass
         monkeypatch.setattr("holdfast.index.catching_up._STEP_MESSAGES", 7)
@@ -84,10 +82,9 @@ def test_an_index_that_has_half_of_it(
             _check(store, text, thinking=False, all_branches=rnd.random() < 0.5)
 
 
-def test_another_tenant_is_never_found(tmp_path: Path) -> None:
+def test_another_tenant_is_never_found(shared_url: str) -> None:
     """Not by words, not by titles, not in counts; each has an index of its own."""
-    path = tmp_path / "agent.db"
-    with holdfast.open(path) as ours, holdfast.open(path, tenant="them") as theirs:
+    with _open(shared_url) as ours, _open(shared_url, tenant="them") as theirs:
         for store, seed in ((ours, 1), (theirs, 2), (ours, 3), (theirs, 4)):
             for _ in live(store, random.Random(seed), 40):
                 pass

@@ -319,15 +319,27 @@ class Index:
             return IndexStatus(state="none", behind=stored)
         with self._reading:
             try:
-                file = self._open_reader()
-                if file is not None:
-                    with file.reading():
-                        return self._describe(file, stored)
+                found = self._again_if_hindered(lambda file: self._describe(file, stored))
             except _NO_GOOD as error:
                 _log.info("the search index cannot be read: %s", error)
                 self._close_reader()
                 return IndexStatus(state="damaged", path=place.shown, behind=stored)
-        return IndexStatus(state="missing", path=place.shown, behind=stored)
+        return found or IndexStatus(state="missing", path=place.shown, behind=stored)
+
+    def _again_if_hindered(self, look: Callable[[Kept], T]) -> T | None:
+        """Look at the index; once more if something came in between, a lost connection say."""
+        for last in (False, True):
+            try:
+                file = self._open_reader()
+                if file is None:
+                    return None
+                with file.reading():
+                    return look(file)
+            except Hindered:
+                self._close_reader()
+                if last:
+                    raise
+        return None
 
     def _describe(self, file: Kept, stored: int) -> IndexStatus:
         documents = file.documents()
@@ -357,16 +369,15 @@ class Index:
         """Read all of the index and compare it with the log; say what is wrong with it."""
         with self._reading:
             try:
-                file = self._open_reader()
-                if file is None:
-                    return []
-                with file.reading():
-                    counts = file.counts()
-                    differences = self._backend.read(lambda log: _compare(log, file, counts))
-                    return [*file.problems(), *differences]
+                return self._again_if_hindered(self._problems) or []
             except _NO_GOOD as error:
                 self._close_reader()
                 return [f"it cannot be used: {error}"]
+
+    def _problems(self, file: Kept) -> list[str]:
+        counts = file.counts()
+        differences = self._backend.read(lambda log: _compare(log, file, counts))
+        return [*file.problems(), *differences]
 
     # ------------------------------------------------------------------------------------ forks
 

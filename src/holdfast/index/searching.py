@@ -8,14 +8,14 @@ all that is wanted come first. Only for the hits of the page the messages are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TypeAlias
 
 import msgspec
 
-from holdfast.backends.base import Backend, Owner, SessionRow, Snapshot
+from holdfast.backends.base import Backend, MessageRow, Owner, SessionRow, Snapshot
 from holdfast.clock import to_datetime, to_micros
 from holdfast.core.branches import Path, Segment, lies_on
 from holdfast.core.search.documents import Document, document
@@ -24,7 +24,6 @@ from holdfast.core.search.snippets import Snippet, snippet
 from holdfast.core.search.words import parts, words
 from holdfast.index import catching_up, scanning
 from holdfast.index.asking import MOST, Rank, Request
-from holdfast.index.catching_up import read
 from holdfast.index.keeping import Index
 from holdfast.index.kept import Chunk, Entry, Kept
 from holdfast.index.views import Views
@@ -107,6 +106,7 @@ class _Search:
         # Marks alone are not in an index; with a word beside them it says where to look.
         helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
         self._file = file if helps else None
+        self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
 
     def page(self) -> Page[Hit]:
         """Give the best hits behind the cursor."""
@@ -118,7 +118,10 @@ class _Search:
             after = asked.after
             found = [item for item in found if item.rank > after]
         hits: list[Hit] = []
+        batch = min(_CHUNK, asked.limit)
         for at, item in enumerate(found, 1):
+            if at % batch == 1 % batch:
+                self._fetch(found[at - 1 : at - 1 + batch])
             hit = self._hit(item)
             if hit is not None:
                 hits.append(hit)
@@ -194,7 +197,7 @@ class _Search:
         activity = 0 if self._file is None else self._file.activity
         if not catching_up.is_behind(self._snapshot, activity):
             return
-        for session in scanning.sessions(self._snapshot, activity, self._only, self._report):
+        for session in scanning.sessions(self._snapshot, activity, self._views, self._report):
             for part in scanning.unknown(session, self._views, lasts):
                 yield from scanning.entries(
                     self._snapshot, part, self._query, asked.bounds, thinking=asked.thinking
@@ -202,12 +205,15 @@ class _Search:
 
     def _confirmed(self, found: Iterator[Chunk]) -> Iterator[Entry]:
         """Look at the texts of what the index found: it does not know all that is asked for."""
-        for chunk in found:
-            for branch, seq, *_ in chunk.entries:
-                for doc in read(self._snapshot, Segment(branch, seq, seq, "")):
-                    judged = scanning.judged(
-                        doc, self._query, self._asked.bounds, thinking=self._asked.thinking
-                    )
+        query, bounds, thinking = self._query, self._asked.bounds, self._asked.thinking
+        entries = (entry for chunk in found for entry in chunk.entries)
+        while some := list(islice(entries, _CHUNK)):
+            places = [Segment(entry[0], entry[1], entry[1], "") for entry in some]
+            read = zip(places, self._snapshot.messages(places), strict=True)
+            for place, (owner, rows) in read:
+                for row in rows:
+                    doc = catching_up.doc_of(self._snapshot, owner, place.branch, row)
+                    judged = scanning.judged(doc, query, bounds, thinking=thinking)
                     if judged is not None:
                         yield judged
 
@@ -245,6 +251,17 @@ class _Search:
 
     # ----------------------------------------------------------------------------------- hits
 
+    def _fetch(self, items: Sequence[_Found]) -> None:
+        """Read the messages of some hits, in one go."""
+        ranks = [item.rank for item in items if item.rank.kind]
+        places = [Segment(-rank.branch, -rank.seq, -rank.seq, "") for rank in ranks]
+        found = zip(places, self._snapshot.messages(places), strict=True)
+        self._rows = {
+            (place.branch, place.first): (owner, row)
+            for place, (owner, rows) in found
+            for row in rows
+        }
+
     def _hit(self, item: _Found) -> Hit | None:
         """Show a hit; nothing if its message cannot be read."""
         if not item.rank.kind:
@@ -274,12 +291,11 @@ class _Search:
         )
 
     def _read(self, branch: int, seq: int) -> Message | None:
-        place = Segment(branch, seq, seq, "")
-        for owner, rows in self._snapshot.messages([place]):
-            for row in rows:
-                message = read_row(self._snapshot, owner, row, self._report)
-                return None if message.status in {"erased", "damaged"} else message
-        return None
+        if (branch, seq) not in self._rows:
+            return None
+        owner, row = self._rows[branch, seq]
+        message = read_row(self._snapshot, owner, row, self._report)
+        return None if message.status in {"erased", "damaged"} else message
 
     def _snippet(self, found: Document) -> Snippet:
         shown = snippet(found.text, self._query)

@@ -24,7 +24,7 @@ from holdfast.core.branches import Segment
 from holdfast.core.search import words as words_module
 from holdfast.core.search.query import Query, Term
 from holdfast.core.search.words import parts, words
-from holdfast.errors import Damaged, HoldfastError
+from holdfast.errors import HoldfastError, StoreFull, StoreUnavailable
 from holdfast.index.kept import (
     BUSY,
     LOST,
@@ -43,6 +43,7 @@ from holdfast.index.kept import (
 SCHEMA_VERSION: Final = 1
 SQL: Final = load(__package__)
 _CHUNK: Final = 1000
+_LAST: Final = (1 << 63) - 1
 _REMOVED_AT_ONCE: Final = 20_000
 _PATIENCE: Final = 5.0  # seconds that whoever removes an index waits for others
 _MOST_LEXEMES: Final = 48  # of a query; what it says beside them is looked at in what is found
@@ -63,10 +64,10 @@ def telling() -> Iterator[None]:
     """Say the errors of the tables in the words of an index: those of the log are another's."""
     try:
         yield
-    except Damaged as error:
-        raise Lost(str(error)) from error
-    except HoldfastError as error:
+    except (StoreUnavailable, StoreFull) as error:
         raise Hindered(str(error)) from error
+    except HoldfastError as error:  # It is damaged, or has a number twice.
+        raise Lost(str(error)) from error
 
 
 class TablePlace:
@@ -372,7 +373,7 @@ class IndexTable:
         ]  # fmt: skip
         text = "\n".join((SQL["matching"], *self._conditions(wanted, bounds, values)))
         text = f"{text}\n{SQL['matching_end']}"
-        before = self._state.newest + 1
+        before = _LAST
         while True:
             values[0] = before
             with telling():
