@@ -44,6 +44,8 @@ _TABLES = (
     "usage",
     "blobs",
     "blob_uses",
+    "indexes",
+    "indexed_rows",
 )
 
 

@@ -14,6 +14,7 @@ from holdfast.backends.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.clock import Clock  # noqa: E402
 from holdfast.settings import Durability, Location, parse  # noqa: E402
 from holdfast.testing import BackendConformance  # noqa: E402
+from tests.places import with_options  # noqa: E402
 from tests.servers import wipe  # noqa: E402
 
 _LEASE = 600.0
@@ -55,7 +56,8 @@ class TestPostgres(BackendConformance):
     @pytest.fixture(autouse=True)
     def _empty(self, postgres_admin: psycopg.Connection, postgres_url: str) -> None:
         wipe(postgres_admin)
-        self.url = f"{postgres_url}&lease={_LEASE}"
+        # Nothing here is about deadlines, and machines that run tests are busy.
+        self.url = with_options(postgres_url, lease=_LEASE, deadline=60)
 
     def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
         return PostgresBackend(

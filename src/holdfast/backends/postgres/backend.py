@@ -317,8 +317,8 @@ class PostgresBackend(Backend):
 
 def _no_file(what: str, to: str) -> Invalid:
     return Invalid(
-        f"cannot {what} a store on a PostgreSQL server to {to!r}; nothing was written. Use the "
-        "server's own tools (docs/postgresql.md), or `holdfast copy` to move it to a file."
+        f"cannot {what} a store on a PostgreSQL server to {to!r}; nothing was written. Use pg_dump "
+        "or the server's own backups (docs/postgresql.md)."
     )
 
 

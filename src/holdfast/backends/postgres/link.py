@@ -32,6 +32,7 @@ _INTERVAL: Final = 0.1
 _COMMITTED: Final = "COMMIT"
 _PER_STATEMENT: Final = 1_000
 _MOST_AT_ONCE: Final = 2_000_000
+_SLOWEST: Final = 250_000  # bytes a second: large writes have more time
 
 
 class Listener(psycopg.Connection[Row]):
@@ -87,7 +88,7 @@ class Answer:
     @property
     def load(self) -> int:
         """About how many bytes are sent."""
-        return _PER_STATEMENT + sum(len(v) for v in self._values if isinstance(v, bytes))
+        return _PER_STATEMENT + sum(map(_weight, self._values))
 
     def send(self, connection: psycopg.Connection[Row]) -> None:
         """Send the statement."""
@@ -127,18 +128,10 @@ class Link:
         self._pipeline = self._manager.__enter__()
         self._queue: list[Answer] = []
         self._load = 0
+        self.patience = target.answer  # seconds that an answer may take, if little was asked
         self.journeys = 0  # how often all that was asked was answered
         # Who serves it: when it is lost, that one may still hold what it held.
         self.served_by = self._connection.info.backend_pid
-
-    @property
-    def patience(self) -> float:
-        """How many seconds an answer may take."""
-        return self._connection.patience
-
-    @patience.setter
-    def patience(self, seconds: float) -> None:
-        self._connection.patience = seconds
 
     def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
         """Ask a statement by its name."""
@@ -185,6 +178,7 @@ class Link:
         """Send all that was asked, and wait until it is answered."""
         if not self._queue:
             return
+        self._connection.patience = self.patience + self._load / _SLOWEST
         queue, self._queue, self._load = self._queue, [], 0
         error: psycopg.Error | None = None
         try:
@@ -216,3 +210,10 @@ class Link:
             self._connection.disown()
         with suppress(psycopg.Error):
             self._manager.__exit__(None, None, None)
+
+
+def _weight(value: object) -> int:
+    """Say about how many bytes a value is."""
+    if isinstance(value, bytes):
+        return len(value)
+    return sum(map(_weight, value)) if isinstance(value, list) else 0

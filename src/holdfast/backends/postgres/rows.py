@@ -171,7 +171,8 @@ def message_row(row: Sequence[Any]) -> MessageRow:
 def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
     """Give the values of a message behind its branch."""
     return (
-        row.seq, bind(row.id), place_mark(session, row.id), row.turn, row.crc, is_summary(row), row.body,
+        row.seq, bind(row.id), place_mark(session, row.id), row.turn, row.crc, is_summary(row),
+        row.body,
     )  # fmt: skip
 
 
