@@ -201,14 +201,6 @@ def test_messages_with_more_words_than_a_vector_holds(store: Store, url: str) ->
     index.close()
 
 
-def test_a_query_of_very_many_words(store: Store) -> None:
-    text = " ".join(f"w{number}" for number in range(3_000))
-    store.session("talk-0").append(Message.user(text))
-    for asked in (text, f'"{text}"', f"{text} -parcel"):
-        assert [hit.seq for hit in store.search(asked, session="talk-0")] == [7]
-    assert store.search(f"{text} missing", session="talk-0").items == ()
-
-
 # ------------------------------------------------------------------------------ damage, versions
 
 

@@ -59,3 +59,17 @@ def test_a_thousand_strings(store_url: str) -> None:
             if str(number) not in {hit.message_id for hit in found}:
                 missed.append(text)
         assert missed == []
+
+
+def test_a_query_of_very_many_words(store_url: str) -> None:
+    """More than a statement of any engine may have: every one of them counts."""
+    text = " ".join(f"w{number}" for number in range(1_100))
+    with holdfast.open(store_url) as store:
+        session = store.session("all")
+        session.append(Message.user(text), Message.user("something else"))
+        for asked in (text, f'"{text}"', f"{text} -parcel"):
+            assert [hit.seq for hit in store.search(asked, session="all")] == [1]
+        assert store.search(f"{text} missing").items == ()
+        unwanted = " ".join(f"-{word}" for word in text.split())
+        assert [hit.seq for hit in store.search(unwanted, session="all")] == [2]
+        assert store.index_status().state in {"ready", "none"}
