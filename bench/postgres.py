@@ -29,6 +29,7 @@ from bench import material
 from bench.appending import appends
 from bench.measure import TIMES, Result, Times, alternate, median, micros, millis, ratio, timed
 from bench.plan import KEY, Plan
+from bench.texts import Question, Texts, lay
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,7 +47,7 @@ INSERT INTO heads SELECT n, 0 FROM generate_series(1, 64) AS n;
 
 
 def postgres(plan: Plan) -> Iterator[Result]:
-    """Append, alone and by many; resume; list."""
+    """Append, alone and by many; resume; list; search."""
     url = _server(plan)
     if url is None:
         yield Result(name="postgres", what="PostgreSQL", value=0, figure="there is no server")
@@ -56,6 +57,7 @@ def postgres(plan: Plan) -> Iterator[Result]:
     for workers in _WORKERS:
         yield _many(plan, url, workers)
     yield from _reading(plan, url)
+    yield from _searching(plan, url)
 
 
 def _server(plan: Plan) -> str | None:
@@ -286,3 +288,28 @@ def _reading(plan: Plan, url: str) -> Iterator[Result]:
         value=median(listed),
         figure=millis(median(listed)),
     )
+
+
+def _searching(plan: Plan, url: str) -> Iterator[Result]:
+    """Ask for what the benchmark of files asks for; the last size only by a full run."""
+    for messages in plan.sizes.searched:
+        where, tenant = _store(url), f"searched {messages}"
+        with holdfast.open(where, tenant=tenant, durability="process") as store:
+            for _ in lay(store, messages):
+                pass
+            caught_up = timed(store.catch_up_index)
+            questions = Texts().questions(messages)
+            _ask(store, questions)
+            rounds = [_ask(store, questions) for _ in range(plan.sizes.search_rounds)]
+        times = [seconds for times in rounds for seconds in times]
+        worst = statistics.quantiles(times, n=100, method="inclusive")[-1]
+        yield Result(
+            name="postgres",
+            what=f"PostgreSQL: search in {messages:,}, top 20 with snippets",
+            value=median(rounds),
+            figure=f"{millis(median(rounds))} (p99 {millis(worst)}; indexed in {caught_up:.0f} s)",
+        )
+
+
+def _ask(store: holdfast.Store, questions: list[Question]) -> Times:
+    return [timed(partial(store.search, one.ours, limit=20)) for one in questions]
