@@ -7,6 +7,7 @@ new ones.
 """
 
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -88,6 +89,26 @@ def _let_the_owner_in() -> None:
 def _execute(text: str) -> None:
     with superuser() as admin:
         admin.execute(text)
+
+
+def await_the_end_of(url: str) -> None:
+    """Wait until the server has noticed that whoever used a place is gone.
+
+    A process that was killed may have sent something before, and that is still done.
+    """
+    if not url.startswith("postgresql:"):
+        return
+    with superuser() as admin:
+        for _ in range(3_000):
+            row = admin.execute(
+                "SELECT 1 FROM pg_stat_activity"
+                " WHERE usename = %s AND datname = current_database()",
+                (WORKER,),
+            ).fetchone()
+            if row is None:
+                return
+            time.sleep(0.01)
+    raise AssertionError("connections are still there")
 
 
 @contextmanager
