@@ -45,32 +45,22 @@ SELECT (pg_total_relation_size('indexed_rows') * least(1, (SELECT documents FROM
 
 -- name: misfits
 SELECT branch, seq FROM indexed
-WHERE lexemes IS DISTINCT FROM CASE WHEN octet_length(said) + octet_length(thought) > 600000
-  THEN array_to_tsvector(ARRAY[$1::text || '*'])
-  ELSE array_to_tsvector(ARRAY(SELECT $1::text || word
-    FROM unnest(string_to_array(translate(said || thought, E'\n', ' '), ' ')) AS word
-    WHERE word <> '')) END
-ORDER BY n LIMIT 5
+WHERE hash <> hashtextextended(said || thought, 0) ORDER BY n LIMIT 5
 
 -- ----------------------------------------------------------------------- adding, dropping
 
--- A vector holds less than a megabyte of lexemes. A message that may have more has a lexeme of its
--- own, which every search asks for. $13 is the tenant's code.
 -- name: add
 INSERT INTO indexed (tenant, n, branch, seq, role, at, length, thoughts, mark, weight, said, thought,
-  lexemes)
+  hash)
 VALUES (current_setting('holdfast.tenant')::uuid, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
-  CASE WHEN octet_length($10::text) + octet_length($11::text) > 600000
-  THEN array_to_tsvector(ARRAY[$12::text || '*'])
-  ELSE array_to_tsvector(ARRAY(SELECT $12::text || word
-    FROM unnest(string_to_array(translate($10::text || $11::text, E'\n', ' '), ' ')) AS word
-    WHERE word <> '')) END)
+  hashtextextended($10::text || $11::text, 0))
 
 -- name: weight
 SELECT coalesce(sum(weight), 0)::bigint FROM indexed WHERE branch = $1 AND seq BETWEEN $2 AND $3
 
 -- name: forget
-UPDATE indexed SET length = -1, thoughts = 0, weight = 0, said = '', thought = '', lexemes = ''
+UPDATE indexed SET length = -1, thoughts = 0, weight = 0, said = '', thought = '',
+  hash = hashtextextended('', 0)
 WHERE branch = $1 AND seq BETWEEN $2 AND $3
 
 -- name: cut
@@ -78,6 +68,9 @@ WITH gone AS (DELETE FROM indexed WHERE branch = $1 AND seq > $2 RETURNING 1)
 SELECT count(*) FROM gone
 
 -- --------------------------------------------------------------------------------- asking
+
+-- name: highest
+SELECT coalesce(max(n), 0) FROM indexed
 
 -- Messages in which the words may be that are wanted, before number $1, up to $2 of them. Of each it
 -- is told how often every term is there, as `core.search.matching` counts: terms are needles in what

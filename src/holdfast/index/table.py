@@ -46,6 +46,14 @@ _CHUNK: Final = 1000
 _LAST: Final = (1 << 63) - 1
 _REMOVED_AT_ONCE: Final = 20_000
 _PATIENCE: Final = 5.0  # seconds that whoever removes an index waits for others
+_FIRST_STEP: Final = 1500  # messages that are looked at before the index of lexemes is asked
+_LONGEST_STEP: Final = 50_000
+_RARE: Final = 50  # what one message of so many has is quicker found by that index
+_MOST_PHRASES: Final = 5
+_HAS: Final = (
+    "(strpos(said, (${0}::text[])[1]) > 0 OR strpos(said, (${0}::text[])[2]) > 0 "
+    "OR strpos(thought, (${0}::text[])[3]) > 0)"
+)
 _MOST_LEXEMES: Final = 48  # of a query; what it says beside them is looked at in what is found
 _MOST_OF_A_TERM: Final = 8
 
@@ -304,8 +312,8 @@ class IndexTable:
     def problems(self) -> list[str]:
         """Read all of it and say what is wrong with it."""
         found = [
-            f"the lexemes of message {seq} of branch {branch} are not those of its words"
-            for branch, seq in self._rows("misfits", self._code)
+            f"the words of message {seq} of branch {branch} are not those that were added"
+            for branch, seq in self._rows("misfits")
         ]
         there = sum(self.counts().values())
         if there != self._state.documents:
@@ -336,7 +344,7 @@ class IndexTable:
             said = f"{said}\n{_spaced(names)}"
         return (
             number, doc.branch, doc.seq, ROLES.index(doc.role), doc.at, length, len(thinking),
-            mark_of(doc.id), _weight(doc), said, _spaced(thinking), self._code,
+            mark_of(doc.id), _weight(doc), said, _spaced(thinking),
         )  # fmt: skip
 
     def forget(
@@ -365,44 +373,121 @@ class IndexTable:
 
         Terms without words are left out: whoever asks looks at the texts.
         """
-        wanted = [term for term in query.wanted if term.tokens]
-        unwanted = [term for term in query.unwanted if term.tokens]
-        recounted = [at for at, term in enumerate(wanted) if _overlaps(term)]
-        values: list[object] = [
-            0, _CHUNK, *_needles(wanted), *_needles(unwanted), thinking, bool(recounted),
-        ]  # fmt: skip
-        text = "\n".join((SQL["matching"], *self._conditions(wanted, bounds, values)))
-        text = f"{text}\n{SQL['matching_end']}"
-        before = _LAST
-        while True:
-            values[0] = before
-            with telling():
-                rows = self._link.rows(text, values)
-            entries = [_entry(row, wanted, recounted) for row in rows if row[7]]
-            yield Chunk(entries, _frequencies)
-            if len(rows) < _CHUNK:
+        asked = _Asked(query, bounds, self._code, thinking=thinking)
+        before, steps = _LAST, _Steps(self._highest())
+        while asked.wanted and bounds.branches is None:
+            low = steps.next()
+            if low is None:
+                break
+            chunk = asked.chunk(self._ask(asked, before, _LONGEST_STEP, asked.scanning(low)))
+            yield chunk
+            steps.learn(len(chunk.entries))
+            before = low
+        while before > 1:
+            found = self._ask(asked, before, _CHUNK, asked.conditions())
+            yield asked.chunk(found)
+            if len(found) < _CHUNK:
                 return
-            before = rows[-1][6]
+            before = found[-1][6]
 
-    def _conditions(
-        self, wanted: Sequence[Term], bounds: Bounds, values: list[object]
-    ) -> Iterator[str]:
-        """Say what must be so, and put into `values` what it is compared with."""
-        given: list[tuple[str, object]] = []
-        if wanted:
-            given.append(("lexemes @@ ${}::tsquery", _lexemes(wanted, self._code)))
-        if bounds.role is not None:
-            given.append(("role = ${}", ROLES.index(bounds.role)))
-        if bounds.since is not None:
-            given.append(("at >= ${}", bounds.since))
-        if bounds.until is not None:
-            given.append(("at < ${}", bounds.until))
-        if bounds.branches is not None:
-            branches = ",".join(map(str, bounds.branches))
-            given.append(("branch = ANY (${}::bigint[])", f"{{{branches}}}"))
-        for condition, value in given:
-            values.append(value)
-            yield f"  AND {condition.format(len(values))}"
+    def _highest(self) -> int:
+        found: int = self._rows("highest")[0][0]
+        return found
+
+    def _ask(
+        self, asked: _Asked, before: int, limit: int, conditions: Sequence[tuple[str, object]]
+    ) -> list[tuple[Any, ...]]:
+        values = [before, limit, *asked.values, *(value for _, value in conditions)]
+        first = len(values) - len(conditions) + 1
+        wanted = (f"  AND {text.format(at)}" for at, (text, _) in enumerate(conditions, first))
+        with telling():
+            return self._link.rows(
+                "\n".join((SQL["matching"], *wanted, SQL["matching_end"])), values
+            )
+
+
+class _Steps:
+    """How far to go back, message by message, for words that are common.
+
+    First a few messages are looked at. If many of them have the words, it is the quickest to go on
+    so until there are enough; if few have, the index of lexemes finds the others.
+    """
+
+    def __init__(self, highest: int) -> None:
+        self._low = highest + 1
+        self._seen = self._found = 0
+
+    def next(self) -> int | None:
+        """Give the number to go back to; nothing if it is time to ask the index of lexemes."""
+        if self._seen and self._found * _RARE < self._seen:
+            return None
+        step = _FIRST_STEP
+        if self._seen:
+            step = min(_LONGEST_STEP, max(step, _CHUNK * self._seen // self._found))
+        if self._low <= 1:
+            return None
+        low = max(1, self._low - step)
+        self._seen += self._low - low
+        self._low = low
+        return low
+
+    def learn(self, found: int) -> None:
+        """Be told how many messages had the words in the last step."""
+        self._found += found
+
+
+class _Asked:
+    """A query, as it is asked of tables."""
+
+    def __init__(self, query: Query, bounds: Bounds, code: str, *, thinking: bool) -> None:
+        self.wanted = [term for term in query.wanted if term.tokens]
+        self._recounted = [at for at, term in enumerate(self.wanted) if _overlaps(term)]
+        self._code = code
+        self._thinking = thinking
+        self._bounds = list(_bounds(bounds))
+        unwanted = [term for term in query.unwanted if term.tokens]
+        self.values: tuple[object, ...] = (
+            *_needles(self.wanted), *_needles(unwanted), thinking, bool(self._recounted),
+        )  # fmt: skip
+
+    def conditions(self) -> list[tuple[str, object]]:
+        """Say what must be so: the engine's index of lexemes tells where that may be."""
+        if not self.wanted:
+            return self._bounds
+        phrases = [term for term in self.wanted if len(term.tokens) > 1][:_MOST_PHRASES]
+        text = "lexemes(tenant, said, thought) @@ ${0}::tsquery"
+        return [*self._bounds, (text, _lexemes(self.wanted, self._code)), *map(self._has, phrases)]
+
+    def scanning(self, low: int) -> list[tuple[str, object]]:
+        """Say what must be so from a number on, where each message is looked at.
+
+        The longest word of all tells most of them apart.
+        """
+        longest = max(self.wanted, key=lambda term: max(map(len, term.tokens)))
+        return [("n >= ${0}", low), *self._bounds, self._has(longest)]
+
+    def _has(self, term: Term) -> tuple[str, object]:
+        """Say that a term is there; no line break is in what was thought."""
+        (said,), (named,) = _needles([term])
+        return _HAS, [said, named or said, said if self._thinking else "\n"]
+
+    def chunk(self, rows: Sequence[Sequence[Any]]) -> Chunk:
+        """Give those of some rows that match."""
+        entries = [_entry(row, self.wanted, self._recounted) for row in rows if row[7]]
+        return Chunk(entries, _frequencies)
+
+
+def _bounds(bounds: Bounds) -> Iterator[tuple[str, object]]:
+    """Say what must be so beside the words."""
+    if bounds.role is not None:
+        yield "role = ${0}", ROLES.index(bounds.role)
+    if bounds.since is not None:
+        yield "at >= ${0}", bounds.since
+    if bounds.until is not None:
+        yield "at < ${0}", bounds.until
+    if bounds.branches is not None:
+        branches = ",".join(map(str, bounds.branches))
+        yield "branch = ANY (${0}::bigint[])", f"{{{branches}}}"
 
 
 def _weight(doc: Doc) -> int:

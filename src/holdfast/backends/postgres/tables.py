@@ -21,10 +21,11 @@ from holdfast.backends.postgres.target import Target
 from holdfast.errors import StoreUnavailable
 
 _CODE_LENGTH: Final = 5
-# Words are common or rare, so a plan that is made for any word is good for none.
+# Words are common or rare, so a plan that is made for any word is good for none; and where many
+# messages have one, they are still remembered one by one.
 _SETTINGS: Final = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', false), set_config('jit', 'off', false),
-  set_config('synchronous_commit', 'off', false)
+  set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false)
 """
 _LOCK: Final = "SELECT pg_advisory_xact_lock($1)"
 _PATIENCE: Final = "SELECT set_config('lock_timeout', $1, true)"

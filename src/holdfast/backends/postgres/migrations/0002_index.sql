@@ -23,8 +23,7 @@ CREATE POLICY one_tenant ON indexes USING (tenant = current_setting('holdfast.te
 -- A message in an index: n is higher than that of every message that was added before, mark a hash
 -- of its id, length -1 if it is not to be found. said has the words of its text and, behind a line
 -- break, the parts of their names, each word between spaces of its own; thought those of its
--- thinking. lexemes are all of them, each behind the code of its tenant, so that nobody's words make
--- another's search longer.
+-- thinking; hash is of both.
 CREATE TABLE indexed_rows (
   tenant   uuid     NOT NULL,
   n        bigint   NOT NULL,
@@ -38,11 +37,23 @@ CREATE TABLE indexed_rows (
   weight   integer  NOT NULL,
   said     text     NOT NULL COLLATE "C",
   thought  text     NOT NULL COLLATE "C",
-  lexemes  tsvector NOT NULL,
+  hash     bigint   NOT NULL,
   PRIMARY KEY (tenant, n)
-) WITH (toast_tuple_target = 256);
+);
 CREATE UNIQUE INDEX indexed_by_place ON indexed_rows (tenant, branch, seq);
-CREATE INDEX indexed_by_lexeme ON indexed_rows USING gin (lexemes)
+
+-- The words of a message, each behind a code of its tenant, so that nobody's words make another's
+-- search longer. A vector holds less than a megabyte: a message that may have more has a lexeme of
+-- its own, which every search asks for. It is kept in the index alone, and takes long to make: so it
+-- costs what keeps the planner from making it for each row.
+CREATE FUNCTION lexemes(tenant uuid, said text, thought text) RETURNS tsvector
+LANGUAGE sql IMMUTABLE PARALLEL SAFE COST 10000
+RETURN CASE WHEN octet_length(said) + octet_length(thought) > 600000
+  THEN array_to_tsvector(ARRAY[left(tenant::text, 5) || '*'])
+  ELSE array_to_tsvector(ARRAY(SELECT left(tenant::text, 5) || word
+    FROM unnest(string_to_array(translate(said || thought, E'\n', ' '), ' ')) AS word
+    WHERE word <> '')) END;
+CREATE INDEX indexed_by_lexeme ON indexed_rows USING gin (lexemes(tenant, said, thought))
   WITH (fastupdate = on, gin_pending_list_limit = 1024);
 
 -- The planner uses no index for @@ where a policy has to be asked first: @@ is not leakproof. So the
