@@ -117,7 +117,7 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
         ("hold", "heads_pkey"),
         ("head", "heads_pkey"),
         ("put_head", "heads_pkey"),
-        ("take_activity", "heads_by_activity"),
+        ("newest", "heads_by_activity"),
         ("messages_by_id", "messages_by_id"),
         ("messages", "messages_pkey"),
     ],

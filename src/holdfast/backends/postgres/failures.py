@@ -24,7 +24,6 @@ _AGAIN: Final = frozenset(
         "40001",  # serialization_failure
         "40P01",  # deadlock_detected
         "23505",  # unique_violation: somebody else was first, the verb will find it
-        "23502",  # not_null_violation: others have overtaken an activity number that was taken
         "55P03",  # lock_not_available: somebody held a session for very long
     }
 )

@@ -161,42 +161,20 @@ SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE
 -- name: try_to_hold
 SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE SKIP LOCKED
 
--- Activity numbers are counted for each tenant, and nobody waits for a counter: a transaction takes
--- the first number above all that are stored which no other has taken, by locking it. Followers
--- go no further than the lowest number that is locked. $2 is the tenant's half of such locks.
--- name: take_activity
-WITH top AS MATERIALIZED (
-  SELECT greatest((SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1),
-    (SELECT t.activity FROM tenants t WHERE t.tenant = $1), 0) AS number
-)
-SELECT set_config('holdfast.activity', (
-  SELECT number FROM (SELECT generate_series(number + 1, number + 10000) AS number FROM top) AS free
-  WHERE pg_try_advisory_xact_lock($2::integer, (number & 2147483647)::integer) LIMIT 1)::text, true)
-
--- For who writes to very many sessions, or is alone.
--- name: next_activity
-SELECT set_config('holdfast.activity', (1 + greatest(
-  (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1),
-  (SELECT t.activity FROM tenants t WHERE t.tenant = $1), 0))::text, true)
-
--- If others have overtaken the number meanwhile there is none, which is an error: see failures.
+-- $18 is the tenant's half of the locks of activity numbers; who writes to very many sessions, or is
+-- alone, goes without.
 -- name: add_head
-INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity, input,
-  output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq, queued)
-VALUES ($1, $2, $1, $3, $4, $5, $6, $7, (
-    SELECT taken.number FROM (SELECT current_setting('holdfast.activity')::bigint AS number) AS taken
-    WHERE taken.number > coalesce(
-      (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1), 0)),
-  $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
+  queued)
+VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($1, $18::integer), $8, $9, $10, $11, $12, $13,
+  $14, $15, $16, $17)
 
 -- name: put_head
 UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
-  activity = CASE WHEN taken.number > (
-      SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1)
-    THEN taken.number END,
+  activity = take_activity($1, $18::integer),
   input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
   preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
-FROM (SELECT current_setting('holdfast.activity')::bigint AS number) AS taken
 WHERE tenant = $1 AND session = $2
 
 -- Nobody is ever given the number of a head that goes.

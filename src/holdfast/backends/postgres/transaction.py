@@ -135,11 +135,9 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _put_head(self, name: str, row: HeadRow) -> None:
         self._steps += 1
-        if self._alone or self._steps > _MOST_TAKEN:
-            self._ask("next_activity")
-        else:
-            self._ask("take_activity", self._whose.activity_lock)
-        self._write(name, row.session, *rows.head_values(row))
+        free = self._alone or self._steps > _MOST_TAKEN
+        lock = None if free else self._whose.activity_lock
+        self._write(name, row.session, *rows.head_values(row), lock)
         self._heads[row.session] = row
 
     # ---------------------------------------------------------------------------- branches

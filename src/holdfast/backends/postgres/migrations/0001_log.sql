@@ -104,6 +104,35 @@ CREATE TABLE heads (
 ) WITH (fillfactor = 60);
 CREATE UNIQUE INDEX heads_by_activity ON heads (whose, activity);
 
+-- Activity numbers are counted for each tenant, and nobody waits for a counter: a transaction takes
+-- the first number above all that are stored which no other has taken, by locking it. Then it looks
+-- again: each of these statements sees what was committed before it, and if somebody has overtaken
+-- the number meanwhile it takes another. Followers go no further than the lowest number that is
+-- locked, nor than the highest that was stored when they asked: so nothing comes behind their back.
+CREATE FUNCTION take_activity(of_tenant uuid, lock integer) RETURNS bigint
+  LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  number bigint;
+  highest bigint;
+BEGIN
+  LOOP
+    SELECT 1 + greatest((SELECT max(h.activity) FROM heads h
+        WHERE h.tenant = of_tenant AND h.whose = of_tenant),
+      (SELECT t.activity FROM tenants t WHERE t.tenant = of_tenant), 0) INTO number;
+    IF lock IS NULL THEN
+      RETURN number;
+    END IF;
+    WHILE NOT pg_try_advisory_xact_lock(lock, (number & 2147483647)::integer) LOOP
+      number := number + 1;
+    END LOOP;
+    SELECT max(h.activity) FROM heads h
+      WHERE h.tenant = of_tenant AND h.whose = of_tenant INTO highest;
+    IF highest IS NULL OR highest < number THEN
+      RETURN number;
+    END IF;
+  END LOOP;
+END $$;
+
 -- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
 -- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
 -- token is the mark of the write that made it, so that a retry makes it once. The active branch of
