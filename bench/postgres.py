@@ -27,9 +27,9 @@ from urllib.parse import urlsplit, urlunsplit
 import holdfast
 from bench import material
 from bench.appending import appends
-from bench.measure import TIMES, Result, Times, alternate, median, micros, millis, ratio, timed
+from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio, timed
 from bench.plan import KEY, Plan
-from bench.texts import Question, Texts, lay
+from bench.postgres_reading import reading
 
 if TYPE_CHECKING:
     import psycopg
@@ -56,8 +56,7 @@ def postgres(plan: Plan) -> Iterator[Result]:
     yield from _flat(plan, url)
     for workers in _WORKERS:
         yield _many(plan, url, workers)
-    yield from _reading(plan, url)
-    yield from _searching(plan, url)
+    yield from reading(plan, _store(url), partial(_by_hand, url))
 
 
 def _server(plan: Plan) -> str | None:
@@ -255,61 +254,3 @@ def _insert(url: str, turns: int, number: int, barrier: Barrier) -> None:
         _inserts(connection, number, 2)()
         barrier.wait()
         _inserts(connection, number, turns)()
-
-
-def _reading(plan: Plan, url: str) -> Iterator[Result]:
-    size = plan.sizes.lists[0]
-    with holdfast.open(_store(url), tenant="many", durability="process") as store:
-        material.add_sessions(store, size)
-    longest = plan.sizes.histories[-1]
-
-    def resume(key: str) -> Times:
-        with holdfast.open(_store(url)) as store:
-            return [timed(lambda: store.session(key).messages(limit=50))]
-
-    short, long = alternate(
-        plan.sizes.rounds,
-        lambda: resume(f"flat {plan.sizes.histories[1]}"),
-        lambda: resume(f"flat {longest}"),
-    )
-    yield Result(
-        name="postgres",
-        what=f"PostgreSQL: the last 50 of {longest:,}, first read of a connection",
-        value=median(long),
-        figure=f"{millis(median(long))} (of {plan.sizes.histories[1]:,}: {millis(median(short))})",
-        ratio=ratio(long, short),
-        of="short",
-    )
-    with holdfast.open(_store(url), tenant="many") as store:
-        listed = [[timed(lambda: store.sessions(limit=50))] for _ in range(plan.sizes.rounds * 5)]
-    yield Result(
-        name="postgres",
-        what=f"PostgreSQL: list 50 of {size:,}",
-        value=median(listed),
-        figure=millis(median(listed)),
-    )
-
-
-def _searching(plan: Plan, url: str) -> Iterator[Result]:
-    """Ask for what the benchmark of files asks for; the last size only by a full run."""
-    for messages in plan.sizes.searched:
-        where, tenant = _store(url), f"searched {messages}"
-        with holdfast.open(where, tenant=tenant, durability="process") as store:
-            for _ in lay(store, messages):
-                pass
-            caught_up = timed(store.catch_up_index)
-            questions = Texts().questions(messages)
-            _ask(store, questions)
-            rounds = [_ask(store, questions) for _ in range(plan.sizes.search_rounds)]
-        times = [seconds for times in rounds for seconds in times]
-        worst = statistics.quantiles(times, n=100, method="inclusive")[-1]
-        yield Result(
-            name="postgres",
-            what=f"PostgreSQL: search in {messages:,}, top 20 with snippets",
-            value=median(rounds),
-            figure=f"{millis(median(rounds))} (p99 {millis(worst)}; indexed in {caught_up:.0f} s)",
-        )
-
-
-def _ask(store: holdfast.Store, questions: list[Question]) -> Times:
-    return [timed(partial(store.search, one.ours, limit=20)) for one in questions]
