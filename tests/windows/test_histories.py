@@ -386,12 +386,23 @@ def test_it_does_not_matter_in_which_pages_it_is_read(
         assert sum(_out(paged).values()) == sum(_out(at_once).values())
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @settings(_slowly, max_examples=_slowly.max_examples // 3)
 @given(steps=worlds.steps, asks=_some_asks)
-def test_every_store_gives_the_window_that_memory_gives(
-    kind: Kind, steps: list[worlds.Step], asks: list[_Ask]
+def test_a_file_gives_the_windows_that_memory_gives(
+    steps: list[worlds.Step], asks: list[_Ask]
 ) -> None:
+    _compare("sqlite", steps, asks)
+
+
+@settings(_slowly, max_examples=_slowly.max_examples // 6)
+@given(steps=worlds.steps, asks=_some_asks)
+def test_a_postgres_server_gives_the_windows_that_memory_gives(
+    steps: list[worlds.Step], asks: list[_Ask]
+) -> None:
+    _compare("postgres", steps, asks)
+
+
+def _compare(kind: Kind, steps: list[worlds.Step], asks: list[_Ask]) -> None:
     with TemporaryDirectory() as folder, place(kind, Path(folder)) as url:
         with worlds.memory_world() as one, worlds.world_at(url) as other:
             sessions = [worlds.build(world, steps) for world in (one, other)]
