@@ -7,22 +7,22 @@ import pytest
 
 import holdfast
 from holdfast import Store
-from tests.search.corpora import QUERIES, expected, lineage, live, titled
+from tests.search.corpora import QUERIES, Truth, live
 
 _SEEDS = range(10)
 
 
-def _check(store: Store, text: str, *, thinking: bool, all_branches: bool) -> None:
-    by_session = expected(store, text, thinking=thinking, all_branches=all_branches)
-    titles = titled(store, text)
+def _check(store: Store, truth: Truth, text: str, *, thinking: bool, all_branches: bool) -> None:
+    by_session = truth.expected(text, thinking=thinking, all_branches=all_branches)
+    titles = truth.titled(text)
     by_lineage: dict[str, set[str]] = defaultdict(set)
     for session_id, ids in by_session.items():
-        by_lineage[lineage(store, session_id)] |= ids
+        by_lineage[truth.lineage(session_id)] |= ids
     wanted = Counter({name: len(ids) for name, ids in by_lineage.items() if ids})
-    wanted.update(lineage(store, session_id) for session_id in titles)
+    wanted.update(truth.lineage(session_id) for session_id in titles)
 
     hits = store.search(text, limit=1000, thinking=thinking, all_branches=all_branches).items
-    found = {lineage(store, hit.session_id): 1 + hit.more for hit in hits}
+    found = {truth.lineage(hit.session_id): 1 + hit.more for hit in hits}
     assert len(found) == len(hits), text
     assert found == dict(wanted), text
     for hit in hits:
@@ -32,17 +32,17 @@ def _check(store: Store, text: str, *, thinking: bool, all_branches: bool) -> No
             assert hit.message_id in by_session[hit.session_id], text
 
 
-def _check_one_by_one(store: Store, text: str, *, all_branches: bool) -> None:
-    titles = titled(store, text)
-    for session_id, ids in expected(store, text, all_branches=all_branches).items():
+def _check_one_by_one(store: Store, truth: Truth, text: str, *, all_branches: bool) -> None:
+    titles = truth.titled(text)
+    for session_id, ids in truth.expected(text, all_branches=all_branches).items():
         hits = store.search(text, session=session_id, limit=1000, all_branches=all_branches).items
         found = [hit.message_id for hit in hits if hit.message_id is not None]
         assert sorted(found) == sorted(ids), (text, session_id)
         assert (len(hits) > len(found)) is (session_id in titles), text
 
 
-def _open(url: str, **options: str) -> Store:
-    return holdfast.open(url, durability="process", **options)
+def _open(url: str, tenant: str = "default") -> Store:
+    return holdfast.open(url, durability="process", tenant=tenant)
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
@@ -53,15 +53,17 @@ def test_what_is_found_is_what_is_there(store_url: str, seed: int) -> None:
         for round_ in range(4):
             for _ in live(store, rnd, 30):
                 pass
+            truth = Truth(store)
             for text in rnd.sample(QUERIES, 10) if round_ < 3 else QUERIES:
                 _check(
                     store,
+                    truth,
                     text,
                     thinking=rnd.random() < 0.5,
                     all_branches=rnd.random() < 0.5,
                 )
         for text in rnd.sample(QUERIES, 6):
-            _check_one_by_one(store, text, all_branches=rnd.random() < 0.5)
+            _check_one_by_one(store, truth, text, all_branches=rnd.random() < 0.5)
         state = store.index_status().state
         assert state == ("none" if store_url == "memory:" else "ready")
 
@@ -75,11 +77,12 @@ def test_an_index_that_has_half_of_it(
     with _open(shared_url) as store:
         for _ in live(store, rnd, 80):
             pass
+        truth = Truth(store)
         monkeypatch.setattr("holdfast.index.catching_up._STEP_MESSAGES", 7)
         monkeypatch.setattr("holdfast.index.keeping._BRIEFLY", 0.0)
         monkeypatch.setattr("holdfast.index.keeping.Index._start", lambda self: None)
         for text in rnd.sample(QUERIES, 12):
-            _check(store, text, thinking=False, all_branches=rnd.random() < 0.5)
+            _check(store, truth, text, thinking=False, all_branches=rnd.random() < 0.5)
 
 
 def test_another_tenant_is_never_found(shared_url: str) -> None:
@@ -88,7 +91,8 @@ def test_another_tenant_is_never_found(shared_url: str) -> None:
         for store, seed in ((ours, 1), (theirs, 2), (ours, 3), (theirs, 4)):
             for _ in live(store, random.Random(seed), 40):
                 pass
+            truths = (ours, Truth(ours)), (theirs, Truth(theirs))
             for text in QUERIES[::3]:
-                _check(ours, text, thinking=False, all_branches=False)
-                _check(theirs, text, thinking=False, all_branches=False)
+                for whose, truth in truths:
+                    _check(whose, truth, text, thinking=False, all_branches=False)
         assert ours.index_status().path != theirs.index_status().path

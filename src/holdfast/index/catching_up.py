@@ -74,7 +74,7 @@ def is_behind(snapshot: Snapshot, activity: int) -> bool:
     """Say whether a search has to look at what was written behind an activity number.
 
     What was committed counts even where somebody with a lower number has yet to commit: an index
-    that goes on in order of these numbers waits for that, a search does not.
+    goes on in the order of these numbers and waits for that, a search does not.
     """
     try:
         newest = snapshot.list_sessions(Listing(), before=None, limit=1)
@@ -83,7 +83,7 @@ def is_behind(snapshot: Snapshot, activity: int) -> bool:
     numbers = (
         item.activity if isinstance(item, Unreadable) else item[1].activity for item in newest
     )
-    return any(number > activity for number in numbers)
+    return any(number > activity for number in numbers) or lacks(snapshot, activity)
 
 
 def check(snapshot: Snapshot, file: Kept) -> None:

@@ -42,11 +42,12 @@ def search(backend: Backend, index: Index, asked: Request, report: Report) -> Pa
         return backend.read(lambda snapshot: _look(snapshot, file, whole=whole))
 
     def _look(snapshot: Snapshot, file: Kept | None, *, whole: bool) -> Page[Hit] | None:
+        behind = file is None or catching_up.is_behind(snapshot, file.activity)
         if file is not None:
             catching_up.check(snapshot, file)
-        if whole and (file is None or catching_up.is_behind(snapshot, file.activity)):
+        if whole and behind:
             return None
-        return _Search(snapshot, file, asked, report).page()
+        return _Search(snapshot, file, asked, report, behind=behind).page()
 
     return index.ask(ask)
 
@@ -95,7 +96,13 @@ class _Search:
     """One search over one snapshot of the log, and one of the index if there is one."""
 
     def __init__(
-        self, snapshot: Snapshot, file: Kept | None, asked: Request, report: Report
+        self,
+        snapshot: Snapshot,
+        file: Kept | None,
+        asked: Request,
+        report: Report,
+        *,
+        behind: bool,
     ) -> None:
         self._snapshot = snapshot
         self._asked = asked
@@ -107,6 +114,7 @@ class _Search:
         # Marks alone are not in an index; with a word beside them it says where to look.
         helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
         self._file = file if helps else None
+        self._behind = behind or not helps
         self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
 
     def page(self) -> Page[Hit]:
@@ -195,9 +203,9 @@ class _Search:
 
     def _scanned(self) -> Iterator[Entry]:
         asked, lasts = self._asked, _Lasts(self._file)
-        activity = 0 if self._file is None else self._file.activity
-        if not catching_up.is_behind(self._snapshot, activity):
+        if not self._behind:
             return
+        activity = 0 if self._file is None else self._file.activity
         for session in scanning.sessions(self._snapshot, activity, self._views, self._report):
             for part in scanning.unknown(session, self._views, lasts):
                 yield from scanning.entries(

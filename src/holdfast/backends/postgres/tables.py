@@ -22,10 +22,11 @@ from holdfast.errors import StoreUnavailable
 
 _CODE_LENGTH: Final = 5
 # Words are common or rare, so a plan that is made for any word is good for none; and where many
-# messages have one, they are still remembered one by one.
+# messages have one, they are still remembered one by one. Who erases holds the index meanwhile.
 _SETTINGS: Final = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', false), set_config('jit', 'off', false),
-  set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false)
+  set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false),
+  set_config('idle_in_transaction_session_timeout', $1, false)
 """
 _LOCK: Final = "SELECT pg_advisory_xact_lock($1)"
 _PATIENCE: Final = "SELECT set_config('lock_timeout', $1, true)"
@@ -92,14 +93,14 @@ class TableLink:
                     return
             self._link = Link(self._target)
             self._link.patience = self._target.statement
-            self._link.ask_text(_SETTINGS).fetchall()
+            self._link.ask_text(_SETTINGS, (_millis(self._target.statement),)).fetchall()
             self._enter(self._link, patience)
 
     def _enter(self, link: Link, patience: float | None) -> None:
         link.begin("begin_reading" if patience is None else "begin_writing")
         answer = link.ask("enter_reading", (self._tenant.mark,))
         if patience is not None:
-            link.ask_text(_PATIENCE, (f"{round(patience * 1000)}ms",))
+            link.ask_text(_PATIENCE, (_millis(patience),))
             answer = link.ask_text(_LOCK, (self._lock,))
         answer.fetchall()
 
@@ -152,3 +153,7 @@ class TableLink:
         except psycopg.Error as error:
             self.close()
             raise translate(error, _THEN) from error
+
+
+def _millis(seconds: float) -> str:
+    return f"{max(1, round(seconds * 1000))}ms"
