@@ -17,7 +17,7 @@ from holdfast.backends.postgres.statements import SQL
 from tests.postgres.conftest import OpenStore
 
 _Do = Callable[[Session], object]
-_SHORT, _LONG = 1_000, 6_000
+_SHORT, _LONG = 600, 2_500
 
 
 class Count:

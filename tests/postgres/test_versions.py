@@ -1,8 +1,7 @@
 """The same on every version of the server that is at hand.
 
-All tests run on the newest one that the development environment has. Here some of them run on the
-others, in a process of its own with a server of its own; all that are about a server run there
-when there is time.
+All tests run on the newest one that the development environment has. Here those that are about a
+server run on the others, when there is time: in a process of its own with a server of its own.
 """
 
 import os
@@ -46,6 +45,7 @@ def test_the_server_is_the_one_that_was_asked_for(postgres_admin: psycopg.Connec
 
 @_chosen
 class TestOtherVersions:
+    @pytest.mark.long
     @pytest.mark.parametrize("version", _OTHERS)
     def test_opening_and_tenants(self, version: str) -> None:
         """What speaks to the server's own catalogue, settings and policies."""
