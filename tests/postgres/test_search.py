@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
+from holdfast.backends.base import Transaction
 from holdfast.backends.postgres.snapshot import Tenant
-from holdfast.backends.postgres.statements import SQL
 from holdfast.backends.postgres.tables import PostgresTables
 from holdfast.backends.postgres.target import target
 from holdfast.core.search.query import parse
@@ -194,8 +195,8 @@ def test_messages_with_more_words_than_a_vector_holds(store: Store, url: str) ->
     index = _index(url)
     with index.reading():
         query = parse("again", now=NOW)
-        found = index.matching(query, Bounds(), thinking=False)
-        assert [chunk.frequencies(entry[5]) for chunk in found for entry in chunk.entries] == [
+        chunks = index.matching(query, Bounds(), thinking=False)
+        assert [chunk.frequencies(entry[5]) for chunk in chunks for entry in chunk.entries] == [
             (40_000,)
         ]
     index.close()
@@ -376,15 +377,27 @@ def test_while_somebody_else_indexes(store: Store, url: str) -> None:
 
 def test_what_was_acknowledged_before_an_earlier_number_is_found(store: Store, url: str) -> None:
     """Somebody has taken a number and not committed yet: others with later ones are found."""
-    whose = Tenant("default", _tables(url)._target.schema)  # noqa: SLF001 - as the store has it
-    options = f"-c search_path={_tables(url)._target.schema}"  # noqa: SLF001
-    plain = url.partition("&schema=")[0]
-    with psycopg.connect(plain, options=options, cursor_factory=psycopg.RawCursor) as slow:
-        slow.execute("SELECT set_config('holdfast.tenant', $1, true)", (str(whose.mark),))
-        slow.execute(SQL["take_activity"], (whose.mark, whose.activity_lock))
-        store.session(f"talk-{_TALKS}").append(Message.user(f"needle n{_TALKS}"))
-        _must_find(store, _TALKS + 1)
-        slow.rollback()
+    taken, go = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> None:
+        row = tx.find_session(key="talk-1")
+        head = None if row is None else tx.head(row.n)
+        assert head is not None
+        tx.put_head(head)
+        tx.find_session(key="talk-1")  # What was asked before is done by now.
+        taken.set()
+        go.wait(20)
+
+    with holdfast.open(url, durability="process") as other:
+        thread = threading.Thread(target=lambda: other._backend.write(slow))  # noqa: SLF001 - slow
+        thread.start()
+        try:
+            assert taken.wait(20)
+            store.session(f"talk-{_TALKS}").append(Message.user(f"needle n{_TALKS}"))
+            _must_find(store, _TALKS + 1)
+        finally:
+            go.set()
+            thread.join()
     _must_find(store, _TALKS + 1)
     store.catch_up_index()
     assert store.index_status().state == "ready"
