@@ -27,6 +27,7 @@ from bench import (
     carrying,
     deleting,
     moving,
+    postgres,
     processes,
     reading,
     searching,
@@ -59,6 +60,7 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
     "purge": deleting.purge,
     "carry": carrying.carry,
     "start": starting.start,
+    "postgres": postgres.postgres,
 }
 
 

@@ -1,4 +1,7 @@
-"""What every test stands on: hypothesis profiles, the `crash` mark, folders, no user of its own."""
+"""What every test stands on: hypothesis profiles, the `crash` mark, folders, no user of its own.
+
+And, for those that ask for it, a PostgreSQL server.
+"""
 
 import re
 import signal
@@ -6,8 +9,12 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.places import KINDS, place
+from tests.servers import WORKER, Postgres, as_user, shared_database, start
 
 _CRASH = Path(__file__).parent / "crash"
 _OF_THE_USER = (
@@ -73,3 +80,43 @@ def tmp_path(_folders: Iterator[Path], request: pytest.FixtureRequest) -> Path:
     folder = next(_folders) / name
     folder.mkdir(mode=0o700, parents=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Postgres:
+    """The server of this run."""
+    return Postgres(start())
+
+
+@pytest.fixture(scope="session")
+def postgres_database() -> str:
+    """An empty store in a database of this process, for its superuser."""
+    return shared_database()
+
+
+@pytest.fixture(scope="session")
+def postgres_admin(postgres_database: str) -> Iterator[psycopg.Connection]:
+    """The superuser, in that database."""
+    options = "-c synchronous_commit=off"
+    with psycopg.connect(postgres_database, autocommit=True, options=options) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_database: str) -> str:
+    """The same, for a role that owns nothing."""
+    return as_user(postgres_database, WORKER)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store that several processes can open, of each kind in turn."""
+    with place(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture(params=KINDS)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store of each kind in turn: for what every store promises."""
+    with place(request.param, tmp_path) as url:
+        yield url

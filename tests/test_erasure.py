@@ -50,10 +50,9 @@ class Watched(Runtime):
         return [row.body for _, rows in found for row in rows]
 
 
-@pytest.fixture(params=["memory:", "agent.db"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Store]:
-    url = request.param if request.param == "memory:" else tmp_path / request.param
-    with holdfast.open(url) as opened:
+@pytest.fixture
+def store(store_url: str) -> Iterator[holdfast.Store]:
+    with holdfast.open(store_url) as opened:
         yield opened
 
 
@@ -68,6 +67,15 @@ def family(store: holdfast.Store) -> list[holdfast.Session]:
     second = fork.fork()
     second.replace([Message.system("new"), *second.messages()])
     return [parent, fork, second]
+
+
+def branches(store: holdfast.Store, sessions: Sequence[holdfast.Session]) -> list[int]:
+    """The numbers of all their branches."""
+
+    def read(snapshot: Snapshot) -> list[int]:
+        return [row.n for one in sessions for row in snapshot.branches(number_of(one))]
+
+    return store.backend.read(read)
 
 
 def purging(
@@ -88,7 +96,7 @@ def test_what_is_foretold_is_what_goes(
     """Every body that changes or goes was named before, and no other."""
     sessions = family(store)
     watched = Watched(store)
-    everything = [Segment(branch, 1, 99, "") for branch in range(1, 20)]
+    everything = [Segment(branch, 1, 99, "") for branch in branches(store, sessions)]
     for at in order:
         before = watched.bodies(everything)
         Erasure(watched).write(*purging(sessions[at], forks))

@@ -40,13 +40,13 @@ class Erasure:
             pieces = self._backend.read(sample(doomed))
             try:
                 with self._runtime.erasing(doomed):
-                    done = self._backend.write(verb(doomed))
+                    done = self._backend.write(verb(doomed), alone=True)
             except Changed:
                 continue
             self._pieces += pieces
             return done
         with self._runtime.erasing(None):
-            return self._backend.write(verb(None))
+            return self._backend.write(verb(None), alone=True)
 
     def settle(self) -> tuple[tuple[str, ...], Scan]:
         """Wipe what was left behind; say what could not be yet, and what the search found."""

@@ -1,8 +1,8 @@
 """Where a store is, and how it is tuned: read from its URL when asked, never at import.
 
-`agent.db`, `sqlite:///relative.db`, `sqlite:////absolute.db`, `memory:`; options follow a question
-mark: `sqlite:///agent.db?lease=10&deadline=5`. Without a URL: `$HOLDFAST_URL`, else `holdfast.db`
-in the user's state directory.
+`agent.db`, `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://host/database`,
+`memory:`; options follow a question mark: `sqlite:///agent.db?lease=10&deadline=5`. Without a URL:
+`$HOLDFAST_URL`, else `holdfast.db` in the user's state directory.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from holdfast.errors import Invalid, UnknownBackend
 
 Durability: TypeAlias = Literal["power", "process"]
 _MODES: Final = ("power", "process")
+_TIMES: Final = frozenset({"lease", "deadline"})
+_POSTGRES: Final = frozenset({"schema", "pool", "connect", "answer", "statement", "idle"})
 
 
 class Location(msgspec.Struct, frozen=True):
-    """A parsed URL. `address` is the path, or all behind the scheme."""
+    """A parsed URL. `address` is the path, or all behind the scheme.
+
+    `options` are those of one backend only, as they were written.
+    """
 
     scheme: str
     address: str
     lease: float = 30.0
     deadline: float = 10.0
+    options: tuple[tuple[str, str], ...] = ()
 
 
 def default_url(environ: Mapping[str, str]) -> str:
@@ -51,6 +57,8 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
         return Location("sqlite", url)
     from urllib.parse import unquote  # noqa: PLC0415 - most callers give a path
 
+    if scheme in {"postgresql", "postgres"}:
+        return _postgres(rest, url)
     address, _, options = rest.partition("?")
     if scheme == "sqlite":
         if not address.startswith("///") or len(address) == len("///"):
@@ -58,7 +66,31 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
                 f"{url!r} is not a store URL: use sqlite:///relative.db or sqlite:////absolute.db"
             )
         address = unquote(address.removeprefix("///"))
-    return Location(scheme, address, **_options(options, url))
+    times = _options(options, url)
+    return msgspec.structs.replace(Location(scheme, address), **times)
+
+
+def _postgres(rest: str, url: str) -> Location:
+    """Take our options out of a URL; all others are the driver's."""
+    from urllib.parse import parse_qsl, urlencode  # noqa: PLC0415 - as above
+
+    address, _, text = rest.partition("?")
+    if not address.startswith("//"):
+        raise UnknownBackend(f"{_scheme_of(url)} is followed by //: postgresql://host/database")
+    asked = parse_qsl(text, keep_blank_values=True)
+    times = {
+        name: _seconds(name, value, _scheme_of(url)) for name, value in asked if name in _TIMES
+    }
+    ours = tuple((name, value) for name, value in asked if name in _POSTGRES)
+    others = [pair for pair in asked if pair[0] not in _TIMES | _POSTGRES]
+    query = f"?{urlencode(others)}" if others else ""
+    found = Location("postgresql", address + query, options=ours)
+    return msgspec.structs.replace(found, **times)
+
+
+def _scheme_of(url: str) -> str:
+    """Name a URL in a message; what is behind the scheme may hold a password."""
+    return f"{url.partition(':')[0]}:"
 
 
 def _options(text: str, url: str) -> dict[str, float]:
@@ -66,14 +98,19 @@ def _options(text: str, url: str) -> dict[str, float]:
 
     found: dict[str, float] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
-        if name not in {"lease", "deadline"}:
+        if name not in _TIMES:
             raise UnknownBackend(f"{url!r}: unknown option {name!r}; there are lease and deadline")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise UnknownBackend(f"{url!r}: {name} is a number of seconds") from None
-        if not 0 < found[name] < float("inf"):
-            raise UnknownBackend(f"{url!r}: {name} is a positive number of seconds")
+        found[name] = _seconds(name, value, repr(url))
+    return found
+
+
+def _seconds(name: str, value: str, where: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        raise UnknownBackend(f"{where}: {name} is a number of seconds") from None
+    if not 0 < found < float("inf"):
+        raise UnknownBackend(f"{where}: {name} is a positive number of seconds")
     return found
 
 

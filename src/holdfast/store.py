@@ -58,7 +58,7 @@ def open(
     durability: settings.Durability = "power",
     readonly: bool = False,
 ) -> Store:
-    """Open a store: a path, `sqlite:///…`, `memory:`, or where `$HOLDFAST_URL` says."""
+    """Open a store: a path, `sqlite:///…`, `postgresql://…`, `memory:`, or `$HOLDFAST_URL`."""
     clock = SystemClock()
     backend = open_backend(
         settings.parse(url, os.environ),

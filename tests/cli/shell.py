@@ -97,7 +97,7 @@ class Ran:
         self.err = err.decode()
 
 
-def talk(store: Path) -> None:
+def talk(store: Path | str) -> None:
     """A conversation with a tool that answered, one that failed, and a turn that failed."""
     with holdfast.open(store) as opened:
         session = opened.session("support-42", title="A parcel", scope="telegram", agent="desk")

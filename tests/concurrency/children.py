@@ -66,6 +66,7 @@ class Child:
         self._process.start()
         theirs.close()
         self.say, self.hear = self._pipe.say, self._pipe.hear
+        self.has_news = self._pipe.has_news
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,7 @@ has no id of its caller's choice, so the checker knows it by its text, which is 
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import holdfast
 from holdfast import Head, Message, Session
@@ -196,10 +197,17 @@ class Mover:
             self.recorder.read(where, began, seen, complete=True, branch=head.branch)
 
 
-def move(pipe: Pipe, path: Path, name: str, seed: int, steps: int) -> None:
+class Where(NamedTuple):
+    """The store, and the folder for what is recorded."""
+
+    url: str
+    folder: Path
+
+
+def move(pipe: Pipe, where: Where, name: str, seed: int, steps: int) -> None:
     """Work on the shared session; `steps` of 0 goes on until killed."""
-    recorder = checker.Recorder(path.parent / f"{name}.jsonl", name)
-    with holdfast.open(path, durability="process") as store:
+    recorder = checker.Recorder(where.folder / f"{name}.jsonl", name)
+    with holdfast.open(where.url, durability="process") as store:
         mover = Mover(store.session("shared"), recorder, random.Random(seed))
         pipe.say("ready")
         pipe.hear()
@@ -208,10 +216,10 @@ def move(pipe: Pipe, path: Path, name: str, seed: int, steps: int) -> None:
         pipe.say("done")
 
 
-def inherit(pipe: Pipe, path: Path, name: str, dead: str, steps: int) -> None:
+def inherit(pipe: Pipe, where: Where, name: str, dead: str, steps: int) -> None:
     """Come after somebody who was killed: say again what it said last, then go on."""
-    recorder = checker.Recorder(path.parent / f"{name}.jsonl", name)
-    events = checker.load([path.parent / f"{dead}.jsonl"])
+    recorder = checker.Recorder(where.folder / f"{name}.jsonl", name)
+    events = checker.load([where.folder / f"{dead}.jsonl"])
     said = [
         event.ids
         for event in events
@@ -219,7 +227,7 @@ def inherit(pipe: Pipe, path: Path, name: str, dead: str, steps: int) -> None:
         and event.verb == "append"
         and "child" not in event.ids[0]
     ]
-    with holdfast.open(path, durability="process") as store:
+    with holdfast.open(where.url, durability="process") as store:
         mover = Mover(store.session("shared"), recorder, random.Random(name))
         for ids in said[-3:]:
             mover.append(exchange(ids[0].rpartition(".")[0]))

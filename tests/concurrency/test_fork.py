@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-import apsw
 import pytest
 
 import holdfast
 from holdfast import Message, Session, Store
 from holdfast.errors import TurnLost
+from holdfast.session import number_of
+from tests.places import with_options
 
 _PATIENCE = 30.0
 
@@ -100,8 +100,8 @@ def _ids(session: Session) -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with holdfast.open(f"sqlite:///{tmp_path}/store.db?deadline=5") as opened:
+def store(shared_url: str) -> Iterator[Store]:
+    with holdfast.open(with_options(shared_url, deadline=5)) as opened:
         yield opened
 
 
@@ -178,7 +178,7 @@ def test_a_draft_that_is_open_in_the_parent_stays_the_parents(store: Store) -> N
     assert [message.text for message in session.messages()] == ["one two"]
 
 
-def test_what_the_child_writes_survives_the_parents_close(store: Store, tmp_path: Path) -> None:
+def test_what_the_child_writes_survives_the_parents_close(store: Store, shared_url: str) -> None:
     """The parent closes its store, its last connection with it; the child's writes are all kept."""
     session = store.session("s")
     _say(session, "parent")
@@ -196,7 +196,7 @@ def test_what_the_child_writes_survives_the_parents_close(store: Store, tmp_path
         store.close()
         child.order()
         assert child.hear() == "ok"
-    with holdfast.open(tmp_path / "store.db") as again:
+    with holdfast.open(shared_url) as again:
         assert _ids(again.session("s")) == ["parent", "child 1", "child 2"]
         assert again.verify() == []
 
@@ -274,7 +274,7 @@ def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
     assert store.verify() == []
 
 
-def test_the_child_has_a_background_of_its_own(store: Store, tmp_path: Path) -> None:
+def test_the_child_has_a_background_of_its_own(store: Store) -> None:
     """A reply streamed in the child is flushed by the timer there, and so survives its kill."""
     warm_up = store.session("parent")
     with warm_up.turn() as turn:
@@ -291,20 +291,17 @@ def test_the_child_has_a_background_of_its_own(store: Store, tmp_path: Path) -> 
 
     with _forked(work) as child:
         reply = child.hear()
-        _await_flush(tmp_path / "store.db")
+        _await_flush(store, session)
     recovered = session.recover()
     assert recovered is not None
     assert recovered.partial is not None
     assert (recovered.partial.id, recovered.partial.text) == (reply, "never flushed by hand")
 
 
-def _await_flush(path: Path) -> None:
-    """Wait until a draft has more than its opening record."""
+def _await_flush(store: Store, session: Session) -> None:
+    """Wait until the draft of its first turn has more than its opening record."""
+    n = number_of(session)
     deadline = time.monotonic() + _PATIENCE
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        while connection.execute("SELECT count(*) FROM drafts").get < 2:
-            assert time.monotonic() < deadline, "the timer has not flushed anything"
-            time.sleep(0.05)
-    finally:
-        connection.close()
+    while len(store.backend.read(lambda snapshot: snapshot.draft(n, 1))) < 2:
+        assert time.monotonic() < deadline, "the timer has not flushed anything"
+        time.sleep(0.05)

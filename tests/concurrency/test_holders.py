@@ -17,6 +17,7 @@ from holdfast.errors import SessionBusy, StoreUnavailable, TurnLost
 from holdfast.testing import checker
 from tests.concurrency.children import Child, Pipe, begin, judge
 from tests.concurrency.conftest import StartChild
+from tests.places import with_options
 
 _CALL = "call-1"
 
@@ -139,8 +140,8 @@ def _wake(holder: Child) -> dict[str, str]:
     return outcomes
 
 
-def _hold_for_long(pipe: Pipe, path: Path) -> None:
-    with holdfast.open(path) as store:
+def _hold_for_long(pipe: Pipe, url: str) -> None:
+    with holdfast.open(url) as store:
         session = store.session("s")
         with session.turn() as turn:
             turn.user("question", id="question")
@@ -151,12 +152,11 @@ def _hold_for_long(pipe: Pipe, path: Path) -> None:
                 pipe.hear()
 
 
-def test_a_killed_holder_is_noticed_at_once(tmp_path: Path, child: StartChild) -> None:
+def test_a_killed_holder_is_noticed_at_once(shared_url: str, child: StartChild) -> None:
     """Its lease has most of 30 s to run, yet the next turn does not have to wait at all."""
-    path = tmp_path / "store.db"
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         session = store.session("s")
-        holder = child(_hold_for_long, path)
+        holder = child(_hold_for_long, shared_url)
         reply = holder.hear()
         with pytest.raises(SessionBusy) as busy, session.turn():
             pass
@@ -172,13 +172,12 @@ def test_a_killed_holder_is_noticed_at_once(tmp_path: Path, child: StartChild) -
 
 
 def test_a_holder_that_lives_keeps_its_turn_beyond_the_lease(
-    tmp_path: Path, child: StartChild
+    shared_url: str, child: StartChild
 ) -> None:
     """The lease of two seconds is renewed in the background while the turn is open."""
-    path = tmp_path / "store.db"
-    with holdfast.open(_short_lease(path, 2)) as store:
+    with holdfast.open(with_options(shared_url, lease=2, deadline=2)) as store:
         session = store.session("s")
-        holder = child(_hold_and_answer, path)
+        holder = child(_hold_and_answer, shared_url)
         assert holder.hear() == "holding"
         with pytest.raises(SessionBusy), session.turn(wait=5):
             pass
@@ -188,8 +187,8 @@ def test_a_holder_that_lives_keeps_its_turn_beyond_the_lease(
         assert [turn.state for turn in session.turns()] == ["sealed"]
 
 
-def _hold_and_answer(pipe: Pipe, path: Path) -> None:
-    with holdfast.open(_short_lease(path, 2)) as store:
+def _hold_and_answer(pipe: Pipe, url: str) -> None:
+    with holdfast.open(with_options(url, lease=2, deadline=2)) as store:
         with store.session("s").turn() as turn:
             pipe.say("holding")
             pipe.hear()
@@ -197,9 +196,9 @@ def _hold_and_answer(pipe: Pipe, path: Path) -> None:
         pipe.say("sealed")
 
 
-def _race_for_turns(pipe: Pipe, path: Path, name: str, count: int) -> None:
-    recorder = checker.Recorder(path.parent / f"{name}.jsonl", name)
-    with holdfast.open(path) as store:
+def _race_for_turns(pipe: Pipe, url: str, folder: Path, name: str, count: int) -> None:
+    recorder = checker.Recorder(folder / f"{name}.jsonl", name)
+    with holdfast.open(url) as store:
         session = store.session("s")
         pipe.say("ready")
         pipe.hear()
@@ -212,10 +211,11 @@ def _race_for_turns(pipe: Pipe, path: Path, name: str, count: int) -> None:
         pipe.say("done")
 
 
-def test_turns_of_several_processes_never_interleave(tmp_path: Path, child: StartChild) -> None:
+def test_turns_of_several_processes_never_interleave(
+    tmp_path: Path, shared_url: str, child: StartChild
+) -> None:
     """Four processes wait for one another's turns; each turn's messages stand together."""
-    path = tmp_path / "store.db"
-    racers = [child(_race_for_turns, path, f"p{number}", 8) for number in range(4)]
+    racers = [child(_race_for_turns, shared_url, tmp_path, f"p{number}", 8) for number in range(4)]
     for each in racers:
         each.hear()
     for each in racers:
@@ -223,7 +223,7 @@ def test_turns_of_several_processes_never_interleave(tmp_path: Path, child: Star
     for each in racers:
         assert each.hear() == "done"
         each.join()
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         session = store.session("s", create=False)
         judge(tmp_path, session, happened=["takeovers", "acked"])
         turns = [message.turn_id for message in session.messages()]

@@ -9,19 +9,24 @@ import holdfast
 from holdfast.testing import checker
 from tests.concurrency.children import Child
 from tests.concurrency.conftest import StartChild
-from tests.concurrency.movers import branches_of, inherit, move
+from tests.concurrency.movers import Where, branches_of, inherit, move
 
 _PATIENCE = 60.0
 
 
-def _judge(path: Path) -> checker.Verdict:
+@pytest.fixture
+def where(shared_url: str, tmp_path: Path) -> Where:
+    return Where(shared_url, tmp_path)
+
+
+def _judge(where: Where) -> checker.Verdict:
     """Compare what everybody recorded with all branches of the session and of its forks."""
-    with holdfast.open(path) as store:
+    with holdfast.open(where.url) as store:
         session = store.session("shared", create=False)
         children = [store.get(link.session_id) for link in session.children()]
         branches = {each.id: branches_of(each) for each in (session, *children)}
         assert store.verify() == []
-    events = checker.load(sorted(path.parent.glob("*.jsonl")))
+    events = checker.load(sorted(where.folder.glob("*.jsonl")))
     return checker.check(events, {}, branches=branches)
 
 
@@ -42,49 +47,46 @@ def _begin_together(children: list[Child]) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_several_processes_do_to_one_head_has_a_serial_order(
-    tmp_path: Path, child: StartChild, seed: int
+    where: Where, child: StartChild, seed: int
 ) -> None:
     """Appends, undos, redos, rewinds, replaces, summaries and forks, with and without `expect`."""
-    path = tmp_path / "store.db"
-    workers = [child(move, path, f"w{n}", 10 * seed + n, 60) for n in range(4)]
+    workers = [child(move, where, f"w{n}", 10 * seed + n, 100) for n in range(4)]
     _begin_together(workers)
     for each in workers:
         assert each.hear() == "done"
         each.join()
-    verdict = _judge(path)
+    verdict = _judge(where)
     verdict.require(["overlaps", "retries", "moves", "branches", "refused", "reads"])
     assert verdict.coverage.moves > 60
 
 
-def test_killed_processes_leave_a_serial_order(tmp_path: Path, child: StartChild) -> None:
+def test_killed_processes_leave_a_serial_order(where: Where, child: StartChild) -> None:
     """Two are killed in the middle of what they do; others say again what those said last."""
-    path = tmp_path / "store.db"
-    harness = checker.Recorder(tmp_path / "harness.jsonl", "harness")
-    victims = {f"v{n}": child(move, path, f"v{n}", 100 + n, 0) for n in range(2)}
-    workers = [child(move, path, f"w{n}", 200 + n, 60) for n in range(2)]
+    harness = checker.Recorder(where.folder / "harness.jsonl", "harness")
+    victims = {f"v{n}": child(move, where, f"v{n}", 100 + n, 0) for n in range(2)}
+    workers = [child(move, where, f"w{n}", 200 + n, 60) for n in range(2)]
     _begin_together([*victims.values(), *workers])
     heirs = []
     for name, victim in victims.items():
-        _wait_for_lines(tmp_path / f"{name}.jsonl", 60)
+        _wait_for_lines(where.folder / f"{name}.jsonl", 60)
         victim.kill()
         harness.killed(name)
-        heirs.append(child(inherit, path, f"heir of {name}", name, 30))
+        heirs.append(child(inherit, where, f"heir of {name}", name, 30))
     for each in [*workers, *heirs]:
         assert each.hear() == "done"
         each.join()
     harness.close()
-    verdict = _judge(path)
+    verdict = _judge(where)
     verdict.require(["kills", "overlaps", "retries", "moves", "branches"])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10, 18))
-def test_many_processes_for_a_long_time(tmp_path: Path, child: StartChild, seed: int) -> None:
+def test_many_processes_for_a_long_time(where: Where, child: StartChild, seed: int) -> None:
     """The same with eight of them, and more to do."""
-    path = tmp_path / "store.db"
-    workers = [child(move, path, f"w{n}", 10 * seed + n, 200) for n in range(8)]
+    workers = [child(move, where, f"w{n}", 10 * seed + n, 200) for n in range(8)]
     _begin_together(workers)
     for each in workers:
         assert each.hear() == "done"
         each.join()
-    _judge(path).require(["overlaps", "retries", "moves", "branches"])
+    _judge(where).require(["overlaps", "retries", "moves", "branches"])

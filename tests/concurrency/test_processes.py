@@ -161,8 +161,8 @@ def _usage(number: int) -> Usage:
     return Usage(input=number, output=2 * number, cache_read=3, cache_write=number % 5, reasoning=1)
 
 
-def _spend(pipe: Pipe, path: Path, name: str) -> None:
-    with holdfast.open(path) as store:
+def _spend(pipe: Pipe, url: str, name: str) -> None:
+    with holdfast.open(url) as store:
         session = store.session("shared")
         pipe.say("ready")
         pipe.hear()
@@ -178,14 +178,13 @@ def _spend(pipe: Pipe, path: Path, name: str) -> None:
 
 
 def test_usage_adds_up_exactly_when_four_processes_spend_at_once(
-    tmp_path: Path, child: StartChild
+    shared_url: str, child: StartChild
 ) -> None:
     """Per session, per model and per turn, tokens and money are what was spent, to the last one."""
-    path = tmp_path / "store.db"
     names = [f"p{number}" for number in range(_SPENDERS)]
-    _run_together([child(_spend, path, name) for name in names])
+    _run_together([child(_spend, shared_url, name) for name in names])
     spent = [number for number in range(_SPENT) for _ in range(1 if number % 4 < 2 else 2)]
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         session = store.session("shared", create=False)
         report, info = session.usage(), session.info()
         turns = {turn.run_id: turn for turn in session.turns()}
@@ -210,8 +209,8 @@ _ASKERS = 4
 _ASKED = 40
 
 
-def _ask(pipe: Pipe, path: Path, name: str) -> None:
-    with holdfast.open(path) as store:
+def _ask(pipe: Pipe, url: str, name: str) -> None:
+    with holdfast.open(url) as store:
         session = store.session("shared")
         pipe.say("ready")
         pipe.hear()
@@ -224,16 +223,15 @@ def _ask(pipe: Pipe, path: Path, name: str) -> None:
 
 
 def test_queued_input_of_four_processes_is_taken_once_and_in_order(
-    tmp_path: Path, child: StartChild
+    shared_url: str, child: StartChild
 ) -> None:
     """While turns take what waits, nothing of what is put in meanwhile is missed or taken twice."""
-    path = tmp_path / "store.db"
-    askers = [child(_ask, path, f"p{number}") for number in range(_ASKERS)]
+    askers = [child(_ask, shared_url, f"p{number}") for number in range(_ASKERS)]
     for each in askers:
         each.hear()
     taken: list[str] = []
     takes = 0
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         session = store.session("shared")
         for each in askers:
             each.say("go")

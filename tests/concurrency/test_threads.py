@@ -22,6 +22,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.testing import checker
 from tests.concurrency.children import Pipe, append, batch, begin, judge
 from tests.concurrency.conftest import StartChild
+from tests.places import with_options
 
 _THREADS = 4
 _TASKS = 12
@@ -61,7 +62,7 @@ async def _write_in_task(folder: Path, session: Session, name: str) -> None:
     recorder.close()
 
 
-def test_threads_and_tasks_of_one_process_share_a_session(tmp_path: Path) -> None:
+def test_threads_and_tasks_of_one_process_share_a_session(tmp_path: Path, shared_url: str) -> None:
     """Four threads and twelve tasks write to one history through one store: the order holds."""
 
     async def main(session: Session) -> None:
@@ -78,7 +79,7 @@ def test_threads_and_tasks_of_one_process_share_a_session(tmp_path: Path) -> Non
             for thread in threads:
                 await asyncio.wrap_future(thread)
 
-    with holdfast.open(tmp_path / "store.db") as store:
+    with holdfast.open(shared_url) as store:
         session = store.session("s")
         asyncio.run(main(session))
         verdict = judge(tmp_path, session, happened=["overlaps", "reads"])
@@ -86,10 +87,9 @@ def test_threads_and_tasks_of_one_process_share_a_session(tmp_path: Path) -> Non
         assert store.verify() == []
 
 
-def test_several_stores_of_one_process_on_one_file(tmp_path: Path) -> None:
+def test_several_stores_of_one_process_in_one_place(tmp_path: Path, shared_url: str) -> None:
     """Handles that know nothing of one another, each with its own thread, keep one order."""
-    path = tmp_path / "store.db"
-    stores = [holdfast.open(path) for _ in range(_THREADS)]
+    stores = [holdfast.open(shared_url) for _ in range(_THREADS)]
     start = threading.Barrier(_THREADS)
     with ThreadPoolExecutor(_THREADS) as pool:
         for number, store in enumerate(stores):
@@ -116,7 +116,7 @@ async def _append_and_record(
     recorder.acked(write, last=head.seq)
 
 
-def test_cancelled_tasks_never_tear_a_write(tmp_path: Path) -> None:
+def test_cancelled_tasks_never_tear_a_write(tmp_path: Path, shared_url: str) -> None:
     """Of a batch whose task was cancelled all is stored or nothing, and a retry completes it.
 
     Some four hundred tasks are cancelled at random moments.
@@ -148,7 +148,7 @@ def test_cancelled_tasks_never_tear_a_write(tmp_path: Path) -> None:
             await _append_and_record(recorders[worker], session, messages)
         return len(cancelled)
 
-    with holdfast.open(tmp_path / "store.db") as store:
+    with holdfast.open(shared_url) as store:
         session = store.session("s")
         cancelled = asyncio.run(main(session))
         store.flush()
@@ -190,7 +190,7 @@ def test_a_cancelled_write_that_had_not_begun_is_never_stored(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_a_task_that_is_cancelled_while_it_opens_a_turn_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_task_that_is_cancelled_while_it_opens_a_turn_does_not_keep_it(shared_url: str) -> None:
     """Whenever the cancellation comes, the next turn can be opened without waiting for a lease."""
     chance = random.Random(11)
 
@@ -199,7 +199,7 @@ def test_a_task_that_is_cancelled_while_it_opens_a_turn_does_not_keep_it(tmp_pat
             await turn.user("hello")
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "store.db") as store:
+        async with holdfast.open_async(shared_url) as store:
             session = await store.session("s")
             cancelled = 0
             for _ in range(100):
@@ -215,7 +215,7 @@ def test_a_task_that_is_cancelled_while_it_opens_a_turn_does_not_keep_it(tmp_pat
     asyncio.run(main())
 
 
-def test_a_cancelled_turn_keeps_what_was_said(tmp_path: Path) -> None:
+def test_a_cancelled_turn_keeps_what_was_said(shared_url: str) -> None:
     """Cancelled in the middle of a reply: the reply is kept in part, the turn is `cancelled`."""
 
     async def reply_for_ever(session: AsyncSession, begun: asyncio.Event) -> None:
@@ -227,7 +227,7 @@ def test_a_cancelled_turn_keeps_what_was_said(tmp_path: Path) -> None:
                 await asyncio.sleep(600)
 
     async def main() -> None:
-        async with holdfast.open_async(tmp_path / "store.db") as store:
+        async with holdfast.open_async(shared_url) as store:
             session = await store.session("s")
             begun = asyncio.Event()
             task = asyncio.create_task(reply_for_ever(session, begun))
@@ -242,12 +242,11 @@ def test_a_cancelled_turn_keeps_what_was_said(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_closing_the_store_answers_every_task_that_waits(tmp_path: Path) -> None:
+def test_closing_the_store_answers_every_task_that_waits(shared_url: str) -> None:
     """A write that waits when the store is closed goes through or is refused; none hangs."""
-    path = tmp_path / "store.db"
 
     async def main() -> set[str]:
-        with holdfast.open(path) as store:
+        with holdfast.open(shared_url) as store:
             twin = await AsyncStore(store).session("s")
             tasks = [asyncio.create_task(twin.append(*batch(str(n), 2))) for n in range(50)]
             await asyncio.sleep(0)
@@ -258,7 +257,7 @@ def test_closing_the_store_answers_every_task_that_waits(tmp_path: Path) -> None
         return {f"{n}.{part}" for n, r in enumerate(results) if r not in refused for part in (0, 1)}
 
     promised = asyncio.run(main())
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         assert {message.id for message in store.session("s").messages()} == promised
 
 
@@ -312,18 +311,20 @@ def impatience(child: StartChild) -> Iterator[_Impatience]:
 
 
 def test_an_interrupt_in_the_middle_of_a_write_breaks_nothing(
-    tmp_path: Path, impatience: _Impatience
+    tmp_path: Path, shared_url: str, impatience: _Impatience
 ) -> None:
     """Ctrl-C at any moment of an append: batches stay whole, and the store stays usable.
 
     Usable by this process and by the next: nothing of a lock or of a transaction is left behind.
     """
     recorder = checker.Recorder(tmp_path / "w.jsonl", "w")
-    path = tmp_path / "store.db"
-    with holdfast.open(f"sqlite:///{path}?deadline=5") as store:
+    url = with_options(shared_url, deadline=5)
+    with holdfast.open(url) as store:
         session = store.session("s")
         interrupted = 0
-        for number in range(1200):
+        # Each takes longer on a server, and so has more moments.
+        count = 1200 if url.startswith("sqlite") else 300
+        for number in range(count):
             messages = batch(str(number), _BATCH)
             write = begin(recorder, session, messages)
             try:
@@ -336,9 +337,9 @@ def test_an_interrupt_in_the_middle_of_a_write_breaks_nothing(
             else:
                 recorder.acked(write, last=head.seq)
         assert interrupted > 0
-        with holdfast.open(f"sqlite:///{path}?deadline=5") as other:
+        with holdfast.open(url) as other:
             append(recorder, other.session("s"), batch("other", _BATCH))
         judge(tmp_path, session, happened=["unknown", "retries"])
-        assert len(session.messages()) == 1201 * _BATCH
+        assert len(session.messages()) == (count + 1) * _BATCH
         assert store.verify() == []
     recorder.close()

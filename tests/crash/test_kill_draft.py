@@ -19,6 +19,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
+from tests.places import await_the_end_of
 
 LATE = 2.0
 QUIET = 0.7  # Several times the flush interval, and the renewal of the short lease below.
@@ -41,20 +42,21 @@ for number in range(10**6):
 """
 
 
-def _start(store: Path, then: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", OPENING + then, str(store)]
+def _start(url: str, then: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", OPENING + then, url]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
-def _killed_by_itself(store: Path, then: str) -> None:
-    child = _start(store, f"{then}\ndie()\n")
+def _killed_by_itself(url: str, then: str) -> None:
+    child = _start(url, f"{then}\ndie()\n")
     child.communicate(timeout=60)
     assert child.returncode == -signal.SIGKILL
+    await_the_end_of(url)
 
 
-def _partial(path: Path) -> Message:
+def _partial(url: str) -> Message:
     """Recover the store and give the partial reply: the last of two messages."""
-    with holdfast.open(path) as store:
+    with holdfast.open(url) as store:
         session = store.session("talk", create=False)
         assert session.interrupted
         recovered = session.recover()
@@ -67,10 +69,9 @@ def _partial(path: Path) -> Message:
         return recovered.partial
 
 
-def test_text_older_than_the_flush_interval_survives_a_kill(tmp_path: Path) -> None:
+def test_text_older_than_the_flush_interval_survives_a_kill(shared_url: str) -> None:
     """Everything written a while before the kill is in the partial reply, in order."""
-    path = tmp_path / "store.db"
-    child = _start(path, STREAM)
+    child = _start(shared_url, STREAM)
     assert child.stdout is not None
     written: dict[int, float] = {}
     while not written or written[max(written)] - written[0] < LATE + 1.5:
@@ -79,8 +80,9 @@ def test_text_older_than_the_flush_interval_survives_a_kill(tmp_path: Path) -> N
     killed_at = time.monotonic()
     child.kill()
     child.communicate(timeout=60)
+    await_the_end_of(shared_url)
     due = [number for number, moment in written.items() if moment < killed_at - LATE]
-    words = _partial(path).text.split()
+    words = _partial(shared_url).text.split()
     assert due, "nothing was old enough to be held against the store"
     assert words == [str(number) for number in range(len(words))]
     assert len(words) >= len(due)
@@ -96,40 +98,36 @@ def test_text_older_than_the_flush_interval_survives_a_kill(tmp_path: Path) -> N
     ],
     ids=["one-large-write", "many-small-writes", "large-thoughts", "flushed-by-hand"],
 )
-def test_four_kibibytes_are_flushed_at_once(tmp_path: Path, then: str, least: int) -> None:
+def test_four_kibibytes_are_flushed_at_once(shared_url: str, then: str, least: int) -> None:
     """Killed right after the write returned, the text that had become too much to wait is there."""
-    path = tmp_path / "store.db"
-    _killed_by_itself(path, then)
-    text = _partial(path).text
+    _killed_by_itself(shared_url, then)
+    text = _partial(shared_url).text
     assert len(text) >= least
     assert set(text) == {"x"}
 
 
-def test_four_kibibytes_are_counted_in_bytes(tmp_path: Path) -> None:
+def test_four_kibibytes_are_counted_in_bytes(shared_url: str) -> None:
     """Text outside of ASCII takes more bytes than it has characters, and they count."""
-    path = tmp_path / "store.db"
-    _killed_by_itself(path, "reply.write('\\N{SLIGHTLY SMILING FACE}' * 1100)")
-    assert _partial(path).text == "\N{SLIGHTLY SMILING FACE}" * 1100
+    _killed_by_itself(shared_url, "reply.write('\\N{SLIGHTLY SMILING FACE}' * 1100)")
+    assert _partial(shared_url).text == "\N{SLIGHTLY SMILING FACE}" * 1100
 
 
-def test_a_tool_call_in_the_stream_is_kept_and_was_not_run(tmp_path: Path) -> None:
+def test_a_tool_call_in_the_stream_is_kept_and_was_not_run(shared_url: str) -> None:
     """A call that was streamed and flushed is in the partial reply; it never ran, and says so."""
-    path = tmp_path / "store.db"
     _killed_by_itself(
-        path, "reply.write('a ')\nreply.tool_call('x', 'look', {'at': 1})\nreply.flush()"
+        shared_url, "reply.write('a ')\nreply.tool_call('x', 'look', {'at': 1})\nreply.flush()"
     )
-    found = _partial(path)
+    found = _partial(shared_url)
     assert [(call.id, call.arguments) for call in found.tool_calls] == [("x", {"at": 1})]
-    with holdfast.open(path, readonly=True) as store:
+    with holdfast.open(shared_url, readonly=True) as store:
         [turn] = store.session("talk").turns()
     assert [(tool.call_id, tool.outcome) for tool in turn.tools] == [("x", "not_run")]
 
 
-def test_a_closed_reply_is_whole_after_a_kill(tmp_path: Path) -> None:
+def test_a_closed_reply_is_whole_after_a_kill(shared_url: str) -> None:
     """A reply that was closed is a complete message, though its turn was interrupted."""
-    path = tmp_path / "store.db"
-    _killed_by_itself(path, "reply.write('to the end')\nreply.close()")
-    with holdfast.open(path) as store:
+    _killed_by_itself(shared_url, "reply.write('to the end')\nreply.close()")
+    with holdfast.open(shared_url) as store:
         recovered = store.session("talk").recover()
         assert recovered is not None
         assert recovered.partial is None

@@ -7,21 +7,25 @@ What a crash may keep of a streamed reply lies between what was flushed and what
 because a timer flushes, too: there the model takes what it finds, if it fits.
 """
 
+import itertools
 import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from holdfast.backends.base import Backend
 from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.settings import Location
+from holdfast.settings import Location, parse
 from tests.model.comparing import Comparing
 from tests.model.driver import LEASE
 from tests.model.moving import Moving
 from tests.model.talking import Talking
 from tests.model.turning import Turning
+from tests.servers import WORKER, as_user, shared_database
 
 
 class Machine(Talking, Moving, Turning, Comparing):
@@ -56,6 +60,23 @@ class SQLiteMachine(Machine):
             shutil.rmtree(self._folder)
 
 
+class PostgresMachine(Machine):
+    """On a server, each as a tenant of its own."""
+
+    proves = False
+
+    def __init__(self) -> None:
+        self._tenant = f"machine {next(_NUMBERS)}"
+        super().__init__()
+
+    def open_backend(self) -> Backend:
+        url = f"{as_user(shared_database(), WORKER)}&lease={LEASE}"
+        return PostgresBackend(
+            parse(url, {}), tenant=self._tenant, durability="process", clock=self.clock
+        )
+
+
+_NUMBERS = itertools.count()
 _EXAMPLES = settings().max_examples
 _HOW = settings(max_examples=max(30, _EXAMPLES // 3), stateful_step_count=40)
 
@@ -63,3 +84,5 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = _HOW
 TestSQLite = SQLiteMachine.TestCase
 TestSQLite.settings = _HOW
+TestPostgres = pytest.mark.long(PostgresMachine.TestCase)  # Each step reads all there is.
+TestPostgres.settings = settings(max_examples=max(10, _EXAMPLES // 10), stateful_step_count=40)

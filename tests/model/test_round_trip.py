@@ -29,20 +29,20 @@ from holdfast.records import (
     Usage,
 )
 from tests.model import strategies as some
+from tests.places import KINDS, place
 
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 _FEWER = settings(max_examples=max(20, settings().max_examples // 4))  # those with a real store
 
 
-@pytest.fixture(scope="module", params=["memory", "sqlite"])
+@pytest.fixture(scope="module", params=KINDS)
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[holdfast.Store]:
     """One store for many examples: each makes a session of its own."""
-    path = tmp_path_factory.mktemp("store") / "store.db"
-    url = "memory:" if request.param == "memory" else str(path)
-    with holdfast.open(url, durability="process") as opened:
-        yield opened
+    with place(request.param, tmp_path_factory.mktemp("store")) as url:
+        with holdfast.open(url, durability="process") as opened:
+            yield opened
 
 
 def exactly(one: object, two: object) -> bool:

@@ -4,17 +4,14 @@ The workload is the same for all. A mutant that passed would mean that the check
 workload, proves less than it says.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.settings import Location
 from holdfast.testing.checker import Kind
 from tests.mutants import stores
 from tests.mutants.workload import ROUNDS, WORKERS, Log, run, run_calmly
+from tests.places import place
 
 MUTANTS: dict[type[Log], Kind] = {
     stores.NoIdempotency: Kind.DUPLICATE,
@@ -35,21 +32,12 @@ MUTANTS: dict[type[Log], Kind] = {
 }
 
 
-class SQLiteLog(Log):
-    """The healthy store in a file; a crash opens it again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        super().__init__()
-
-    def open(self) -> holdfast.Store:
-        location = Location("sqlite", str(self._path), lease=600.0)
-        backend = SQLiteBackend(location, clock=self.clock)
-        return holdfast.Store(backend, self.clock)
-
-    def crash(self) -> None:
-        self.store.close()
-        self.store = self.open()
+# These break their rule above the database. One is tried there in every run, all in long ones.
+_ABOVE = [mutant for mutant in MUTANTS if not issubclass(mutant, stores.BrokenTransaction)]
+_ON_A_SERVER = [
+    pytest.param(mutant, marks=() if mutant is stores.LostUpdate else pytest.mark.long)
+    for mutant in _ABOVE
+]
 
 
 @pytest.mark.parametrize(
@@ -68,21 +56,29 @@ def test_a_mutant_is_caught(mutant: type[Log], kind: Kind, tmp_path: Path) -> No
         verdict.require()
 
 
+@pytest.mark.parametrize("mutant", _ON_A_SERVER)
+def test_a_mutant_is_caught_on_a_server(mutant: type[Log], tmp_path: Path) -> None:
+    """The workload tries a server as hard; which rule notices depends on who comes first there."""
+    with place("postgres", tmp_path) as url:
+        log = mutant.at(url)
+        try:
+            verdict = run(log, tmp_path)
+        finally:
+            log.close()
+    assert not verdict.ok
+    assert verdict.vacuous() == []
+
+
 def test_every_kind_of_finding_has_a_mutant() -> None:
     """None of the checker's rules goes untried; those of movement have mutants of their own."""
     assert set(MUTANTS.values()) == set(Kind) - {Kind.WRONG_MOVE}
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda _: Log(), lambda folder: SQLiteLog(folder / "store.db")],
-    ids=["memory", "sqlite"],
-)
-def test_a_healthy_store_passes(make: Callable[[Path], Log], tmp_path: Path) -> None:
+def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:
     """The same workload finds nothing in it, though it was tried as hard."""
     events = tmp_path / "events"
     events.mkdir()
-    log = make(tmp_path)
+    log = Log.at(store_url)
     try:
         verdict = run(log, events)
     finally:

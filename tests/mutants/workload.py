@@ -12,16 +12,16 @@ again, as after a crash, and its histories are compared with what was recorded.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
-from holdfast.backends.memory import MemoryBackend
 from holdfast.errors import Conflict, OutcomeUnknown
 from holdfast.records import Head, Message
 from holdfast.session import Session
-from holdfast.settings import Location
 from holdfast.store import Store
 from holdfast.testing.checker import Invoked, Recorder, Stored, Verdict, check, digest, load, now
 from holdfast.testing.conformance import SetClock
 from holdfast.turn import Turn
+from tests import places
 
 ROUNDS = 12
 WORKERS = 3
@@ -31,7 +31,12 @@ _WAIT = 60.0
 
 
 class Log:
-    """A healthy store in memory; whatever a mutant gets wrong it overrides."""
+    """A healthy store, in memory unless it is made `at` another place.
+
+    Whatever a mutant gets wrong it overrides.
+    """
+
+    url = "memory:"
 
     def __init__(self) -> None:
         self.clock = SetClock()
@@ -39,9 +44,13 @@ class Log:
 
     def open(self) -> Store:
         """Open the store."""
-        location = Location("memory", "", lease=_LEASE)
-        backend = MemoryBackend(location, tenant="t", readonly=False, clock=self.clock)
-        return Store(backend, self.clock)
+        return Store(places.backend(self.url, self.clock, lease=_LEASE), self.clock)
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        """Make one in another place."""
+        elsewhere: type[Self] = type(cls.__name__, (cls,), {"url": url})
+        return elsewhere()
 
     def session(self) -> Session:
         """The one that everybody writes to."""
@@ -73,7 +82,13 @@ class Log:
         self.clock.advance(_LEASE + 1)
 
     def crash(self) -> None:
-        """End the process and start another; what is in memory alone is gone."""
+        """End the process and start another; what is in memory alone is gone.
+
+        A store in memory stays: without it there would be nothing to look at.
+        """
+        if self.url != Log.url:
+            self.store.close()
+            self.store = self.open()
 
     def close(self) -> None:
         """Let go of the store."""

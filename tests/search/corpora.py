@@ -12,7 +12,7 @@ from holdfast import Message, Session, Store, Text, Thinking, ToolCall, errors
 from holdfast.core.search.documents import document
 from holdfast.core.search.matching import fits_title, matches
 from holdfast.core.search.query import Filters, Query, parse
-from holdfast.records import Part, Relation
+from holdfast.records import Part, Relation, SessionInfo
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 _WORDS = (
@@ -115,6 +115,58 @@ def _change(
 # ------------------------------------------------------------------------------------ the truth
 
 
+class Truth:
+    """What a store has, read once, as long as nobody writes to it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._infos = store.sessions(limit=10_000).items
+        self._shown: dict[tuple[str, bool], dict[str, Message]] = {}
+        self._lineages: dict[str, str] = {}
+
+    def expected(
+        self, text: str, *, thinking: bool = False, all_branches: bool = False
+    ) -> dict[str, set[str]]:
+        """By session outside the trash, the ids of the messages in it that are to be found."""
+        query = parse(text, now=NOW)
+        return {
+            info.id: {
+                id
+                for id, item in self._shown_by(info.id, all_branches=all_branches).items()
+                if fits(query, info, item, thinking=thinking)
+            }
+            for info in self._infos
+        }
+
+    def _shown_by(self, id: str, *, all_branches: bool) -> dict[str, Message]:
+        if (id, all_branches) not in self._shown:
+            session = self._store.get(id)
+            self._shown[id, all_branches] = shown(session, all_branches=all_branches)
+        return self._shown[id, all_branches]
+
+    def titled(self, text: str) -> set[str]:
+        """The sessions whose titles have all that is wanted."""
+        query = parse(text, now=NOW)
+        filters = query.filters
+        if not query.wanted or filters.role or filters.since or filters.until:
+            return set()
+        as_title = Query(filters=Filters(title=query.terms))
+        return {
+            info.id
+            for info in self._infos
+            if fits_title(as_title, info.title)
+            and fits_title(query, info.title)
+            and filters.scope in (None, info.scope)
+            and filters.agent in (None, info.agent)
+        }
+
+    def lineage(self, session_id: str) -> str:
+        """The oldest session that a session shares history with, as far as anything is known."""
+        if session_id not in self._lineages:
+            self._lineages[session_id] = lineage(self._store, session_id)
+        return self._lineages[session_id]
+
+
 def shown(session: Session, *, all_branches: bool) -> dict[str, Message]:
     """Everything that a session shows, by id."""
     numbers = [branch.number for branch in session.branches()] if all_branches else [None]
@@ -122,8 +174,8 @@ def shown(session: Session, *, all_branches: bool) -> dict[str, Message]:
     return {id: item for id, item in found.items() if item.status not in {"erased", "damaged"}}
 
 
-def fits(query: Query, session: Session, item: Message, *, thinking: bool) -> bool:
-    filters, info = query.filters, session.info()
+def fits(query: Query, info: SessionInfo, item: Message, *, thinking: bool) -> bool:
+    filters = query.filters
     at = item.created_at
     assert at is not None
     return (
@@ -135,38 +187,6 @@ def fits(query: Query, session: Session, item: Message, *, thinking: bool) -> bo
         and (filters.until is None or at < filters.until)
         and fits_title(query, info.title)
     )
-
-
-def expected(
-    store: Store, text: str, *, thinking: bool = False, all_branches: bool = False
-) -> dict[str, set[str]]:
-    """By session that is not in the trash, the ids of the messages in it that are to be found."""
-    query = parse(text, now=NOW)
-    found: dict[str, set[str]] = {}
-    for info in store.sessions(limit=10_000):
-        session = store.get(info.id)
-        here = shown(session, all_branches=all_branches)
-        found[info.id] = {
-            id for id, item in here.items() if fits(query, session, item, thinking=thinking)
-        }
-    return found
-
-
-def titled(store: Store, text: str) -> set[str]:
-    """The sessions whose titles have all that is wanted."""
-    query = parse(text, now=NOW)
-    filters = query.filters
-    if not query.wanted or filters.role or filters.since or filters.until:
-        return set()
-    as_title = Query(filters=Filters(title=query.terms))
-    return {
-        info.id
-        for info in store.sessions(limit=10_000)
-        if fits_title(as_title, info.title)
-        and fits_title(query, info.title)
-        and filters.scope in (None, info.scope)
-        and filters.agent in (None, info.agent)
-    }
 
 
 def lineage(store: Store, session_id: str) -> str:

@@ -2,28 +2,27 @@
 
 import random
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import Store
-from tests.search.corpora import QUERIES, expected, lineage, live, titled
+from tests.search.corpora import QUERIES, Truth, live
 
 _SEEDS = range(10)
 
 
-def _check(store: Store, text: str, *, thinking: bool, all_branches: bool) -> None:
-    by_session = expected(store, text, thinking=thinking, all_branches=all_branches)
-    titles = titled(store, text)
+def _check(store: Store, truth: Truth, text: str, *, thinking: bool, all_branches: bool) -> None:
+    by_session = truth.expected(text, thinking=thinking, all_branches=all_branches)
+    titles = truth.titled(text)
     by_lineage: dict[str, set[str]] = defaultdict(set)
     for session_id, ids in by_session.items():
-        by_lineage[lineage(store, session_id)] |= ids
+        by_lineage[truth.lineage(session_id)] |= ids
     wanted = Counter({name: len(ids) for name, ids in by_lineage.items() if ids})
-    wanted.update(lineage(store, session_id) for session_id in titles)
+    wanted.update(truth.lineage(session_id) for session_id in titles)
 
     hits = store.search(text, limit=1000, thinking=thinking, all_branches=all_branches).items
-    found = {lineage(store, hit.session_id): 1 + hit.more for hit in hits}
+    found = {truth.lineage(hit.session_id): 1 + hit.more for hit in hits}
     assert len(found) == len(hits), text
     assert found == dict(wanted), text
     for hit in hits:
@@ -33,65 +32,67 @@ def _check(store: Store, text: str, *, thinking: bool, all_branches: bool) -> No
             assert hit.message_id in by_session[hit.session_id], text
 
 
-def _check_one_by_one(store: Store, text: str, *, all_branches: bool) -> None:
-    titles = titled(store, text)
-    for session_id, ids in expected(store, text, all_branches=all_branches).items():
+def _check_one_by_one(store: Store, truth: Truth, text: str, *, all_branches: bool) -> None:
+    titles = truth.titled(text)
+    for session_id, ids in truth.expected(text, all_branches=all_branches).items():
         hits = store.search(text, session=session_id, limit=1000, all_branches=all_branches).items
         found = [hit.message_id for hit in hits if hit.message_id is not None]
         assert sorted(found) == sorted(ids), (text, session_id)
         assert (len(hits) > len(found)) is (session_id in titles), text
 
 
-def _open(kind: str, path: Path) -> Store:
-    return holdfast.open("memory:" if kind == "memory" else path)
+def _open(url: str, tenant: str = "default") -> Store:
+    return holdfast.open(url, durability="process", tenant=tenant)
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_is_found_is_what_is_there(kind: str, seed: int, tmp_path: Path) -> None:
+def test_what_is_found_is_what_is_there(store_url: str, seed: int) -> None:
     """Also while sessions go on between searches, so that the index has only some of it."""
     rnd = random.Random(seed)
-    with _open(kind, tmp_path / "agent.db") as store:
+    with _open(store_url) as store:
         for round_ in range(4):
             for _ in live(store, rnd, 30):
                 pass
+            truth = Truth(store)
             for text in rnd.sample(QUERIES, 10) if round_ < 3 else QUERIES:
                 _check(
                     store,
+                    truth,
                     text,
                     thinking=rnd.random() < 0.5,
                     all_branches=rnd.random() < 0.5,
                 )
         for text in rnd.sample(QUERIES, 6):
-            _check_one_by_one(store, text, all_branches=rnd.random() < 0.5)
+            _check_one_by_one(store, truth, text, all_branches=rnd.random() < 0.5)
         state = store.index_status().state
-        assert state == ("none" if kind == "memory" else "ready")
+        assert state == ("none" if store_url == "memory:" else "ready")
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_an_index_that_has_half_of_it(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it lacks is looked through: the answer is the same wherever it stopped."""
     rnd = random.Random(seed)
-    with holdfast.open(tmp_path / "agent.db") as store:
+    with _open(shared_url) as store:
         for _ in live(store, rnd, 80):
             pass
+        truth = Truth(store)
         monkeypatch.setattr("holdfast.index.catching_up._STEP_MESSAGES", 7)
         monkeypatch.setattr("holdfast.index.keeping._BRIEFLY", 0.0)
         monkeypatch.setattr("holdfast.index.keeping.Index._start", lambda self: None)
         for text in rnd.sample(QUERIES, 12):
-            _check(store, text, thinking=False, all_branches=rnd.random() < 0.5)
+            _check(store, truth, text, thinking=False, all_branches=rnd.random() < 0.5)
 
 
-def test_another_tenant_is_never_found(tmp_path: Path) -> None:
+def test_another_tenant_is_never_found(shared_url: str) -> None:
     """Not by words, not by titles, not in counts; each has an index of its own."""
-    path = tmp_path / "agent.db"
-    with holdfast.open(path) as ours, holdfast.open(path, tenant="them") as theirs:
+    with _open(shared_url) as ours, _open(shared_url, tenant="them") as theirs:
         for store, seed in ((ours, 1), (theirs, 2), (ours, 3), (theirs, 4)):
             for _ in live(store, random.Random(seed), 40):
                 pass
+            truths = (ours, Truth(ours)), (theirs, Truth(theirs))
             for text in QUERIES[::3]:
-                _check(ours, text, thinking=False, all_branches=False)
-                _check(theirs, text, thinking=False, all_branches=False)
+                for whose, truth in truths:
+                    _check(whose, truth, text, thinking=False, all_branches=False)
         assert ours.index_status().path != theirs.index_status().path

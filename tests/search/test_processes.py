@@ -56,41 +56,39 @@ def _must_be_right(store: Store, talks: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_while_it_indexes(seed: int, tmp_path: Path) -> None:
+def test_killed_while_it_indexes(seed: int, shared_url: str, tmp_path: Path) -> None:
     """What is there is sound, and is gone on with."""
-    path = tmp_path / "agent.db"
     rnd = random.Random(seed)
-    with holdfast.open(path, durability="process") as store:
+    with holdfast.open(shared_url, durability="process") as store:
         _fill(store, 1000)
     for _ in range(3):
-        with _run(_INDEXES, path, 1000) as child:
+        with _run(_INDEXES, shared_url, 1000) as child:
             assert child.stdout is not None
             child.stdout.readline()
             time.sleep(rnd.random() * 0.4)
             child.send_signal(signal.SIGKILL)
         assert child.returncode == -signal.SIGKILL
-        with holdfast.open(path) as store:
+        with holdfast.open(shared_url) as store:
             _must_be_right(store, 10)
             assert len(store.search("needle", limit=1000)) == 10
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         _must_be_right(store, 10)
         assert store.check_index() == []
         assert store.index_status().state == "ready"
     left = list(tmp_path.glob(".*.new*"))
     for file in left:  # Somebody was killed while it began an index, long ago.
         os.utime(file, (0, 0))
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         store.rebuild_index()
     assert not list(tmp_path.glob(".*.new*"))
 
 
-def test_several_at_once(tmp_path: Path) -> None:
+def test_several_at_once(shared_url: str) -> None:
     """Each sees at once what it appended, whoever indexes it."""
-    path = tmp_path / "agent.db"
-    with holdfast.open(path, durability="process") as store:
+    with holdfast.open(shared_url, durability="process") as store:
         _fill(store, 1000)
-        children = [_run(_SEARCHES, path, name) for name in ("a", "b", "c")]
-        children.append(_run(_INDEXES, path, 3))
+        children = [_run(_SEARCHES, shared_url, name) for name in ("a", "b", "c")]
+        children.append(_run(_INDEXES, shared_url, 3))
         for child in children:
             child.communicate()
             assert child.returncode == 0
@@ -100,10 +98,9 @@ def test_several_at_once(tmp_path: Path) -> None:
         assert store.index_status().state == "ready"
 
 
-def test_across_a_fork(tmp_path: Path) -> None:
+def test_across_a_fork(shared_url: str) -> None:
     """Parent and child go on, each with connections of its own."""
-    path = tmp_path / "agent.db"
-    with holdfast.open(path) as store:
+    with holdfast.open(shared_url) as store:
         _fill(store, 300)
         _must_be_right(store, 3)
         child = os.fork()

@@ -39,10 +39,9 @@ _FAMILIES: Final = list(_conversations()[0][0]["tokens"])
 each_family = pytest.mark.parametrize("family", _FAMILIES)
 
 
-@pytest.fixture(params=["memory:", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory:" if request.param == "memory:" else tmp_path / "agent.db"
-    with holdfast.open(url) as opened:
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with holdfast.open(store_url) as opened:
         yield opened
 
 

@@ -36,9 +36,8 @@ def exported(source: Store, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture
+def target(store_url: str) -> Iterator[Store]:
     """An empty store."""
-    url = "memory:" if request.param == "memory" else tmp_path / "target.db"
-    with holdfast.open(url) as store:
+    with holdfast.open(store_url) as store:
         yield store

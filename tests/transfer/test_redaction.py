@@ -25,6 +25,7 @@ from holdfast.core.redacting.finding import ALL, DEFAULT, detectors
 from holdfast.errors import BadQuery, Invalid
 from holdfast.records import JSON, Provenance, Redaction
 from holdfast.transfer.redacting import MOST_TOLD, Redactor
+from tests.places import KINDS, place
 from tests.transfer.showing import files, lines_of, shown
 
 MARK: Final = "[redacted: openai key]"
@@ -147,11 +148,10 @@ def _stream(store: Store) -> holdfast.Turn:
     return turn
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 def leaky(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store with a secret in every place."""
-    url = "memory:" if request.param == "memory" else tmp_path / "leaky.db"
-    with holdfast.open(url, durability="process") as store:
+    with place(request.param, tmp_path) as url, holdfast.open(url, durability="process") as store:
         _fill(store)
         turn = _stream(store)
         yield store

@@ -1,11 +1,11 @@
-"""What goes out comes in as it was: from either backend to either, and to the byte."""
+"""What goes out comes in as it was: from any backend to any, and to the byte."""
 
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,17 +16,14 @@ import holdfast
 from holdfast import Message, Store
 from holdfast.errors import HoldfastError
 from tests.model.strategies import names
+from tests.places import KINDS, Kind, place
 from tests.transfer.building import numbers, steps, take, talk
 from tests.transfer.showing import lines_of, listed, shown
-
-Kind = Literal["memory", "sqlite"]
-KINDS: list[Kind] = ["memory", "sqlite"]
 
 
 @contextmanager
 def _opened(kind: Kind, folder: Path) -> Iterator[Store]:
-    url = "memory:" if kind == "memory" else str(folder / f"{len(list(folder.iterdir()))}.db")
-    with holdfast.open(url, durability="process") as store:
+    with place(kind, folder) as url, holdfast.open(url, durability="process") as store:
         yield store
 
 

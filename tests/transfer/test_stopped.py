@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from holdfast import Message, Store, settings
 from holdfast.backends.base import Pending, Verb
 from holdfast.backends.memory import MemoryBackend
 from holdfast.clock import SystemClock
+from tests.places import Kind, await_the_end_of, place
 from tests.transfer.showing import listed, shown
 
 T = TypeVar("T")
@@ -41,39 +42,48 @@ with holdfast.open(sys.argv[1]) as store:
 """
 
 
-def test_killed_in_the_middle(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "waits"), [("sqlite", (1, 5, 9, 11, 13, 15)), ("postgres", (1, 11))]
+)
+def test_killed_in_the_middle(tmp_path: Path, kind: Kind, waits: tuple[int, ...]) -> None:
     """Killed at many moments: families are there whole, and doing it again completes them."""
     with holdfast.open("memory:") as source:
         _fill(source, families=12, messages=400)
         source.export(tmp_path / "out.jsonl")
         whole = shown(source)
     counts = []
-    for wait in (1, 5, 9, 11, 13, 15):
-        path = tmp_path / f"{wait}.db"
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, path, tmp_path / "out.jsonl"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stdout is not None
-        for _ in range(wait):  # each line of progress is another moment
-            child.stdout.readline()
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
-        with holdfast.open(path) as store:
-            assert store.verify() == []
-            there = shown(store)["each"]
-            counts.append(len(there))
-            for session in there:
-                expected = whole["each"][session]
-                assert there[session]["histories"] == expected["histories"]
-            assert len(there) % 2 == 0, "a fork comes with its parent"
-            report = store.import_(tmp_path / "out.jsonl")
-            assert (report.sessions, len(report.skipped)) == (24 - len(there), len(there))
-            assert shown(store)["each"] == whole["each"]
-            assert store.verify() == []
+    for wait in waits:
+        with place(kind, tmp_path) as url:
+            counts.append(_kill_and_go_on(url, tmp_path / "out.jsonl", wait, whole))
     assert counts[0] == 0
     assert any(0 < count < 24 for count in counts), counts
+
+
+def _kill_and_go_on(url: str, exported: Path, wait: int, whole: dict[str, Any]) -> int:
+    """Kill an import after so many lines of progress; say how many sessions were there then."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, url, exported],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    for _ in range(wait):  # each line of progress is another moment
+        child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    await_the_end_of(url)
+    with holdfast.open(url) as store:
+        assert store.verify() == []
+        there = shown(store)["each"]
+        for session in there:
+            expected = whole["each"][session]
+            assert there[session]["histories"] == expected["histories"]
+        assert len(there) % 2 == 0, "a fork comes with its parent"
+        report = store.import_(exported)
+        assert (report.sessions, len(report.skipped)) == (24 - len(there), len(there))
+        assert shown(store)["each"] == whole["each"]
+        assert store.verify() == []
+        return len(there)
 
 
 class _Again(MemoryBackend):
@@ -104,7 +114,7 @@ def test_a_verb_that_runs_twice(tmp_path: Path, undone: bool) -> None:
         assert shown(target) == shown(source)
 
 
-def test_an_interrupt_stops_it(tmp_path: Path) -> None:
+def test_an_interrupt_stops_it(tmp_path: Path, shared_url: str) -> None:
     """Ctrl-C ends the import within a line; nothing of the family it was at is left."""
     with holdfast.open("memory:") as source:
         session = source.session("k")
@@ -118,7 +128,7 @@ def test_an_interrupt_stops_it(tmp_path: Path) -> None:
             sent.append(done)
             os.kill(os.getpid(), signal.SIGINT)
 
-    with holdfast.open(tmp_path / "x.db") as store:
+    with holdfast.open(shared_url) as store:
         with pytest.raises(KeyboardInterrupt):
             store.import_(tmp_path / "out.jsonl", progress=interrupt)
         assert listed(store) == []
@@ -126,12 +136,12 @@ def test_an_interrupt_stops_it(tmp_path: Path) -> None:
         store.session("still").append(Message.user("works"))
 
 
-def test_others_write_before_and_after(tmp_path: Path) -> None:
+def test_others_write_before_and_after(tmp_path: Path, shared_url: str) -> None:
     """An import waits its turn like any write, and its families do not keep others out for ever."""
     with holdfast.open("memory:") as source:
         _fill(source, families=20, messages=50)
         source.export(tmp_path / "out.jsonl")
-    with holdfast.open(tmp_path / "x.db") as store:
+    with holdfast.open(shared_url) as store:
         session, ends = store.session("mine"), threading.Event()
 
         def write() -> None:

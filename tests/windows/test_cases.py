@@ -7,6 +7,7 @@ says what must be in it, what must not, and in which order. Nothing stored may c
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 import holdfast
 from holdfast.records import JSON, Provider, Window
 from holdfast.session import Session
+from holdfast.store import Store
 from holdfast.testing.legality import problems
+from tests.places import Kind, place
 from tests.windows.cases import CASES, MADE_UP, Case
 
 each_provider = pytest.mark.parametrize("provider", get_args(Provider))
@@ -31,12 +34,16 @@ def case(request: pytest.FixtureRequest) -> Case:
 def session(case: Case) -> Iterator[Session]:
     """The case's history, stored, and what was done with it since."""
     with holdfast.open("memory:") as store:
-        session = store.session("case")
-        if case.history:
-            session.append(*case.history)
-        for step in case.steps:
-            session = step.run(session)
-        yield session
+        yield _build(store, case)
+
+
+def _build(store: Store, case: Case) -> Session:
+    session = store.session(case.name)
+    if case.history:
+        session.append(*case.history)
+    for step in case.steps:
+        session = step.run(session)
+    return session
 
 
 def _window(session: Session, provider: Provider, case: Case) -> Window:
@@ -62,6 +69,19 @@ def _sent(window: Window) -> str:
 def _places(text: str, sent: str) -> list[int]:
     """Find a text as whole words."""
     return [match.start() for match in re.finditer(rf"(?<!\w){re.escape(text)}(?!\w)", sent)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_every_store_gives_the_same_windows(kind: Kind, tmp_path: Path) -> None:
+    """All cases in one store, for every provider, beside one in memory."""
+    with place(kind, tmp_path) as url:
+        with holdfast.open("memory:") as memory, holdfast.open(url, durability="process") as store:
+            for case in CASES:
+                one, other = _build(memory, case), _build(store, case)
+                for provider in get_args(Provider):
+                    expected = _window(one, provider, case)
+                    assert _sent(_window(other, provider, case)) == _sent(expected)
+                    assert _window(other, provider, case).left_out == expected.left_out
 
 
 def test_the_names_tell_the_cases_apart() -> None:

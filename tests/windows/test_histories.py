@@ -21,6 +21,7 @@ from holdfast import Message, Session, ToolCall
 from holdfast.records import File, Provider, Text, Window
 from holdfast.testing import legality
 from holdfast.verbs import windowing
+from tests.places import Kind, place
 from tests.windows import worlds
 from tests.windows.worlds import marks, number_of
 
@@ -387,9 +388,23 @@ def test_it_does_not_matter_in_which_pages_it_is_read(
 
 @settings(_slowly, max_examples=_slowly.max_examples // 3)
 @given(steps=worlds.steps, asks=_some_asks)
-def test_a_file_and_memory_give_the_same_window(steps: list[worlds.Step], asks: list[_Ask]) -> None:
-    with TemporaryDirectory() as folder, worlds.memory_world() as one:
-        with worlds.sqlite_world(Path(folder) / "a.db") as other:
+def test_a_file_gives_the_windows_that_memory_gives(
+    steps: list[worlds.Step], asks: list[_Ask]
+) -> None:
+    _compare("sqlite", steps, asks)
+
+
+@settings(_slowly, max_examples=_slowly.max_examples // 6)
+@given(steps=worlds.steps, asks=_some_asks)
+def test_a_postgres_server_gives_the_windows_that_memory_gives(
+    steps: list[worlds.Step], asks: list[_Ask]
+) -> None:
+    _compare("postgres", steps, asks)
+
+
+def _compare(kind: Kind, steps: list[worlds.Step], asks: list[_Ask]) -> None:
+    with TemporaryDirectory() as folder, place(kind, Path(folder)) as url:
+        with worlds.memory_world() as one, worlds.world_at(url) as other:
             sessions = [worlds.build(world, steps) for world in (one, other)]
             for ask in asks:
                 first, second = (session.window(**ask) for session in sessions)

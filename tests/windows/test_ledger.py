@@ -16,15 +16,13 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, ToolCall
-from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.core.windows.exchanging import NOT_RUN, UNKNOWN
 from holdfast.core.windows.wording import CUT_OFF
 from holdfast.records import JSON, Provider, Window
-from holdfast.settings import Location
 from holdfast.testing.conformance.setting import SetClock
 from holdfast.testing.legality import problems
 from holdfast.turn import Turn
+from tests.places import backend
 
 _PENDING: Final = "[no result yet]"
 _CALLS: Final = ("done", "running", "called")
@@ -37,18 +35,10 @@ def clock() -> SetClock:
     return SetClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, clock: SetClock, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "memory":
-        memory = MemoryBackend(
-            Location("memory", ""), tenant="default", readonly=False, clock=clock
-        )
-        with Store(memory, clock) as store:
-            yield store
-    else:
-        sqlite = SQLiteBackend(Location("sqlite", str(tmp_path / "a.db")), clock=clock)
-        with Store(sqlite, clock) as store:
-            yield store
+@pytest.fixture
+def store(store_url: str, clock: SetClock) -> Iterator[Store]:
+    with Store(backend(store_url, clock), clock) as store:
+        yield store
 
 
 @pytest.fixture

@@ -138,10 +138,9 @@ def _turns(first: int, last: int) -> list[Message]:
     ]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    where = "memory:" if request.param == "memory" else tmp_path / "a.db"
-    with holdfast.open(where) as store:
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with holdfast.open(store_url) as store:
         yield store
 
 

@@ -17,7 +17,6 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import apsw
@@ -26,13 +25,13 @@ from hypothesis import strategies as st
 
 from holdfast import Message, Session, Store, ToolCall
 from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BadQuery, IdConflict, MessageNotFound, SessionBusy
 from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
 from holdfast.records import JSON, File, Part, Raw, Text, Thinking, ToolResult
-from holdfast.settings import Location
 from holdfast.testing.conformance.setting import SetClock
 from holdfast.turn import Turn
+from tests import places
 
 T = TypeVar("T")
 
@@ -385,8 +384,9 @@ histories = st.lists(messages.map(lambda one: [one]) | _runs, min_size=1, max_si
 class World:
     """A store, the sessions that were made in it, and the one that is talked in."""
 
-    def __init__(self, store: Store, clock: SetClock) -> None:
+    def __init__(self, store: Store, clock: SetClock, url: str) -> None:
         self.store = store
+        self.url = url
         self.session = store.create()
         self._clock = clock
         self._numbers = iter(range(1, 1000))
@@ -433,19 +433,16 @@ Step: TypeAlias = Callable[[World], object]
 @contextlib.contextmanager
 def memory_world() -> Iterator[World]:
     """Begin a world in memory."""
-    clock = SetClock()
-    place = Location("memory", "")
-    with Store(MemoryBackend(place, tenant="default", readonly=False, clock=clock), clock) as store:
-        yield World(store, clock)
+    with world_at("memory:") as world:
+        yield world
 
 
 @contextlib.contextmanager
-def sqlite_world(path: Path) -> Iterator[World]:
-    """Begin a world in a file."""
+def world_at(url: str) -> Iterator[World]:
+    """Begin a world in an empty store."""
     clock = SetClock()
-    backend = SQLiteBackend(Location("sqlite", str(path)), durability="process", clock=clock)
-    with Store(backend, clock) as store:
-        yield World(store, clock)
+    with Store(places.backend(url, clock), clock) as store:
+        yield World(store, clock, url)
 
 
 def build(world: World, steps: Sequence[Step]) -> Session:
@@ -576,6 +573,12 @@ def _damage(world: World, *, at: int) -> None:
             for seq, row in rows.items():
                 if row.id == message_id:
                     rows[seq] = msgspec.structs.replace(row, body=row.body + b" ")
+        return
+    if isinstance(backend, PostgresBackend):
+        with places.superuser(world.url) as admin:
+            admin.execute(
+                "UPDATE messages SET body = body || %b WHERE id = %b", (b" ", message_id.encode())
+            )
         return
     connection = apsw.Connection(world.store.url.removeprefix("sqlite:").removeprefix("//"))
     connection.execute(

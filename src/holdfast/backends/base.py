@@ -17,7 +17,7 @@ from __future__ import annotations
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -578,6 +578,56 @@ class Check(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
+class TableLink(Protocol):
+    """A connection to the tables of a search index. Its errors are those of the store."""
+
+    def begin_reading(self) -> None:
+        """Begin to read what is there at one moment."""
+        ...
+
+    def begin_writing(self, patience: float) -> None:
+        """Begin to write, alone; wait so long for others that do."""
+        ...
+
+    def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Ask a statement and wait for its answer."""
+        ...
+
+    def send(self, text: str, values: Sequence[object] = ()) -> None:
+        """Send a statement; what goes wrong with it shows later."""
+        ...
+
+    def send_many(self, text: str, values: Sequence[Sequence[object]]) -> None:
+        """Send a statement once for each of several rows."""
+        ...
+
+    def commit(self) -> None:
+        """Keep what was written."""
+        ...
+
+    def roll_back(self) -> None:
+        """Undo what was written, and end what was read."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection, in whatever state it is."""
+        ...
+
+
+class Tables(Protocol):
+    """Tables of a database that the search index of one tenant may be kept in.
+
+    `code` is put before its words, so that they are apart from those of others.
+    """
+
+    shown: str
+    code: str
+
+    def connect(self) -> TableLink:
+        """Give a connection; it is made when it is needed."""
+        ...
+
+
 class Backend(ABC):
     """One database, opened for one tenant."""
 
@@ -598,9 +648,18 @@ class Backend(ABC):
         """
         return None
 
+    def index_tables(self) -> Tables | None:
+        """Name the tables that a search index may be kept in, where there is no file for it."""
+        return None
+
     @abstractmethod
-    def write(self, verb: Verb[T]) -> T:
-        """Run a verb; durable when this returns."""
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:
+        """Run a verb; durable when this returns.
+
+        A verb that looks at many sessions before it erases asks for being `alone`: nobody else's
+        verb is under way while it runs. All others only write to sessions whose row or head they
+        have read.
+        """
 
     @abstractmethod
     def submit(self, verb: Verb[T]) -> Pending[T]:

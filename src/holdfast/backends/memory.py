@@ -690,7 +690,7 @@ class MemoryBackend(Backend):
             self._refuse_closed()
             return query(MemorySnapshot(self.tables, self._clock))
 
-    def write(self, verb: Verb[T]) -> T:
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002 - they all are
         """Run a verb, and undo it if it raises."""
         return undisturbed(partial(self._write, verb))
 

@@ -22,6 +22,18 @@ def open_backend(
         from holdfast.backends.memory import MemoryBackend  # noqa: PLC0415
 
         return MemoryBackend(location, tenant=tenant, readonly=readonly, clock=clock)
+    if location.scheme == "postgresql":
+        try:
+            from holdfast.backends.postgres.backend import PostgresBackend  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise UnknownBackend(
+                f"PostgreSQL needs the package {error.name}: pip install 'holdfast[postgres]'"
+            ) from error
+
+        return PostgresBackend(
+            location, tenant=tenant, durability=durability, readonly=readonly, clock=clock
+        )
     raise UnknownBackend(
-        f"no backend for {location.scheme!r}: use a path, sqlite:///path.db or memory:"
+        f"no backend for {location.scheme!r}: use a path, sqlite:///path.db, "
+        "postgresql://host/database or memory:"
     )

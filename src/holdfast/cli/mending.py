@@ -13,6 +13,7 @@ import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -34,6 +35,16 @@ class Fix(msgspec.Struct, frozen=True):
     next: tuple[str, ...] = ()
 
 
+_IN_NO_FILE: Final = Fix(
+    "this store is in no file that could be salvaged; nothing was changed",
+    ok=False,
+    next=(
+        "Restore a backup of the PostgreSQL server (docs/postgresql.md), or keep all that can be",
+        "read: holdfast export --no-redact -o sessions.jsonl",
+    ),
+)
+
+
 def mend(store: str | None, *, damaged: bool) -> list[Fix]:
     """Do what is safe."""
     location = settings.parse(store, os.environ)
@@ -45,6 +56,8 @@ def mend(store: str | None, *, damaged: bool) -> list[Fix]:
                 fixed += _recover(opened)
         elif path is not None:
             fixed += _salvage(store, path)
+        else:
+            fixed.append(_IN_NO_FILE)
     except HoldfastError as error:
         fixed.append(Fix(what_happened(error), ok=False, next=(f"hint: {hint_for(error)}",)))
     return fixed

@@ -1,8 +1,9 @@
 """`holdfast prove`: show that the promise holds on this disk, by breaking what can be broken.
 
 All the work is in `holdfast.testing.proof`; here is what a person sees of it: one line before, a
-bar meanwhile (on a terminal only), a short verdict. It uses a directory of its own, which is gone
-afterwards unless something was found; the user's store is never touched.
+bar meanwhile (on a terminal only), a short verdict. It uses a directory of its own, or a schema of
+its own on the server of the user's store, which is gone afterwards unless something was found; the
+user's store is never touched.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from holdfast.cli.command import command
 from holdfast.cli.machine import print_document
 from holdfast.cli.problems import FOUND_A_PROBLEM, complain
 from holdfast.cli.screen import Screen, screen
-from holdfast.testing import proof
+from holdfast.testing import proof, proof_server
 from holdfast.testing.proof import Plan, Progress, Report
 
 _MOST_PROBLEMS: Final = 8
+_SERVER: Final = "the server"
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 
 
@@ -68,10 +70,12 @@ def prove(
 
     Processes write to a temporary store and are killed with SIGKILL at random moments; then every
     acknowledged message is looked for. The exit code is 1 if one is missing, doubled or out of
-    order, or if so little happened that nothing was shown. Your own store is never touched.
+    order, or if so little happened that nothing was shown. Your own store is never touched: if it
+    is on a PostgreSQL server, the temporary one is in a schema of its own there.
     """
     place = directory or proof.nearest_place(store, os.environ, Path.cwd())
-    plan = Plan(place.absolute(), seconds, writers, keep)
+    server = None if directory else proof_server.address(store, os.environ)
+    plan = Plan(place.absolute(), seconds, writers, keep, server)
     if not as_json:
         _announce(screen(), plan)
     report = _carry_out(plan)
@@ -111,12 +115,18 @@ def _ended_by_signal() -> Iterator[None]:
 def _announce(out: Screen, plan: Plan) -> None:
     out.line(
         (f"{plan.writers} processes", "bold"),
-        " write to a temporary store in ",
-        (str(plan.directory), "bold"),
+        " write to a temporary store ",
+        *_place(plan),
         f" and are killed at random for {plan.seconds:g} s.",
     )
     out.line()
     out.flush()
+
+
+def _place(plan: Plan) -> tuple[str | tuple[str, str], ...]:
+    if plan.server is None:
+        return "in ", (str(plan.directory), "bold")
+    return ("on your PostgreSQL server",)
 
 
 @contextmanager
@@ -205,6 +215,8 @@ def _conclude(out: Screen, report: Report) -> None:
 
 
 def _limits(report: Report) -> str:
+    if report.file_system == _SERVER:
+        return "A killed writer is no power cut: that one rests on the server's disk and settings."
     if report.file_system in _IN_MEMORY:
         return "This is memory, not a disk: choose a disk with --dir to learn about that."
     return "A kill is not a power cut: that one rests on the disk keeping what it has synced."

@@ -20,7 +20,7 @@ from holdfast.clock import to_datetime, to_micros
 from holdfast.core.moments import When, moment
 from holdfast.core.search.query import Query, parse
 from holdfast.errors import AmbiguousRef, BadQuery, BadRef, NotFound
-from holdfast.index.file import Bounds
+from holdfast.index.kept import Bounds
 from holdfast.records import Role
 from holdfast.verbs import finding
 

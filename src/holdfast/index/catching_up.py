@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.backends.base import Backend, MessageRow, SessionRow, Snapshot
+from holdfast.backends.base import Backend, Listing, MessageRow, SessionRow, Snapshot, Unreadable
 from holdfast.clock import EPOCH, to_micros
 from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document, document
 from holdfast.errors import Damaged
-from holdfast.index.file import Anchor, Doc, IndexFile
+from holdfast.index.kept import Anchor, Doc, Kept
 from holdfast.records import Message
 from holdfast.verbs.histories import read_row
 
@@ -41,7 +41,7 @@ class Step(msgspec.Struct):
     complete: bool
 
 
-def step(backend: Backend, file: IndexFile) -> Step:
+def step(backend: Backend, file: Kept) -> Step:
     """Add the next messages to an index that is being written to."""
     activity = file.activity
     found = backend.read(lambda snapshot: _gather(snapshot, file, activity))
@@ -56,7 +56,7 @@ def step(backend: Backend, file: IndexFile) -> Step:
     return found
 
 
-def is_whole(snapshot: Snapshot, file: IndexFile) -> bool:
+def is_whole(snapshot: Snapshot, file: Kept) -> bool:
     """Say whether an index is of this log, and has everything."""
     check(snapshot, file)
     return not lacks(snapshot, file.activity)
@@ -70,7 +70,23 @@ def lacks(snapshot: Snapshot, activity: int) -> bool:
         return True
 
 
-def check(snapshot: Snapshot, file: IndexFile) -> None:
+def is_behind(snapshot: Snapshot, activity: int) -> bool:
+    """Say whether a search has to look at what was written behind an activity number.
+
+    What was committed counts even where somebody with a lower number has yet to commit: an index
+    goes on in the order of these numbers and waits for that, a search does not.
+    """
+    try:
+        newest = snapshot.list_sessions(Listing(), before=None, limit=1)
+    except Damaged:
+        return True
+    numbers = (
+        item.activity if isinstance(item, Unreadable) else item[1].activity for item in newest
+    )
+    return any(number > activity for number in numbers) or lacks(snapshot, activity)
+
+
+def check(snapshot: Snapshot, file: Kept) -> None:
     """Refuse an index that is of another log, or has something that was erased from this one."""
     if file.erasures not in (None, snapshot.erasures()):
         raise Outdated("something was erased")
@@ -83,7 +99,7 @@ def check(snapshot: Snapshot, file: IndexFile) -> None:
         raise Outdated("the log is another one")
 
 
-def _gather(snapshot: Snapshot, file: IndexFile, activity: int) -> Step:
+def _gather(snapshot: Snapshot, file: Kept, activity: int) -> Step:
     check(snapshot, file)
     gathered = Step([], activity, snapshot.erasures(), complete=True)
     room, text = _STEP_MESSAGES, _STEP_TEXT
@@ -110,7 +126,7 @@ def _gather(snapshot: Snapshot, file: IndexFile, activity: int) -> Step:
     return gathered
 
 
-def _known(file: IndexFile, lasts: dict[int, int]) -> Callable[[int], int]:
+def _known(file: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
     def last(branch: int) -> int:
         if branch not in lasts:
             lasts[branch] = file.last(branch)

@@ -25,9 +25,9 @@ from holdfast import ids
 from holdfast.backends.sqlite import place
 from holdfast.backends.sqlite.scrub import gap
 from holdfast.core.search import words
+from holdfast.index.kept import BUSY
 
 SCHEMA_VERSION: Final = 1
-BUSY: Final = 0.1  # seconds that others are waited for
 _ABANDONED: Final = 60.0  # seconds: making an empty index takes a hundredth of one
 COMPANIONS: Final = ("-wal", "-shm")
 _CHECKED: Final = "cksmvfs"

@@ -1,8 +1,8 @@
 """Taking the words of erased messages out of an index.
 
-The engine can drop a message's words only if it is told them again, so they are read from the log
+A file can drop a message's words only if it is told them again, so they are read from the log
 before they are erased there. The index is locked from then until it has dropped them: nobody adds
-them again in between. What comes to stand in the index's log, and between the cells of its pages,
+them again in between. What comes to stand in the file's log, and between the cells of its pages,
 is overwritten as in the store's own file (see `backends.sqlite.scrub`).
 """
 
@@ -15,7 +15,7 @@ from holdfast.backends.base import Backend, Snapshot
 from holdfast.core.branches import Segment
 from holdfast.index import catching_up
 from holdfast.index.catching_up import Outdated, doc_of
-from holdfast.index.file import Anchor, Doc, Hindered, IndexFile, Lost
+from holdfast.index.kept import Anchor, Doc, Hindered, Kept, Lost
 
 _MOST = 5_000  # messages: beyond, it takes less time to make the index anew
 
@@ -23,13 +23,13 @@ _MOST = 5_000  # messages: beyond, it takes less time to make the index anew
 class Eraser:
     """One erasure, from before the log is written to until nothing is left in the index."""
 
-    def __init__(self, backend: Backend, file: IndexFile) -> None:
+    def __init__(self, backend: Backend, file: Kept) -> None:
         """Erase from this index."""
         self._backend = backend
         self._file = file
         self._open = ExitStack()
         self._docs: list[Doc] = []
-        self._branches: set[int] = set()
+        self._doomed: tuple[Segment, ...] = ()
         self._erasures = 0
 
     def prepare(self, doomed: Sequence[Segment] | None) -> None:
@@ -37,14 +37,13 @@ class Eraser:
         if doomed is None:
             raise Outdated("nobody knows what will be erased")
         self._open.enter_context(self._file.writing())
-        self._branches = {segment.branch for segment in doomed}
-        found = self._backend.read(lambda snapshot: self._read(snapshot, doomed))
-        self._docs, self._erasures = found
+        self._doomed = tuple(doomed)
+        self._docs, self._erasures = self._backend.read(self._read)
 
-    def _read(self, snapshot: Snapshot, doomed: Sequence[Segment]) -> tuple[list[Doc], int]:
+    def _read(self, snapshot: Snapshot) -> tuple[list[Doc], int]:
         catching_up.check(snapshot, self._file)
-        docs = []
-        for doc in _docs(snapshot, doomed):
+        docs: list[Doc] = []
+        for doc in _docs(snapshot, self._doomed) if self._file.needs_words else ():
             docs.append(doc)
             if len(docs) > _MOST:
                 raise Outdated("too much is erased")
@@ -58,7 +57,7 @@ class Eraser:
             return
         if now != self._erasures + 1:
             raise Outdated("somebody else erased something, too")
-        self._file.erase(self._docs)
+        self._file.forget(self._doomed, self._docs)
         for branch, last in lasts.items():
             self._refuse_unknown(branch, last)
             self._file.cut(branch, last)
@@ -68,7 +67,7 @@ class Eraser:
         self._file.wipe()
 
     def _left(self, snapshot: Snapshot) -> tuple[int, dict[int, int]]:
-        rows = {n: snapshot.find_branch(n) for n in self._branches}
+        rows = {n: snapshot.find_branch(n) for n in {part.branch for part in self._doomed}}
         lasts = {n: 0 if row is None else row.last_seq for n, row in rows.items()}
         return snapshot.erasures(), lasts
 
@@ -85,8 +84,11 @@ class Eraser:
 
     def _refuse_unknown(self, branch: int, last: int) -> None:
         """Refuse to go on if the log lost more than was announced."""
-        known = {doc.seq for doc in self._docs if doc.branch == branch}
-        if any(seq not in known for seq in range(last + 1, self._file.last(branch) + 1)):
+        seq, indexed = last + 1, self._file.last(branch)
+        for part in sorted(self._doomed, key=lambda part: part.first):
+            if part.branch == branch and part.first <= seq:
+                seq = max(seq, (part.last or 0) + 1)
+        if seq <= indexed:
             raise Outdated("more was erased than was known before")
 
     def undo(self) -> bool:

@@ -1,32 +1,38 @@
-"""One open index: what it holds, what is asked of it, and how it grows and shrinks.
-
-It knows nothing of the log. It is told documents in the order in which they are to be numbered, and
-gives back places. Whoever adds or drops holds `writing`, which begins with the lock.
-"""
+"""An index in a file beside the store, with the engine's own full-text tables (FTS5)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final
 
 import apsw
 import msgspec
 
 from holdfast.backends.sqlite.connection import MovedProbe
+from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document
 from holdfast.core.search.query import Query, Term
 from holdfast.core.search.words import parts, words
 from holdfast.index import engine
-from holdfast.records import Role
+from holdfast.index.kept import (
+    BUSY,
+    LOST,
+    ROLES,
+    Anchor,
+    Bounds,
+    Chunk,
+    Doc,
+    Gone,
+    Hindered,
+    Lost,
+    mark_of,
+)
 
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
-_MARK_BYTES: Final = 6
 _PATIENCE: Final = 1.0  # seconds
 _ATTEMPTS: Final = 3
 
@@ -38,20 +44,8 @@ _DROP_WORDS: Final = (
     "INSERT INTO found (found, rowid, text, parts, thinking) VALUES ('delete', ?, ?, ?, ?)"
 )
 _LOSE: Final = "UPDATE docs SET length = ?, thought = 0 WHERE n = ?"
-_LOST: Final = -1  # stands for the length of a message that is not to be found
 _CHUNK: Final = 1000
-
-
-class Lost(Exception):
-    """This index cannot be used any more: damaged, deleted, or not the one it was."""
-
-
-class Gone(Lost):
-    """Its file was deleted or replaced; what is there now may be sound."""
-
-
-class Hindered(Exception):
-    """This index cannot be used now: somebody else writes to it, or the disk is full."""
+_inherited: list[IndexFile] = []
 
 
 @contextmanager
@@ -68,56 +62,38 @@ def telling() -> Iterator[None]:
         raise Lost(f"{type(error).__name__}: {error}") from error
 
 
-class Doc(msgspec.Struct, frozen=True, gc=False):
-    """A message as it is indexed."""
+class FilePlace:
+    """The file that the index of a store is kept in."""
 
-    branch: int
-    seq: int
-    id: str
-    role: Role
-    at: int
-    document: Document
-    crc: int = 0
-    lost: bool = False  # erased, damaged or missing: it is never found
+    def __init__(self, path: Path) -> None:
+        """Keep it in the file of this name."""
+        self._path = path
 
+    @property
+    def shown(self) -> str:
+        """Where that is."""
+        return str(self._path)
 
-# A message as it is found: branch, seq, time, mark, length, and counts, which `Chunk.frequencies`
-# understands. There are a thousand of them in a search, so each is a plain tuple.
-Entry: TypeAlias = tuple[int, int, int, int, int, Any]
+    def open(self, *, readonly: bool = False) -> IndexFile | None:
+        """Open the index that is there."""
+        if not engine.is_there(self._path):
+            return None
+        return IndexFile(self._path, readonly=readonly)
 
+    def create(self) -> None:
+        """Make an empty index, unless somebody just did."""
+        with telling():
+            engine.create(self._path)
 
-class Chunk(msgspec.Struct, frozen=True):
-    """Messages that were found, and how to read their counts."""
-
-    entries: list[Entry]
-    frequencies: Callable[[Any], tuple[int, ...]]
-
-
-class Anchor(msgspec.Struct, frozen=True):
-    """The message that was indexed last, by which the log is recognised."""
-
-    branch: int
-    seq: int
-    crc: int
-
-
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be so beside the words: `since` (included) and `until` (not) in microseconds."""
-
-    role: Role | None = None
-    since: int | None = None
-    until: int | None = None
-    branches: tuple[int, ...] | None = None
-
-
-def mark_of(message_id: str) -> int:
-    """Give a number by which the same message is known in several places."""
-    name = message_id.encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(name, digest_size=_MARK_BYTES).digest())
+    def remove(self) -> None:
+        """Take the file away, and what it held."""
+        engine.remove(self._path)
 
 
 class IndexFile:
     """An index, opened by one connection."""
+
+    needs_words: Final = True
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         """Open the file of this name; `Lost` if it is not what it should be."""
@@ -137,9 +113,18 @@ class IndexFile:
         if self.meta("stamp") != engine.stamp():
             raise Lost("it is of another version")
 
+    @property
+    def shown(self) -> str:
+        """Where it is."""
+        return str(self.path)
+
     def close(self) -> None:
         """Let go of it."""
         self._connection.close(force=True)
+
+    def disown(self) -> None:
+        """Keep it from being closed: in a forked child that would disturb the parent's locks."""
+        _inherited.append(self)
 
     def be_patient(self, seconds: float) -> None:
         """Wait so long for others that write."""
@@ -255,6 +240,11 @@ class IndexFile:
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
+    def text(self) -> int:
+        """Tell about how much is said in the messages it has."""
+        found: int = self.meta("text") or 0
+        return found
+
     @telling()
     def _one(self, text: str, *values: object) -> Any:  # noqa: ANN401 - of whatever type
         row = self._connection.execute(text, values).fetchone()
@@ -273,7 +263,7 @@ class IndexFile:
             text, thinking = words(doc.document.text), words(doc.document.thinking)
             rows.append(
                 (number, doc.branch << _BRANCH_BITS | doc.seq, ROLES.index(doc.role), doc.at,
-                 _LOST if doc.lost else len(text), len(thinking), mark_of(doc.id))
+                 LOST if doc.lost else len(text), len(thinking), mark_of(doc.id))
             )  # fmt: skip
             if text or thinking:
                 texts.append((number, *_columns(text, doc.document, thinking)))
@@ -291,7 +281,7 @@ class IndexFile:
             self._connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", values)
 
     def _weigh(self, change: int) -> None:
-        self.put_meta(text=(self.meta("text") or 0) + change)
+        self.put_meta(text=self.text() + change)
 
     def number(self, branch: int, seq: int) -> int | None:
         """Say under which number it has a message."""
@@ -302,6 +292,14 @@ class IndexFile:
         found: int | None = self._one(text, branch, seq)
         return found
 
+    def forget(
+        self,
+        doomed: Sequence[Segment],  # noqa: ARG002 - the words say it all
+        docs: Sequence[Doc],
+    ) -> None:
+        """Drop the words of messages."""
+        self.erase(docs)
+
     @telling()
     def erase(self, docs: Iterable[Doc]) -> None:
         """Drop the words of messages; their places stay, as if they had said nothing."""
@@ -310,12 +308,12 @@ class IndexFile:
             n = self.number(doc.branch, doc.seq)
             if n is None:
                 continue
-            if doc.lost and self._one("SELECT length FROM docs WHERE n = ?", n) != _LOST:
+            if doc.lost and self._one("SELECT length FROM docs WHERE n = ?", n) != LOST:
                 raise Lost("what it has of a message cannot be known any more")
             text, thinking = words(doc.document.text), words(doc.document.thinking)
             if text or thinking:
                 self._connection.execute(_DROP_WORDS, (n, *_columns(text, doc.document, thinking)))
-            self._connection.execute(_LOSE, (_LOST, n))
+            self._connection.execute(_LOSE, (LOST, n))
             change -= _weight(doc.document)
         self._weigh(change)
 
@@ -348,7 +346,7 @@ class IndexFile:
                     engine.empty_log(self._connection)
                     return
         finally:
-            self.be_patient(engine.BUSY)
+            self.be_patient(BUSY)
         raise Lost("somebody reads it all the time")
 
     # ---------------------------------------------------------------------------------- asking

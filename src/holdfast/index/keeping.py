@@ -2,7 +2,8 @@
 
 Nothing that goes wrong with it is ever the caller's problem: an index that cannot be used is closed
 and taken away, the search that met it reads the log instead, and the next one begins a new index.
-Where none can be kept (a read-only store, a full disk), every search reads the log.
+Where none can be kept (a read-only store, a full disk), every search reads the log. Where it is
+kept, in a file or in tables, is the backend's to say (`places`).
 
 There are two connections, one that reads and one that writes, so that searches go on while a thread
 catches up in the background. It is started by a search that finds much to do, and ends when there
@@ -18,16 +19,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from holdfast.backends.base import Backend, Snapshot
 from holdfast.core.branches import Segment
 from holdfast.errors import HoldfastError
-from holdfast.index import catching_up, engine
+from holdfast.index import catching_up
 from holdfast.index.catching_up import Outdated
 from holdfast.index.erasing import Eraser
-from holdfast.index.file import Gone, Hindered, IndexFile, Lost, telling
+from holdfast.index.kept import BUSY, Gone, Hindered, Kept, Lost, Place
+from holdfast.index.places import place_of
 from holdfast.records import IndexStatus
 
 T = TypeVar("T")
@@ -35,7 +36,6 @@ T_co = TypeVar("T_co", covariant=True)
 _log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
 _forking: list[Index] = []
-_inherited: list[IndexFile] = []
 _BRIEFLY: Final = 0.25  # seconds a search spends on catching up before it asks
 _PATIENCE: Final = 5.0  # seconds an erasure waits for others that index
 _MOST_FAILURES: Final = 3
@@ -44,7 +44,7 @@ _MOST_FAILURES: Final = 3
 class Question(Protocol[T_co]):
     """Something to be asked of an index, or of none."""
 
-    def __call__(self, file: IndexFile | None, *, whole: bool) -> T_co | None:
+    def __call__(self, file: Kept | None, *, whole: bool) -> T_co | None:
         """Give the answer; with `whole` nothing, if the index lacks something."""
         ...
 
@@ -62,9 +62,9 @@ class Index:
         _live.add(self)
 
     def _begin(self) -> None:
-        self._path: Path | None = None
-        self._reader: IndexFile | None = None
-        self._writer: IndexFile | None = None
+        self._found: Place | None = None
+        self._reader: Kept | None = None
+        self._writer: Kept | None = None
         self._reading = threading.Lock()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -74,11 +74,11 @@ class Index:
         self._paused: list[threading.Lock] = []
 
     @property
-    def path(self) -> Path | None:
+    def place(self) -> Place | None:
         """Where the index is, or would be."""
-        if self._path is None:
-            self._path = self._backend.index_path()
-        return self._path
+        if self._found is None:
+            self._found = place_of(self._backend)
+        return self._found
 
     # ---------------------------------------------------------------------------------- asking
 
@@ -87,7 +87,7 @@ class Index:
 
         The question gives nothing if it is to have a whole index and has not.
         """
-        if self.path is not None:
+        if self.place is not None:
             answer = self._ask(question, whole=True)
             if answer is not None:
                 return answer
@@ -114,12 +114,12 @@ class Index:
                     self._suspect = True
                 return None
 
-    def _open_reader(self) -> IndexFile | None:
+    def _open_reader(self) -> Kept | None:
         if self._reader is not None and self._reader.moved():
             self._close_reader()
-        path = None if self._stop.is_set() else self.path
-        if self._reader is None and path is not None and engine.is_there(path):
-            self._reader = IndexFile(path, readonly=self._backend.readonly)
+        place = None if self._stop.is_set() else self.place
+        if self._reader is None and place is not None:
+            self._reader = place.open(readonly=self._backend.readonly)
         return self._reader
 
     def _close_reader(self) -> None:
@@ -132,7 +132,7 @@ class Index:
     @property
     def _can_write(self) -> bool:
         hopeless = self._failures >= _MOST_FAILURES or self._stop.is_set()
-        return not hopeless and not self._backend.readonly and self.path is not None
+        return not hopeless and not self._backend.readonly and self.place is not None
 
     def _catch_up_briefly(self) -> None:
         if not self._can_write or not self._writing.acquire(blocking=False):
@@ -207,17 +207,15 @@ class Index:
         self._failures = 0
         return complete
 
-    def _open_writer(self, *, create: bool) -> IndexFile | None:
+    def _open_writer(self, *, create: bool) -> Kept | None:
         if self._writer is not None and self._writer.moved():
             self._close_writer()
-        path = self.path
-        if self._writer is None and path is not None:
-            if not engine.is_there(path):
-                if not create:
-                    return None
-                with telling():
-                    engine.create(path)
-            self._writer = IndexFile(path)
+        place = self.place
+        if self._writer is None and place is not None:
+            self._writer = place.open()
+            if self._writer is None and create:
+                place.create()
+                self._writer = place.open()
         return self._writer
 
     def _close_writer(self) -> None:
@@ -230,9 +228,9 @@ class Index:
         _log.info("the search index is made anew: %s", why)
         self._suspect = False
         self._close_writer()
-        if self._path is not None:
-            with suppress(OSError):
-                engine.remove(self._path)
+        if self._found is not None:
+            with suppress(OSError, Lost, Hindered):
+                self._found.remove()
 
     # -------------------------------------------------------------------------- the background
 
@@ -285,7 +283,7 @@ class Index:
 
     def _eraser(self, doomed: Sequence[Segment] | None) -> Eraser | None:
         """Make ready to erase; nothing if there is no index to erase from."""
-        if self._backend.readonly or self._stop.is_set() or self.path is None:
+        if self._backend.readonly or self._stop.is_set() or self.place is None:
             return None
         try:
             file = self._open_writer(create=False)
@@ -304,7 +302,7 @@ class Index:
             return None
         finally:
             if self._writer is not None:
-                file.be_patient(engine.BUSY)
+                file.be_patient(BUSY)
         return eraser
 
     def _undo(self, eraser: Eraser) -> None:
@@ -316,37 +314,47 @@ class Index:
 
     def status(self) -> IndexStatus:
         """Tell what state the index is in."""
-        path, stored = self.path, self._backend.stats().messages
-        if path is None:
+        place, stored = self.place, self._backend.stats().messages
+        if place is None:
             return IndexStatus(state="none", behind=stored)
         with self._reading:
             try:
-                file = self._open_reader()
-                if file is not None:
-                    with file.reading():
-                        return self._describe(file, stored)
+                found = self._again_if_hindered(lambda file: self._describe(file, stored))
             except _NO_GOOD as error:
                 _log.info("the search index cannot be read: %s", error)
                 self._close_reader()
-                return IndexStatus(state="damaged", path=str(path), behind=stored)
-        return IndexStatus(state="missing", path=str(path), behind=stored)
+                return IndexStatus(state="damaged", path=place.shown, behind=stored)
+        return found or IndexStatus(state="missing", path=place.shown, behind=stored)
 
-    def _describe(self, file: IndexFile, stored: int) -> IndexStatus:
+    def _again_if_hindered(self, look: Callable[[Kept], T]) -> T | None:
+        """Look at the index; once more if something came in between, a lost connection say."""
+        for last in (False, True):
+            try:
+                file = self._open_reader()
+                if file is None:
+                    return None
+                with file.reading():
+                    return look(file)
+            except Hindered:
+                self._close_reader()
+                if last:
+                    raise
+        return None
+
+    def _describe(self, file: Kept, stored: int) -> IndexStatus:
         documents = file.documents()
         try:
             self._backend.read(lambda snapshot: catching_up.check(snapshot, file))
         except Outdated:
-            return IndexStatus(
-                state="outdated", path=str(file.path), bytes=file.size(), behind=stored
-            )
+            return IndexStatus(state="outdated", path=file.shown, bytes=file.size(), behind=stored)
         behind = max(0, stored - documents)
         return IndexStatus(
             state="behind" if behind else "ready",
-            path=str(file.path),
+            path=file.shown,
             messages=documents,
             behind=behind,
             bytes=file.size(),
-            text=file.meta("text") or 0,
+            text=file.text(),
         )
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -361,16 +369,15 @@ class Index:
         """Read all of the index and compare it with the log; say what is wrong with it."""
         with self._reading:
             try:
-                file = self._open_reader()
-                if file is None:
-                    return []
-                with file.reading():
-                    counts = file.counts()
-                    differences = self._backend.read(lambda log: _compare(log, file, counts))
-                    return [*file.problems(), *differences]
+                return self._again_if_hindered(self._problems) or []
             except _NO_GOOD as error:
                 self._close_reader()
                 return [f"it cannot be used: {error}"]
+
+    def _problems(self, file: Kept) -> list[str]:
+        counts = file.counts()
+        differences = self._backend.read(lambda log: _compare(log, file, counts))
+        return [*file.problems(), *differences]
 
     # ------------------------------------------------------------------------------------ forks
 
@@ -391,12 +398,13 @@ class Index:
 
     def after_fork_in_child(self) -> None:
         """Begin anew, without the thread."""
-        # One that was in use is the parent's: closing it here would disturb its locks.
-        _inherited.extend(file for file in (self._reader, self._writer) if file is not None)
+        for file in (self._reader, self._writer):
+            if file is not None:  # It was in use: it is the parent's.
+                file.disown()
         self._begin()
 
 
-def _compare(snapshot: Snapshot, file: IndexFile, counts: dict[int, int]) -> list[str]:
+def _compare(snapshot: Snapshot, file: Kept, counts: dict[int, int]) -> list[str]:
     catching_up.check(snapshot, file)
     wrong, seen, number = [], set(), 0
     while written := snapshot.activity_after(number, 1000):

@@ -15,7 +15,7 @@ from holdfast.core.branches import Segment
 from holdfast.core.search.matching import matches
 from holdfast.core.search.query import Query, Term
 from holdfast.index.catching_up import doc_of
-from holdfast.index.file import Bounds, Doc, Entry, mark_of
+from holdfast.index.kept import Bounds, Doc, Entry, mark_of
 from holdfast.index.views import Views
 from holdfast.records import Damage
 from holdfast.verbs.histories import Report
@@ -25,11 +25,11 @@ _LETTERS = re.compile("[a-z]+")
 
 
 def sessions(
-    snapshot: Snapshot, activity: int, only: SessionRow | None, report: Report
+    snapshot: Snapshot, activity: int, views: Views, report: Report
 ) -> Iterator[SessionRow]:
     """Give the sessions that were written to since, newest first."""
-    if only is not None:
-        yield only
+    if views.only is not None:
+        yield views.only
         return
     before: int | None = None
     while True:
@@ -41,6 +41,7 @@ def sessions(
             if isinstance(item, Unreadable):
                 report(Damage(what=item.why, session_id=item.id))
             else:
+                views.know(*item)
                 yield item[0]
         if len(found) < _PAGE:
             return
@@ -52,8 +53,7 @@ def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterato
     `lasts` tells up to where each branch is known, and is told.
     """
     for root in views.roots(session):
-        row = views.branch(root)
-        end = 0 if row is None else row.last_seq
+        end = views.end(session, root)
         for segment in reversed(views.path(root)):
             last = end if segment.last is None else segment.last
             first = max(segment.first, lasts[segment.branch] + 1)

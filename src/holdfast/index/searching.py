@@ -8,14 +8,14 @@ all that is wanted come first. Only for the hits of the page the messages are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TypeAlias
 
 import msgspec
 
-from holdfast.backends.base import Backend, Owner, SessionRow, Snapshot
+from holdfast.backends.base import Backend, MessageRow, Owner, SessionRow, Snapshot
 from holdfast.clock import to_datetime, to_micros
 from holdfast.core.branches import Path, Segment, lies_on
 from holdfast.core.search.documents import Document, document
@@ -24,29 +24,30 @@ from holdfast.core.search.snippets import Snippet, snippet
 from holdfast.core.search.words import parts, words
 from holdfast.index import catching_up, scanning
 from holdfast.index.asking import MOST, Rank, Request
-from holdfast.index.catching_up import read
-from holdfast.index.file import Chunk, Entry, IndexFile
 from holdfast.index.keeping import Index
+from holdfast.index.kept import Chunk, Entry, Kept
 from holdfast.index.views import Views
 from holdfast.records import Hit, Message, Page
 from holdfast.verbs.histories import Report, read_row, read_span
 
 _HOUR = 3_600_000_000
 _CHUNK = 50
+_MOST_NEEDED = 50  # words of titles that a database is asked for; the others are looked for here
 
 
 def search(backend: Backend, index: Index, asked: Request, report: Report) -> Page[Hit]:
     """Search a store."""
 
-    def ask(file: IndexFile | None, *, whole: bool) -> Page[Hit] | None:
+    def ask(file: Kept | None, *, whole: bool) -> Page[Hit] | None:
         return backend.read(lambda snapshot: _look(snapshot, file, whole=whole))
 
-    def _look(snapshot: Snapshot, file: IndexFile | None, *, whole: bool) -> Page[Hit] | None:
+    def _look(snapshot: Snapshot, file: Kept | None, *, whole: bool) -> Page[Hit] | None:
+        behind = file is None or catching_up.is_behind(snapshot, file.activity)
         if file is not None:
             catching_up.check(snapshot, file)
-        if whole and (file is None or catching_up.lacks(snapshot, file.activity)):
+        if whole and behind:
             return None
-        return _Search(snapshot, file, asked, report).page()
+        return _Search(snapshot, file, asked, report, behind=behind).page()
 
     return index.ask(ask)
 
@@ -82,7 +83,7 @@ class _Found(msgspec.Struct, gc=False):
 class _Lasts(dict[int, int]):
     """Up to which message each branch is known."""
 
-    def __init__(self, file: IndexFile | None) -> None:
+    def __init__(self, file: Kept | None) -> None:
         super().__init__()
         self._file = file
 
@@ -95,7 +96,13 @@ class _Search:
     """One search over one snapshot of the log, and one of the index if there is one."""
 
     def __init__(
-        self, snapshot: Snapshot, file: IndexFile | None, asked: Request, report: Report
+        self,
+        snapshot: Snapshot,
+        file: Kept | None,
+        asked: Request,
+        report: Report,
+        *,
+        behind: bool,
     ) -> None:
         self._snapshot = snapshot
         self._asked = asked
@@ -107,6 +114,8 @@ class _Search:
         # Marks alone are not in an index; with a word beside them it says where to look.
         helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
         self._file = file if helps else None
+        self._behind = behind or not helps
+        self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
 
     def page(self) -> Page[Hit]:
         """Give the best hits behind the cursor."""
@@ -118,7 +127,10 @@ class _Search:
             after = asked.after
             found = [item for item in found if item.rank > after]
         hits: list[Hit] = []
+        batch = min(_CHUNK, asked.limit)
         for at, item in enumerate(found, 1):
+            if at % batch == 1 % batch:
+                self._fetch(found[at - 1 : at - 1 + batch])
             hit = self._hit(item)
             if hit is not None:
                 hits.append(hit)
@@ -191,10 +203,10 @@ class _Search:
 
     def _scanned(self) -> Iterator[Entry]:
         asked, lasts = self._asked, _Lasts(self._file)
-        activity = 0 if self._file is None else self._file.activity
-        if not catching_up.lacks(self._snapshot, activity):
+        if not self._behind:
             return
-        for session in scanning.sessions(self._snapshot, activity, self._only, self._report):
+        activity = 0 if self._file is None else self._file.activity
+        for session in scanning.sessions(self._snapshot, activity, self._views, self._report):
             for part in scanning.unknown(session, self._views, lasts):
                 yield from scanning.entries(
                     self._snapshot, part, self._query, asked.bounds, thinking=asked.thinking
@@ -202,12 +214,15 @@ class _Search:
 
     def _confirmed(self, found: Iterator[Chunk]) -> Iterator[Entry]:
         """Look at the texts of what the index found: it does not know all that is asked for."""
-        for chunk in found:
-            for branch, seq, *_ in chunk.entries:
-                for doc in read(self._snapshot, Segment(branch, seq, seq, "")):
-                    judged = scanning.judged(
-                        doc, self._query, self._asked.bounds, thinking=self._asked.thinking
-                    )
+        query, bounds, thinking = self._query, self._asked.bounds, self._asked.thinking
+        entries = (entry for chunk in found for entry in chunk.entries)
+        while some := list(islice(entries, _CHUNK)):
+            places = [Segment(entry[0], entry[1], entry[1], "") for entry in some]
+            read = zip(places, self._snapshot.messages(places), strict=True)
+            for place, (owner, rows) in read:
+                for row in rows:
+                    doc = catching_up.doc_of(self._snapshot, owner, place.branch, row)
+                    judged = scanning.judged(doc, query, bounds, thinking=thinking)
                     if judged is not None:
                         yield judged
 
@@ -226,7 +241,7 @@ class _Search:
         # Most titles that only hold a word within another are told apart without much ado.
         plain = [term for term in query.wanted if not term.prefix and not term.parts]
         whole = {word for term in plain for word in term.tokens}
-        for session in self._snapshot.titled(needed):
+        for session in self._snapshot.titled(needed[:_MOST_NEEDED]):
             at = session.updated_at
             late = bounds.since is not None and at < bounds.since
             early = bounds.until is not None and at >= bounds.until
@@ -244,6 +259,17 @@ class _Search:
         return (self._only is None or self._only.n == session.n) and self._fits(session)
 
     # ----------------------------------------------------------------------------------- hits
+
+    def _fetch(self, items: Sequence[_Found]) -> None:
+        """Read the messages of some hits, in one go."""
+        ranks = [item.rank for item in items if item.rank.kind]
+        places = [Segment(-rank.branch, -rank.seq, -rank.seq, "") for rank in ranks]
+        found = zip(places, self._snapshot.messages(places), strict=True)
+        self._rows = {
+            (place.branch, place.first): (owner, row)
+            for place, (owner, rows) in found
+            for row in rows
+        }
 
     def _hit(self, item: _Found) -> Hit | None:
         """Show a hit; nothing if its message cannot be read."""
@@ -274,12 +300,11 @@ class _Search:
         )
 
     def _read(self, branch: int, seq: int) -> Message | None:
-        place = Segment(branch, seq, seq, "")
-        for owner, rows in self._snapshot.messages([place]):
-            for row in rows:
-                message = read_row(self._snapshot, owner, row, self._report)
-                return None if message.status in {"erased", "damaged"} else message
-        return None
+        if (branch, seq) not in self._rows:
+            return None
+        owner, row = self._rows[branch, seq]
+        message = read_row(self._snapshot, owner, row, self._report)
+        return None if message.status in {"erased", "damaged"} else message
 
     def _snippet(self, found: Document) -> Snippet:
         shown = snippet(found.text, self._query)

@@ -34,7 +34,7 @@ class Views:
         self._snapshot = snapshot
         self._wanted = wanted
         self._all_branches = all_branches
-        self._only = only
+        self.only = only
         self._branches: dict[int, BranchRow | None] = {}
         self._sessions: dict[int, SessionRow | None] = {}
         self._heads: dict[int, HeadRow | None] = {}
@@ -56,7 +56,7 @@ class Views:
             n: owner
             if (owner := owners.get(n)) is not None
             and owner.branch == n
-            and (self._only is None or self._only.n == owner.n)
+            and (self.only is None or self.only.n == owner.n)
             and self._is_wanted(owner)
             else None
             for n in branches
@@ -64,9 +64,9 @@ class Views:
 
     def shown_by(self, branch: int, seq: int) -> SessionRow | None:
         """Name the session that shows a message."""
-        if self._only is not None:
-            shows = self._is_wanted(self._only) and self._shows(self._only, branch, seq)
-            return self._only if shows else None
+        if self.only is not None:
+            shows = self._is_wanted(self.only) and self._shows(self.only, branch, seq)
+            return self.only if shows else None
         if branch in self._hidden:
             return None
         row = self.branch(branch)
@@ -106,6 +106,18 @@ class Views:
             live = row is not None and row.trashed_at is None and head is not None
             self._sessions[n], self._heads[n] = (row, head) if live else (None, None)
         return self._sessions[n]
+
+    def know(self, session: SessionRow, head: HeadRow) -> None:
+        """Be told of a session that somebody has read, and that is not in the trash."""
+        self._sessions[session.n], self._heads[session.n] = session, head
+
+    def end(self, session: SessionRow, branch: int) -> int:
+        """Say where a branch of a session ends; the one that it is on ends at its head."""
+        head = self.head(session)
+        if head is not None and head.branch == branch:
+            return head.seq
+        row = self.branch(branch)
+        return 0 if row is None else row.last_seq
 
     def head(self, session: SessionRow) -> HeadRow | None:
         """Read where such a session stands."""

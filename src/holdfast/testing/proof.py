@@ -41,7 +41,7 @@ from holdfast import settings
 from holdfast.backends.sqlite.place import filesystem_of, refuse_network
 from holdfast.errors import HoldfastError, SessionBusy, StoreUnavailable
 from holdfast.records import Message, TurnInfo
-from holdfast.testing import checker
+from holdfast.testing import checker, proof_server
 from holdfast.testing.proof_script import (
     MOVING,
     AnyNote,
@@ -81,12 +81,16 @@ _HARNESS: Final = "harness"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to do: where, for how long, with how many writers."""
+    """What to do: where, for how long, with how many writers.
+
+    `server` is the URL of a database: then only the record is in the directory.
+    """
 
     directory: Path
     seconds: float = 20.0
     writers: int = 8
     keep: bool = False
+    server: str | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -157,23 +161,68 @@ def file_system(directory: Path) -> str:
     return filesystem_of(directory.resolve(), mounts) or "this disk"
 
 
+class _Ground:
+    """A directory for the record, and a store in it or on a server."""
+
+    def __init__(self, directory: Path) -> None:
+        """Keep nothing, unless told to later."""
+        self.directory = directory
+        self.server: proof_server.Place | None = None
+        self.keep = False
+
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        if self.server is not None:
+            return self.server.url
+        return f"sqlite:///{quote(str(self.directory / 'store.db'))}?lease={_LEASE}"
+
+    @property
+    def medium(self) -> str:
+        """What the store is written to."""
+        return "the server" if self.server is not None else file_system(self.directory)
+
+    @property
+    def place(self) -> str:
+        """Where the store and the record are, for who keeps them."""
+        where = str(self.directory)
+        return where if self.server is None else f"{where}, {self.server.shown}"
+
+    @property
+    def engine(self) -> str:
+        """Who keeps the store."""
+        return self.server.engine if self.server else f"SQLite {apsw.sqlite_lib_version()}"
+
+    def clear(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.server is not None:
+            self.server.remove()
+
+
 @contextmanager
-def _ground(directory: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Make a directory that is removed at the end, unless the second thing given is called."""
-    refuse_network(directory / "store.db")
+def _ground(plan: Plan) -> Iterator[_Ground]:
+    """Make a place that is gone at the end, unless it is to be kept."""
+    ground = _Ground(_new_directory(plan))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        ground = Path(tempfile.mkdtemp(prefix="holdfast-prove-", dir=directory)).resolve()
+        if plan.server is not None:
+            ground.server = proof_server.Place(plan.server, _LEASE)
+        yield ground
+    finally:
+        if not ground.keep:
+            ground.clear()
+
+
+def _new_directory(plan: Plan) -> Path:
+    if plan.server is None:
+        refuse_network(plan.directory / "store.db")
+    try:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="holdfast-prove-", dir=plan.directory)).resolve()
     except OSError as error:
         raise StoreUnavailable(
-            f"{directory} cannot be used: {error.strerror}; choose another with --dir."
+            f"{plan.directory} cannot be used: {error.strerror}; choose another with --dir."
         ) from error
-    kept: list[bool] = []
-    try:
-        yield ground, lambda: kept.append(True)
-    finally:
-        if not kept:
-            shutil.rmtree(ground, ignore_errors=True)
 
 
 # --- the run ------------------------------------------------------------------------------------
@@ -181,21 +230,20 @@ def _ground(directory: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 def run(plan: Plan, watch: Callable[[Progress], None] | None = None) -> Report:
     """Carry a proof out. Files stay only if asked for, or if something was found."""
-    with _ground(plan.directory) as (ground, keep):
+    with _ground(plan) as ground:
         crowd = _Crowd(ground, plan.writers)
         try:
             seconds = _torment(crowd, plan.seconds, watch)
         finally:
             crowd.kill_all()
         report = _judge(crowd, plan, seconds)
-        if report.kept:
-            keep()
+        ground.keep = report.kept
         return report
 
 
 def _torment(crowd: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
     """Let everybody write, and kill somebody every now and then; give the time it took."""
-    tally = _Tally(crowd.ground)
+    tally = _Tally(crowd.ground.directory)
     crowd.start_all()
     _await_beginning(crowd)
     began = next_kill = time.monotonic()
@@ -225,14 +273,13 @@ def _await_beginning(crowd: _Crowd) -> None:
 class _Crowd:
     """The writers, and the record of who was killed."""
 
-    def __init__(self, ground: Path, writers: int) -> None:
+    def __init__(self, ground: _Ground, writers: int) -> None:
         """Nobody is started yet."""
         self.ground = ground
-        self.url = f"sqlite:///{quote(str(ground / 'store.db'))}?lease={_LEASE}"
         self.chance = random.Random()  # noqa: S311 - chance need not be secret
         self.kills = 0
         self.fallen: list[str] = []
-        self._recorder = checker.Recorder(ground / f"{_HARNESS}.events.jsonl", _HARNESS)
+        self._recorder = checker.Recorder(ground.directory / f"{_HARNESS}.events.jsonl", _HARNESS)
         self._lives = dict.fromkeys(range(1, writers + 1), 0)
         self._running: dict[int, tuple[Part, subprocess.Popen[bytes]]] = {}
 
@@ -254,7 +301,8 @@ class _Crowd:
     def _start(self, writer: int) -> None:
         self._lives[writer] += 1
         role = _ROLES[(writer - 1) % len(_ROLES)]
-        part = Part(self.url, str(self.ground), writer, self._lives[writer], role, _SESSIONS[role])
+        where = self.ground.url, str(self.ground.directory)
+        part = Part(*where, writer, self._lives[writer], role, _SESSIONS[role])
         command = [sys.executable, "-m", "holdfast.testing.proof_worker"]
         with part.errors.open("wb") as errors:
             process = subprocess.Popen(
@@ -280,6 +328,8 @@ class _Crowd:
             process.kill()
         for writer in list(self._running):
             self._kill(writer)
+        if self.ground.server is not None:
+            self.ground.server.settle()
 
     def _kill(self, writer: int) -> None:
         part, process = self._running.pop(writer)
@@ -348,11 +398,12 @@ class Found(msgspec.Struct):
 
 def _judge(crowd: _Crowd, plan: Plan, seconds: float) -> Report:
     try:
-        found = _read_all(crowd.url)
+        found = _read_all(crowd.ground.url)
     except HoldfastError as error:
         found = Found({}, {}, [f"the store could not be read: {error}"])
-    events = checker.load(sorted(crowd.ground.glob("*.events.jsonl")))
-    notes = [n for p in sorted(crowd.ground.glob("*.notes.jsonl")) for n in read_notes(p)]
+    events = checker.load(sorted(crowd.ground.directory.glob("*.events.jsonl")))
+    said = sorted(crowd.ground.directory.glob("*.notes.jsonl"))
+    notes = [note for path in said for note in read_notes(path)]
     final = {key: [stored(m) for m in messages] for key, messages in found.messages.items()}
     replies = {note.reply for note in notes if isinstance(note, Replying)}
     verdict = checker.check(events, final, branches=found.branches, own=replies)
@@ -533,15 +584,13 @@ def _report(
         commits_per_second=round(account.commits / seconds, 1),
         median_wait_ms=round(account.median, 2),
         worst_wait_ms=round(account.worst, 2),
-        directory=str(crowd.ground),
+        directory=crowd.ground.place,
         kept=plan.keep or bool(said),
-        file_system=file_system(crowd.ground),
-        versions=_versions(),
+        file_system=crowd.ground.medium,
+        versions=_versions(crowd.ground.engine),
     )
 
 
-def _versions() -> str:
-    return (
-        f"holdfast {holdfast.__version__}, SQLite {apsw.sqlite_lib_version()}, "
-        f"Python {platform.python_version()}, {platform.system()}"
-    )
+def _versions(engine: str) -> str:
+    python = f"Python {platform.python_version()}, {platform.system()}"
+    return f"holdfast {holdfast.__version__}, {engine}, {python}"

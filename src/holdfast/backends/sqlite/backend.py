@@ -244,7 +244,7 @@ class SQLiteBackend(Backend):
         self._tenant_number = None if row is None else row[0]
         return self._tenant_number
 
-    def write(self, verb: Verb[T]) -> T:
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002 - they all are
         """Run a verb; durable when this returns."""
         self._refuse_write()
         return self._writer.run(verb)

@@ -9,7 +9,9 @@
 
 The tests speak to the public API, and to the seam itself only where the API cannot reach. Each
 gets a folder and a clock of its own; whatever is opened on the same folder must be the same store.
-A store that ends with its backend says `persistent = False`, and is then never opened twice.
+A store that ends with its backend says `persistent = False`, and is then never opened twice. One
+whose bytes are kept where it cannot look for traces of what was erased says `proves = False`, and
+must then say so with every erasure.
 Give the backend a long lease (minutes): the tests move the clock when one has to run out.
 
 What takes seconds is marked `long`; register that mark, or leave it out with `-m "not long"`.

@@ -12,7 +12,7 @@ import pytest
 from holdfast.backends.base import Backend
 from holdfast.clock import Clock
 from holdfast.following import Following
-from holdfast.records import Damage
+from holdfast.records import Damage, Scan
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.turn import Turn
@@ -46,6 +46,7 @@ class Setting:
     """What every group of tests starts from."""
 
     persistent: ClassVar[bool] = True
+    proves: ClassVar[bool] = True
 
     clock: SetClock
     sound: bool  # false for a test that does damage
@@ -97,6 +98,13 @@ class Setting:
             return store
         store.close()
         return self.open(tenant=store.tenant)
+
+    def check_proof(self, scan: Scan | None) -> None:
+        """See that an erasure was proved, or that it is said why it could not be."""
+        assert scan is not None
+        assert scan.found == ()
+        assert scan.clean == self.proves
+        assert (scan.problem is None) == self.proves
 
     def need_persistence(self) -> None:
         """Skip a test that makes sense only for what can be opened twice."""

@@ -1,0 +1,1 @@
+"""Sessions in PostgreSQL: the same promises for many workers on many hosts."""

@@ -1,0 +1,330 @@
+"""The PostgreSQL backend: one database, many workers on many hosts.
+
+Reads and writes use links of one pool. A forked child keeps none of them: it makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+import psycopg
+
+from holdfast.backends.base import Backend, Check, Pending, Query, Verb
+from holdfast.backends.interrupts import undisturbed
+from holdfast.backends.postgres import migrations, server, tables
+from holdfast.backends.postgres.failures import is_lost, translate
+from holdfast.backends.postgres.link import Link, Listener
+from holdfast.backends.postgres.pool import Pool
+from holdfast.backends.postgres.rows import unbind
+from holdfast.backends.postgres.snapshot import NeedsHorizon, Paths, PostgresSnapshot, Tenant
+from holdfast.backends.postgres.statements import SQL
+from holdfast.backends.postgres.tables import PostgresTables
+from holdfast.backends.postgres.target import target
+from holdfast.backends.postgres.verify import damage
+from holdfast.backends.postgres.watcher import Watcher
+from holdfast.backends.postgres.writing import Line, Runner
+from holdfast.clock import Clock, SystemClock, to_day
+from holdfast.core.spending import sum_by_day
+from holdfast.errors import Invalid, ReadOnly, StoreUnavailable
+from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
+from holdfast.settings import Durability, Location
+
+T = TypeVar("T")
+_MOST_PATHS: Final = 100_000
+_PAUSE: Final = 0.05
+_UNCHANGED: Final = "nothing was changed."
+_live: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
+
+
+class PostgresBackend(Backend):
+    """All sessions of one tenant in one PostgreSQL database."""
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        tenant: str = "default",
+        durability: Durability = "power",
+        readonly: bool = False,
+        clock: Clock | None = None,
+        steps: migrations.Steps | None = None,
+    ) -> None:
+        """Open the database, making the tables if there are none. `steps` is for tests."""
+        self._target = target(location, durability)
+        self.url = self._target.shown
+        self.tenant = tenant
+        self.readonly = readonly
+        self.lease = location.lease
+        self.deadline = location.deadline
+        # Leases are compared by all hosts, so the time is the server's, unless a test sets it.
+        self._clock = None if isinstance(clock, SystemClock) else clock
+        self._steps = migrations.load() if steps is None else steps
+        self._whose = Tenant(tenant, self._target.schema)
+        self._paths: Paths = {}
+        self._closed = False
+        self._pool = Pool(partial(Link, self._target), self._target.pool)
+        self._watcher = Watcher(
+            self._pool,
+            partial(Listener.open, self._target),
+            self._newest,
+            self._whose.channel,
+        )
+        self._make_writer()
+        self._start()
+        _live.add(self)
+
+    # ------------------------------------------------------------------------------- opening
+
+    def _make_writer(self) -> None:
+        self._runner = Runner(
+            self._pool,
+            self._whose,
+            self._clock,
+            self._paths,
+            deadline=self.deadline,
+            answer=self._target.answer,
+            longest=self._target.statement,
+            watcher=self._watcher,
+        )
+        self._line = Line(self._runner, self.deadline)
+
+    def _start(self) -> None:
+        """Look at the server and the schema before anything is done; bring it up to date."""
+        try:
+            with self._lent(self._target.statement) as link:
+                found = server.look(link)
+                server.refuse_unfit(found, self._target, readonly=self.readonly)
+                migrations.settle(link, self._target, self._steps, readonly=self.readonly)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def _newest(self, listener: Listener) -> object:
+        """Read something that every write of this tenant changes."""
+        with listener.transaction():
+            listener.execute(SQL["enter_reading"], (self._whose.mark,))
+            return listener.execute(SQL["newest"], (self._whose.mark,)).fetchone()
+
+    @contextmanager
+    def _lent(self, patience: float) -> Iterator[Link]:
+        """Lend a link, and say its errors in our words."""
+        try:
+            link = self._pool.take(self.deadline)
+        except psycopg.Error as error:
+            raise translate(error, _UNCHANGED) from error
+        try:
+            link.patience = patience
+            yield link
+        except psycopg.Error as error:
+            link.close()
+            raise translate(error, _UNCHANGED) from error
+        finally:
+            self._pool.give_back(link)
+
+    # --------------------------------------------------------------------- reading and writing
+
+    def read(self, query: Query[T]) -> T:
+        """Run a query on a snapshot."""
+        return self._read(lambda _, snapshot: query(snapshot), self._target.answer)
+
+    def _read(self, query: Callable[[Link, PostgresSnapshot], T], patience: float) -> T:
+        """Run a query; again if the link was lost before the query had heard anything.
+
+        Links that lay idle may be lost without anybody knowing.
+        """
+        self._refuse_closed()
+        until = time.monotonic() + self.deadline
+        horizon: int | None = None
+        while True:
+            heard = False
+            try:
+                with self._snapshot(patience, horizon) as (link, snapshot):
+                    before = link.journeys
+                    try:
+                        return query(link, snapshot)
+                    finally:
+                        heard = link.journeys != before
+            except NeedsHorizon:
+                horizon = self._horizon()
+                continue
+            except StoreUnavailable as error:
+                lost = error.__cause__ is not None and is_lost(error.__cause__)
+                if heard or not lost or self._closed or time.monotonic() + _PAUSE > until:
+                    raise
+            self._pool.clear()
+            time.sleep(_PAUSE)
+
+    def _horizon(self) -> int:
+        """Ask up to which activity nothing is still to come: by itself, and before the snapshot."""
+        with self._snapshot(self._target.answer) as (link, _):
+            values = (self._whose.mark, self._whose.activity_lock)
+            row = link.ask("horizon", values).fetchone()
+        return row[0] if row else 0
+
+    @contextmanager
+    def _snapshot(
+        self, patience: float, horizon: int | None = None
+    ) -> Iterator[tuple[Link, PostgresSnapshot]]:
+        with self._lent(patience) as link:
+            snapshot = PostgresSnapshot(link, self._whose, self._clock, self._paths, horizon)
+            link.begin("begin_reading")
+            snapshot.enter("enter_snapshot", self._target.reading)
+            try:
+                yield link, snapshot
+            except psycopg.Error:
+                raise
+            except BaseException:
+                link.roll_back()
+                raise
+            try:
+                link.end()
+            except psycopg.Error:
+                link.close()  # What was asked was answered.
+
+    def index_tables(self) -> PostgresTables | None:
+        """Name the tables of this tenant's search index, if they can be used here."""
+        self._refuse_closed()
+        with self._lent(self._target.answer) as link:
+            return PostgresTables(self._target, self._whose) if tables.usable(link) else None
+
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:
+        """Run a verb; durable when this returns."""
+        self._refuse_write()
+        if self._line.moving and not alone:
+            return self._line.submit(verb).result()
+        return undisturbed(partial(self._runner.run, verb, alone=alone))
+
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        """Hand a verb over to the writer thread."""
+        self._refuse_write()
+        return self._line.submit(verb)
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until something was written since `seen`."""
+        return self._watcher.wait(seen, timeout)
+
+    def flush(self) -> None:
+        """Wait for all writes that were handed over."""
+        self._line.flush()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed; open it again.")
+        if len(self._paths) > _MOST_PATHS:
+            self._paths.clear()
+
+    def _refuse_write(self) -> None:
+        self._refuse_closed()
+        if self.readonly:
+            raise ReadOnly("this store was opened for reading only; nothing was stored.")
+
+    # ----------------------------------------------------------------------------- whole store
+
+    def scrub(self) -> tuple[str, ...]:
+        """Leave it to the server, which overwrites what is free when it needs the room."""
+        self._refuse_write()
+        return ()
+
+    def scan(self, fragments: Sequence[bytes]) -> Scan:
+        """Say that the server's files cannot be searched from here."""
+        self._refuse_closed()
+        why = (
+            "the server's files cannot be searched from here; rows are gone at once, their bytes "
+            "when the server has vacuumed and its write-ahead log was recycled (docs/postgresql.md)"
+        )
+        return Scan(files=0, bytes=0, fragments=len(fragments), problem=why)
+
+    def verify(self) -> list[Damage]:
+        """Read everything and report what is damaged, other tenants' sessions aside."""
+        return self._read(
+            lambda link, snapshot: list(damage(link, self._whose, snapshot)),
+            self._target.statement,
+        )
+
+    def salvage(self, to: str) -> SalvageReport:
+        """Refuse: what a server damaged is the server's to restore."""
+        raise _no_file("salvage", to)
+
+    def backup(self, to: str) -> BackupReport:
+        """Refuse: a server has its own ways of backup."""
+        raise _no_file("back up", to)
+
+    def stats(self) -> Stats:
+        """Count what is there."""
+        return self._read(lambda link, _: self._stats(link), self._target.statement)
+
+    def _stats(self, link: Link) -> Stats:
+        whose = (self._whose.mark,)
+        counted, stored = link.ask("stats", whose), link.ask("stored_messages", whose)
+        growth, spent = link.ask("growth", whose), link.ask("usage_by_day", whose)
+        size = link.ask("size", (self._target.schema,))
+        ((sessions, trashed, turns, held, blobs, blob_bytes),) = counted.fetchall()
+        ((branches, messages),) = stored.fetchall()
+        return Stats(
+            sessions=sessions,
+            trashed=trashed,
+            branches=branches,
+            messages=messages,
+            turns=turns,
+            open_turns=held,
+            blobs=blobs,
+            blob_bytes=blob_bytes,
+            growth=tuple(Growth(to_day(day), *counts) for day, *counts in growth.fetchall()),
+            days=sum_by_day(
+                (day, unbind(model), Usage(*counts), cost)
+                for day, model, *counts, cost in spent.fetchall()
+            ),
+            file_bytes=size.fetchall()[0][0],
+        )
+
+    def health(self) -> list[Check]:
+        """Say how the server and the store are set up."""
+        self._refuse_closed()
+        with self._lent(self._target.answer) as link:
+            found = server.look(link)
+            number = migrations.version(link, self._target)
+        return [*server.checks(found, self._target), Check("format", str(number))]
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Finish what was handed over and let go of the database."""
+        if self._closed:
+            return
+        self._closed = True
+        self._line.close()
+        self._watcher.close()
+        self._pool.close()
+
+    # ------------------------------------------------------------------------------------ fork
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: the threads are gone, and the connections are the parent's."""
+        self._pool.begin_anew()
+        self._watcher.begin_anew()
+        if not self._closed:
+            self._make_writer()
+
+
+def _no_file(what: str, to: str) -> Invalid:
+    return Invalid(
+        f"cannot {what} a store on a PostgreSQL server to {to!r}; nothing was written. Use pg_dump "
+        "or the server's own backups (docs/postgresql.md)."
+    )
+
+
+def _after_fork_in_child() -> None:
+    for backend in list(_live):
+        backend.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,115 @@
+"""The schema, in numbered steps.
+
+`meta.version` tells how many steps a store has seen. Steps are taken under a lock that one process
+holds at a time, all in one transaction. A store with more steps than this program knows is refused
+before anything is written to it; one that is up to date is left alone, so that a role which owns
+nothing can open it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final
+
+import psycopg
+
+from holdfast.backends.postgres.failures import translate
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.rows import mark
+from holdfast.backends.postgres.target import Target
+from holdfast.errors import ReadOnly, SchemaTooNew, StoreUnavailable
+
+_STEP: Final = re.compile(r"(\d{4})_\w+\.sql")
+
+Steps = dict[int, str]
+
+
+@cache
+def load(folder: Traversable | None = None) -> Steps:
+    """Read the numbered steps."""
+    found: Steps = {}
+    for entry in (folder or files(__package__) / "migrations").iterdir():
+        match = _STEP.fullmatch(entry.name)
+        if match:
+            found[int(match[1])] = entry.read_text("utf-8")
+    return dict(sorted(found.items()))
+
+
+def settle(link: Link, target: Target, steps: Steps, *, readonly: bool) -> None:
+    """Make the store, or bring it up to date, or see that it is; refuse a newer one."""
+    found = version(link, target)
+    if found == max(steps):
+        return
+    _refuse_newer(found, steps, target)
+    if readonly and found is None:
+        raise StoreUnavailable(
+            f"{target.shown} has no store in its schema {target.schema}; nothing was made."
+        )
+    if readonly:
+        raise ReadOnly(
+            f"{target.shown} has the older format {found}; open it once for writing to bring it "
+            "up to date."
+        )
+    _migrate(link, target, steps)
+
+
+def version(link: Link, target: Target) -> int | None:
+    """Tell how many steps the store has seen; `None` if there is no store."""
+    row = link.ask("has_schema", (target.schema,)).fetchone()
+    if row is None or not row[0]:
+        return None
+    found = link.ask("version").fetchone()
+    return 0 if found is None else found[0]
+
+
+def _refuse_newer(found: int | None, steps: Steps, target: Target) -> None:
+    if found is not None and found > max(steps):
+        raise SchemaTooNew(
+            f"{target.shown} was written by a newer Holdfast (format {found}, this one knows "
+            f"{max(steps)}); it was left untouched. Update this program to open it."
+        )
+
+
+def _migrate(link: Link, target: Target, steps: Steps) -> None:
+    lock = int.from_bytes(mark(f"migrations of {target.schema}").bytes[:8], "big", signed=True)
+    try:
+        link.begin("begin_writing")
+        link.ask_text("SELECT pg_advisory_xact_lock($1)", (lock,)).fetchone()
+        place = link.ask_text("SELECT to_regnamespace($1::text) IS NULL", (target.schema,))
+        if place.fetchone() == (True,):
+            # Its name was checked: it needs no quotes.
+            link.ask_text(f"CREATE SCHEMA {target.schema}")
+        row = link.ask("has_schema", (target.schema,)).fetchone()
+        found = link.ask("version").fetchone() if row and row[0] else None
+        before = 0 if found is None else found[0]
+        _refuse_newer(before, steps, target)
+        for number, script in steps.items():
+            if number > before:
+                for statement in _split(script):
+                    link.ask_text(statement)
+                link.ask("put_version", (number,))
+        link.commit()
+    except psycopg.Error as error:
+        raise translate(error, "the store was not made or brought up to date.") from error
+
+
+def _split(script: str) -> list[str]:
+    """Give the statements of a step: they end with a semicolon at the end of a line.
+
+    One that holds others stands between dollars, and ends where these do.
+    """
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    found: list[str] = []
+    current: list[str] = []
+    within = False
+    for line in lines:
+        current.append(line)
+        if line.count("$$") % 2:
+            within = not within
+        if line.rstrip().endswith(";") and not within:
+            found.append("\n".join(current).strip().removesuffix(";"))
+            current = []
+    return [text for text in found if text]

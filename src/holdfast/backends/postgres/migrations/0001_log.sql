@@ -1,0 +1,297 @@
+-- The log, version 1. docs/postgresql.md explains it to whoever runs the server.
+--
+-- Names given by callers (keys, ids, scopes, titles …) and bodies are bytes, because text here
+-- holds neither NUL nor surrogates that are no characters. Names may be longer than an index entry,
+-- so each one that is looked up has a mark beside it: the first 16 bytes of its SHA-256, as a uuid.
+-- Times are microseconds since 1970, UTC. Money is counted in units of 10^-12.
+--
+-- A tenant is the mark of its name. Every primary key begins with it, and wherever there is one with
+-- the session, so that tables may be partitioned by these two. Every table but meta shows only rows
+-- of the tenant that the transaction has set, to its owner as well.
+
+CREATE TABLE meta (
+  name  text PRIMARY KEY,
+  value bigint NOT NULL
+);
+
+INSERT INTO meta VALUES ('created_at', (extract(epoch FROM now()) * 1000000)::bigint);
+
+-- Session numbers; a number that was rolled back is never given out again.
+CREATE SEQUENCE session_numbers AS bigint MAXVALUE 549755813887;
+
+-- What is counted for a tenant. activity: the highest number of a head that is gone; erasures: how
+-- many transactions erased messages.
+CREATE TABLE tenants (
+  tenant   uuid   PRIMARY KEY,
+  name     bytea  NOT NULL,
+  activity bigint NOT NULL DEFAULT 0,
+  erasures bigint NOT NULL DEFAULT 0
+);
+
+-- Who a session is. Changes rarely. Of one that was purged while a fork still needs some of its
+-- messages, id, parent, relation and times stay; it has no head, and goes with the last fork.
+-- loose is the title without what two titles may differ in and still be alike, plain says that it
+-- has no letters but those of ASCII.
+CREATE TABLE sessions (
+  tenant      uuid    NOT NULL,
+  n           bigint  NOT NULL,
+  id          bytea   NOT NULL,
+  key         bytea,
+  scope       bytea,
+  agent       bytea,
+  title       bytea,
+  title_by    text,
+  model       bytea,
+  cwd         bytea,
+  created_at  bigint  NOT NULL,
+  pinned      boolean NOT NULL,
+  archived    boolean NOT NULL,
+  trashed_at  bigint,
+  goal        bytea,
+  metadata    bytea   NOT NULL,
+  parent      bytea,
+  relation    text,
+  purged_at   bigint,
+  key_mark    uuid,
+  scope_mark  uuid,
+  agent_mark  uuid,
+  cwd_mark    uuid,
+  title_mark  uuid,
+  loose       bytea,
+  loose_mark  uuid,
+  plain       boolean NOT NULL,
+  PRIMARY KEY (tenant, n)
+);
+CREATE UNIQUE INDEX sessions_by_id ON sessions (tenant, id);
+CREATE UNIQUE INDEX sessions_by_key ON sessions (tenant, key_mark)
+  WHERE key_mark IS NOT NULL AND trashed_at IS NULL;
+CREATE INDEX sessions_by_title ON sessions (tenant, title_mark) WHERE title_mark IS NOT NULL;
+CREATE INDEX sessions_by_loose ON sessions (tenant, loose_mark) WHERE loose_mark IS NOT NULL;
+CREATE INDEX sessions_by_scope ON sessions (tenant, scope_mark) WHERE scope_mark IS NOT NULL;
+CREATE INDEX sessions_by_agent ON sessions (tenant, agent_mark) WHERE agent_mark IS NOT NULL;
+CREATE INDEX sessions_by_cwd ON sessions (tenant, cwd_mark) WHERE cwd_mark IS NOT NULL;
+CREATE INDEX sessions_by_parent ON sessions (tenant, parent) WHERE parent IS NOT NULL;
+CREATE INDEX sessions_pinned ON sessions (tenant, n) WHERE pinned;
+CREATE INDEX sessions_archived ON sessions (tenant, n) WHERE archived;
+CREATE INDEX sessions_trashed ON sessions (tenant, key_mark) WHERE trashed_at IS NOT NULL;
+
+-- Where a session stands: the row that every write to a session locks, reads and replaces.
+-- whose is the tenant once more, for lists: an index that begins with the tenant could be taken for
+-- the primary key's by a planner that knows little of the table, to find one head among all.
+-- branch is the number of the branch within the session; activity is
+-- higher than that of every session written to before: lists need no clock.
+CREATE TABLE heads (
+  tenant       uuid    NOT NULL,
+  session      bigint  NOT NULL,
+  whose        uuid    NOT NULL,
+  branch       integer NOT NULL,
+  seq          bigint  NOT NULL,
+  turns        bigint  NOT NULL,
+  open_turn    bigint,
+  updated_at   bigint  NOT NULL,
+  activity     bigint  NOT NULL,
+  input        bigint  NOT NULL,
+  output       bigint  NOT NULL,
+  cache_read   bigint  NOT NULL,
+  cache_write  bigint  NOT NULL,
+  reasoning    bigint  NOT NULL,
+  cost         bigint  NOT NULL,
+  preview      bytea,
+  preview_rank integer NOT NULL,
+  preview_seq  bigint  NOT NULL,
+  queued       bigint  NOT NULL,
+  PRIMARY KEY (tenant, session)
+) WITH (fillfactor = 60);
+CREATE UNIQUE INDEX heads_by_activity ON heads (whose, activity);
+
+-- Activity numbers are counted for each tenant, and nobody waits for a counter: a transaction takes
+-- the first number above all that are stored which no other has taken, by locking it. Then it looks
+-- again: each of these statements sees what was committed before it, and if somebody has overtaken
+-- the number meanwhile it takes another. Followers go no further than the lowest number that is
+-- locked, nor than the highest that was stored when they asked: so nothing comes behind their back.
+CREATE FUNCTION take_activity(of_tenant uuid, lock integer) RETURNS bigint
+  LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  number bigint;
+  highest bigint;
+BEGIN
+  LOOP
+    SELECT 1 + greatest((SELECT max(h.activity) FROM heads h
+        WHERE h.tenant = of_tenant AND h.whose = of_tenant),
+      (SELECT t.activity FROM tenants t WHERE t.tenant = of_tenant), 0) INTO number;
+    IF lock IS NULL THEN
+      RETURN number;
+    END IF;
+    WHILE NOT pg_try_advisory_xact_lock(lock, (number & 2147483647)::integer) LOOP
+      number := number + 1;
+    END LOOP;
+    SELECT max(h.activity) FROM heads h
+      WHERE h.tenant = of_tenant AND h.whose = of_tenant INTO highest;
+    IF highest IS NULL OR highest < number THEN
+      RETURN number;
+    END IF;
+  END LOOP;
+END $$;
+
+-- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
+-- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
+-- token is the mark of the write that made it, so that a retry makes it once. The active branch of
+-- a session is the one in its head, which has its last seq, too.
+CREATE TABLE branches (
+  tenant         uuid    NOT NULL,
+  session        bigint  NOT NULL,
+  number         integer NOT NULL,
+  parent_session bigint,
+  parent_number  integer,
+  fork_seq       bigint  NOT NULL,
+  asked_seq      bigint  NOT NULL,
+  last_seq       bigint,
+  created_at     bigint  NOT NULL,
+  reason         text    NOT NULL,
+  token          bytea   NOT NULL,
+  token_mark     uuid    NOT NULL,
+  PRIMARY KEY (tenant, session, number)
+);
+CREATE INDEX branches_by_parent ON branches (tenant, parent_session, parent_number)
+  WHERE parent_session IS NOT NULL;
+CREATE INDEX branches_by_token ON branches (tenant, session, token_mark);
+
+-- crc = crc32(body, crc32(id, turn or 0)). A history is one range of this table per branch. id_mark
+-- is that of the id and the session together, so that it finds a session's message and no other.
+CREATE TABLE messages (
+  tenant  uuid    NOT NULL,
+  session bigint  NOT NULL,
+  branch  integer NOT NULL,
+  seq     bigint  NOT NULL,
+  id      bytea   NOT NULL,
+  id_mark uuid    NOT NULL,
+  turn    bigint,
+  crc     bigint  NOT NULL,
+  summary boolean NOT NULL,
+  body    bytea   NOT NULL,
+  PRIMARY KEY (tenant, session, branch, seq)
+);
+CREATE INDEX messages_by_id ON messages (tenant, id_mark);
+-- Summaries are few, and windows look for the newest one.
+CREATE INDEX messages_summaries ON messages (tenant, session, branch, seq) WHERE summary;
+
+-- number is the fence: a write of a turn is refused unless heads.open_turn is its number.
+CREATE TABLE turns (
+  tenant      uuid   NOT NULL,
+  session     bigint NOT NULL,
+  number      bigint NOT NULL,
+  token       bytea  NOT NULL,
+  state       text   NOT NULL,
+  run_id      bytea,
+  run_mark    uuid,
+  model       bytea,
+  holder      bytea  NOT NULL,
+  lease_until bigint NOT NULL,
+  first_seq   bigint NOT NULL,
+  started_at  bigint NOT NULL,
+  ended_at    bigint,
+  input       bigint NOT NULL,
+  output      bigint NOT NULL,
+  cache_read  bigint NOT NULL,
+  cache_write bigint NOT NULL,
+  reasoning   bigint NOT NULL,
+  cost        bigint NOT NULL,
+  error       bytea,
+  PRIMARY KEY (tenant, session, number)
+);
+CREATE INDEX turns_by_run ON turns (tenant, run_mark) WHERE run_mark IS NOT NULL;
+
+-- The ledger of tool calls: called, running, done, error, unknown, not_run.
+CREATE TABLE tools (
+  tenant     uuid   NOT NULL,
+  session    bigint NOT NULL,
+  turn       bigint NOT NULL,
+  call_mark  uuid   NOT NULL,
+  call_id    bytea  NOT NULL,
+  position   bigint NOT NULL,
+  name       bytea,
+  outcome    text   NOT NULL,
+  started_at bigint,
+  ended_at   bigint,
+  PRIMARY KEY (tenant, session, turn, call_mark)
+);
+
+-- Replies that are still being streamed: record 0 opens the draft, each flush adds one.
+CREATE TABLE drafts (
+  tenant  uuid   NOT NULL,
+  session bigint NOT NULL,
+  turn    bigint NOT NULL,
+  number  bigint NOT NULL,
+  record  bytea  NOT NULL,
+  PRIMARY KEY (tenant, session, turn, number)
+);
+
+-- Input that waits for the next turn, and the files it needs.
+CREATE TABLE queue (
+  tenant     uuid   NOT NULL,
+  session    bigint NOT NULL,
+  number     bigint NOT NULL,
+  id         bytea  NOT NULL,
+  created_at bigint NOT NULL,
+  body       bytea  NOT NULL,
+  PRIMARY KEY (tenant, session, number)
+);
+CREATE TABLE queue_blobs (
+  tenant   uuid    NOT NULL,
+  session  bigint  NOT NULL,
+  number   bigint  NOT NULL,
+  position integer NOT NULL,
+  sha256   text    NOT NULL,
+  data     bytea   NOT NULL,
+  PRIMARY KEY (tenant, session, number, position)
+);
+
+-- What one model used in a session on one day. model_mark is that of no name for no model.
+CREATE TABLE usage (
+  tenant      uuid   NOT NULL,
+  session     bigint NOT NULL,
+  day         bigint NOT NULL,
+  model_mark  uuid   NOT NULL,
+  model       bytea,
+  input       bigint NOT NULL,
+  output      bigint NOT NULL,
+  cache_read  bigint NOT NULL,
+  cache_write bigint NOT NULL,
+  reasoning   bigint NOT NULL,
+  cost        bigint NOT NULL,
+  counted     bigint NOT NULL,
+  estimated   bigint NOT NULL,
+  PRIMARY KEY (tenant, session, day, model_mark)
+);
+CREATE INDEX usage_of_model ON usage (tenant, model_mark, day, session);
+
+-- Files and large parts, once per tenant by content, and which messages need them.
+CREATE TABLE blobs (
+  tenant uuid  NOT NULL,
+  sha256 text  NOT NULL,
+  data   bytea NOT NULL,
+  PRIMARY KEY (tenant, sha256)
+);
+CREATE TABLE blob_uses (
+  tenant  uuid    NOT NULL,
+  session bigint  NOT NULL,
+  branch  integer NOT NULL,
+  seq     bigint  NOT NULL,
+  sha256  text    NOT NULL,
+  PRIMARY KEY (tenant, session, branch, seq, sha256)
+);
+CREATE INDEX blob_uses_by_blob ON blob_uses (tenant, sha256);
+
+-- Without a tenant there is no row: an unset setting is an error, an empty one no uuid.
+DO $$
+DECLARE name text;
+BEGIN
+  FOREACH name IN ARRAY ARRAY['tenants', 'sessions', 'heads', 'branches', 'messages', 'turns',
+    'tools', 'drafts', 'queue', 'queue_blobs', 'usage', 'blobs', 'blob_uses']
+  LOOP
+    EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
+    EXECUTE format('ALTER TABLE %I FORCE ROW LEVEL SECURITY', name);
+    EXECUTE format('CREATE POLICY one_tenant ON %I '
+      'USING (tenant = current_setting(''holdfast.tenant'')::uuid)', name);
+  END LOOP;
+END $$;

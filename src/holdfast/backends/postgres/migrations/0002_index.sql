@@ -1,0 +1,66 @@
+-- The search index, version 1 of its tables. It is derived from the log and may be lost: whatever is
+-- wrong with it, its rows are deleted and made anew. Writes to the log know nothing of it.
+
+-- How far the index of a tenant is: no row, no index. stamp is the form of what it holds, activity
+-- up to where it has everything, anchor the message it had last, newest the highest number it gave,
+-- text about how much is said in its messages.
+CREATE TABLE indexes (
+  tenant        uuid   PRIMARY KEY,
+  stamp         text   NOT NULL,
+  activity      bigint NOT NULL DEFAULT 0,
+  erasures      bigint,
+  anchor_branch bigint,
+  anchor_seq    bigint,
+  anchor_crc    bigint,
+  newest        bigint NOT NULL DEFAULT 0,
+  documents     bigint NOT NULL DEFAULT 0,
+  text          bigint NOT NULL DEFAULT 0
+);
+ALTER TABLE indexes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE indexes FORCE ROW LEVEL SECURITY;
+CREATE POLICY one_tenant ON indexes USING (tenant = current_setting('holdfast.tenant')::uuid);
+
+-- A message in an index: n is higher than that of every message that was added before, mark a hash
+-- of its id, length -1 if it is not to be found. said has the words of its text and, behind a line
+-- break, the parts of their names, each word between spaces of its own; thought those of its
+-- thinking; hash is of both.
+CREATE TABLE indexed_rows (
+  tenant   uuid     NOT NULL,
+  n        bigint   NOT NULL,
+  branch   bigint   NOT NULL,
+  seq      bigint   NOT NULL,
+  role     smallint NOT NULL,
+  at       bigint   NOT NULL,
+  length   integer  NOT NULL,
+  thoughts integer  NOT NULL,
+  mark     bigint   NOT NULL,
+  weight   integer  NOT NULL,
+  said     text     NOT NULL COLLATE "C",
+  thought  text     NOT NULL COLLATE "C",
+  hash     bigint   NOT NULL,
+  PRIMARY KEY (tenant, n)
+);
+CREATE UNIQUE INDEX indexed_by_place ON indexed_rows (tenant, branch, seq);
+
+-- The words of a message, each behind a code of its tenant, so that nobody's words make another's
+-- search longer. A vector holds less than a megabyte: a message that may have more has a lexeme of
+-- its own, which every search asks for. It is kept in the index alone, and takes long to make: so it
+-- costs what keeps the planner from making it for each row.
+CREATE FUNCTION lexemes(tenant uuid, said text, thought text) RETURNS tsvector
+LANGUAGE sql IMMUTABLE PARALLEL SAFE COST 10000
+RETURN CASE WHEN octet_length(said) + octet_length(thought) > 600000
+  THEN array_to_tsvector(ARRAY[left(tenant::text, 5) || '*'])
+  ELSE array_to_tsvector(ARRAY(SELECT left(tenant::text, 5) || word
+    FROM unnest(string_to_array(translate(said || thought, E'\n', ' '), ' ')) AS word
+    WHERE word <> '')) END;
+CREATE INDEX indexed_by_lexeme ON indexed_rows USING gin (lexemes(tenant, said, thought))
+  WITH (fastupdate = on, gin_pending_list_limit = 1024);
+
+-- The planner uses no index for @@ where a policy has to be asked first: @@ is not leakproof. So the
+-- policy of this table is not forced on its owner, and everybody goes through a view of the owner's,
+-- which asks for the same.
+ALTER TABLE indexed_rows ENABLE ROW LEVEL SECURITY;
+CREATE POLICY one_tenant ON indexed_rows USING (tenant = current_setting('holdfast.tenant')::uuid);
+CREATE VIEW indexed AS SELECT * FROM indexed_rows
+  WHERE tenant = current_setting('holdfast.tenant')::uuid
+  WITH CASCADED CHECK OPTION;

@@ -1,0 +1,78 @@
+"""What the server is like, and whether the promise can be kept on it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from holdfast.backends.base import Check
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.target import Target
+from holdfast.errors import StoreUnavailable
+
+_OLDEST: Final = 150000
+_FSYNC: Final = "set it to on: without it a power cut may destroy the whole database"
+_PAGES: Final = "set it to on: without it a power cut may tear pages that were written before"
+_STANDBY: Final = "connect to the primary: a standby may lag behind what was acknowledged"
+_ROLE: Final = "use a role that is no superuser: row-level security does not hold for this one"
+
+
+class Server(msgspec.Struct, frozen=True):
+    """What the server says of itself."""
+
+    number: int
+    version: str
+    fsync: str
+    full_page_writes: str
+    synchronous_commit: str
+    standby: bool
+    bypasses: bool
+    role: str
+
+
+def look(link: Link) -> Server:
+    """Ask the server."""
+    row = link.ask("server").fetchone()
+    assert row is not None  # noqa: S101 - it has no WHERE
+    return Server(*row)
+
+
+def refuse_unfit(server: Server, target: Target, *, readonly: bool) -> None:
+    """Refuse a server on which a write that returned might not be kept."""
+    if server.number < _OLDEST:
+        raise StoreUnavailable(
+            f"{target.shown} runs PostgreSQL {server.version}; Holdfast needs 15 or newer."
+        )
+    if readonly:
+        return
+    if server.standby:
+        raise StoreUnavailable(f"{target.shown} is a standby, which only reads: {_STANDBY}.")
+    for name, value, hint in _durable(server):
+        if value != "on" and target.durability == "power":
+            raise StoreUnavailable(
+                f"{target.shown} has {name} = {value}; nothing was opened. Server: {hint}. "
+                "durability='process' accepts it."
+            )
+
+
+def _durable(server: Server) -> tuple[tuple[str, str, str], ...]:
+    return (
+        ("fsync", server.fsync, _FSYNC),
+        ("full_page_writes", server.full_page_writes, _PAGES),
+    )
+
+
+def checks(server: Server, target: Target) -> list[Check]:
+    """Say how the server is set up, for `doctor`."""
+    synced = {"power": "survives a power cut", "process": "survives kill -9"}
+    return [
+        Check("backend", "postgresql"),
+        Check("database", target.shown),
+        Check("engine", f"PostgreSQL {server.version}", server.number >= _OLDEST),
+        Check("durability", f"{target.durability} ({synced[target.durability]})"),
+        *(Check(name, value, value == "on", hint) for name, value, hint in _durable(server)),
+        Check("synchronous_commit", server.synchronous_commit),
+        Check("standby", "yes" if server.standby else "no", not server.standby, _STANDBY),
+        Check("role", server.role, not server.bypasses, _ROLE),
+    ]

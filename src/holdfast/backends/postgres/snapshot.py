@@ -1,0 +1,464 @@
+"""The seam's reads as SQL statements. No decisions: values in, rows out.
+
+Statements are sent through a pipeline and answers are waited for only where they are needed, so
+the beginning of a transaction travels with its first question.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
+
+from holdfast.backends.base import (
+    MEASURED_ROWS,
+    BranchRow,
+    HeadRow,
+    Listed,
+    Listing,
+    MessageRow,
+    Owner,
+    QueueRow,
+    SessionRow,
+    ToolRow,
+    TurnRow,
+    UsageRow,
+    Weight,
+    in_order,
+)
+from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.rows import (
+    bind,
+    branch_number,
+    mark,
+    split_branch,
+    text_of,
+    unbind,
+)
+from holdfast.backends.postgres.statements import SQL
+from holdfast.clock import Clock
+from holdfast.core.branches import Path, Segment, Step, joined, lies_on, ranges
+from holdfast.core.titles import loose
+from holdfast.errors import Damaged
+from holdfast.records import Measured, Usage
+
+T = TypeVar("T")
+Paths = dict[int, Path]
+
+_LAST: Final = (1 << 63) - 1
+_LONGEST_KEPT: Final = 64
+_TEXT_PAGE: Final = 500
+_HASH_LENGTH: Final = 64
+_MARKS_AT_ONCE: Final = 5_000
+
+
+class NeedsHorizon(Exception):
+    """A query asks for activity: it is to be run again, behind a question that few need."""
+
+
+class Answer(Protocol):
+    """What a statement gives, once it is asked for."""
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Give the next row."""
+        ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Give all rows."""
+        ...
+
+
+class Statements(Protocol):
+    """Something that runs statements: a connection within a transaction."""
+
+    def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
+        """Send a statement by its name."""
+        ...
+
+    def ask_text(self, text: str, values: Sequence[object]) -> Answer:
+        """Send a statement that was put together from pieces with a name."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until all that was asked is answered."""
+        ...
+
+
+class Tenant:
+    """Whose rows are seen, and by what names its locks and announcements go."""
+
+    def __init__(self, name: str, schema: str) -> None:
+        """Make out the names: `lock` is what who erases holds alone."""
+        self.name = name
+        self.mark = mark(name)
+        names = mark(f"{schema}\0{name}").bytes
+        self.lock = int.from_bytes(names[:8], "big", signed=True)
+        self.activity_lock = int.from_bytes(names[8:12], "big") >> 1
+        self.channel = f"holdfast_{names.hex()}"
+
+
+class PostgresSnapshot:
+    """Reads on one connection, within one transaction of the engine."""
+
+    def __init__(
+        self,
+        statements: Statements,
+        tenant: Tenant,
+        clock: Clock | None,
+        paths: Paths,
+        horizon: int | None = None,
+    ) -> None:
+        """Read for this tenant; without a clock the time is the server's.
+
+        `paths` is shared and only ever added to. `horizon` is the activity up to which nothing was
+        still to come when this began.
+        """
+        self._statements = statements
+        self._tenant: UUID = tenant.mark
+        self._whose = tenant
+        self._clock = clock
+        self._paths = paths
+        self._horizon = horizon
+        self._entered: Answer | None = None
+        self._began: tuple[int, int] | None = None
+
+    def enter(self, name: str, *values: object) -> None:
+        """Say whose transaction this is; the answer has the time."""
+        self._entered = self._statements.ask(name, (self._tenant, *values))
+
+    def _ask(self, name: str, *values: object) -> Answer:
+        return self._statements.ask(name, (self._tenant, *values))
+
+    def _first(self, name: str, *values: object) -> tuple[Any, ...] | None:
+        return self._ask(name, *values).fetchone()
+
+    def _all(self, name: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._ask(name, *values).fetchall()
+
+    def _horizon_now(self) -> int:
+        row = self._first("horizon", self._whose.activity_lock)
+        return row[0] if row else 0
+
+    def now(self) -> int:
+        """Tell the server's time: what it was when this began, and what has passed since."""
+        if self._clock is not None:
+            return self._clock.micros()
+        if self._began is None:
+            entered = None if self._entered is None else self._entered.fetchone()
+            assert entered is not None  # noqa: S101 - entering gives one row
+            self._began = (entered[-1], time.monotonic_ns())
+        told, at = self._began
+        return told + (time.monotonic_ns() - at) // 1000
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
+        """Find a session by its key or id."""
+        if key is not None:
+            row = self._first("session_by_key", mark(key), bind(key))
+        else:
+            row = self._first("session_by_id", bind(id))
+        found = None if row is None else rows.session_row(row)
+        return None if found is None or found.purged_at is not None else found
+
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Tell whose these branches are."""
+        wanted = [split_branch(n) for n in branches]
+        if not wanted:
+            return {}
+        columns = map(rows.numbers, zip(*wanted, strict=True))
+        found = self._all("owners", *columns)
+        return {branch_number(row[0], number): rows.owner(row) for number, *row in found}
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:
+        """Find sessions whose title may hold all these words."""
+        plain = [word.encode() for word in words if word.isascii()]
+        return [rows.owner(row) for row in self._all("titles", plain)]
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Read a session's identity by its id, also of what a purge left."""
+        row = self._first("session_by_id", bind(id))
+        return None if row is None else rows.session_row(row)
+
+    def children(self, id: str) -> list[SessionRow]:
+        """Read the sessions that name this one as their parent, oldest first."""
+        return self._sessions("sessions_by_parent", bind(id))
+
+    def _sessions(self, name: str, *values: object) -> list[SessionRow]:
+        return [rows.session_row(row) for row in self._all(name, *values)]
+
+    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions whose id starts with `prefix`, or whose title is `title`."""
+        if prefix is not None:
+            # Ids are lower-case base32, so "~" sorts behind every continuation.
+            return self._sessions("sessions_by_prefix", bind(prefix), bind(prefix + "~"))
+        return self._sessions("sessions_by_title", mark(title or ""), bind(title))
+
+    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
+        """Find sessions whose title is this but for case."""
+        wanted = loose(title)
+        return self._sessions("sessions_by_loose_title", mark(wanted), bind(wanted), trashed)
+
+    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+        """Count the sessions that were split off these."""
+        if not ids:
+            return {}
+        found = self._all("forks", [bind(name) for name in ids])
+        return {text_of(parent): count for parent, count in found}
+
+    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
+        """Find sessions in the trash by the key or title they had."""
+        name, value = ("trashed_by_key", key) if key is not None else ("trashed_by_title", title)
+        return self._sessions(name, mark(value or ""), bind(value))
+
+    def find_run(self, run_id: str) -> list[SessionRow]:
+        """Find the sessions that have a turn of this run."""
+        return self._sessions("sessions_by_run", mark(run_id), bind(run_id))
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity."""
+        row = self._first("session", n)
+        return None if row is None else rows.session_row(row)
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read where a session stands."""
+        row = self._first("head", n)
+        return None if row is None else rows.head_row(row)
+
+    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+        """List by activity, newest first."""
+        if listing.text is None:
+            return list(self._list(listing, before, limit))
+        return list(islice(self._list_by_text(listing, before), limit))
+
+    def _list(
+        self, listing: Listing, before: int | None, limit: int
+    ) -> Iterator[tuple[SessionRow, HeadRow]]:
+        values: list[object] = [self._tenant, _LAST if before is None else before, limit]
+        wanted = _conditions(listing, values)
+        text = "\n".join((SQL["list"], *wanted, SQL["list_end"]))
+        for row in self._statements.ask_text(text, values).fetchall():
+            columns = rows.SESSION_COLUMNS
+            yield rows.session_row(row[:columns]), rows.head_row(row[columns:])
+
+    def _list_by_text(self, listing: Listing, before: int | None) -> Iterator[Listed]:
+        """List what shows a text. The engine folds no letters as Python does, so this is done here.
+
+        It goes through the list page by page.
+        """
+        while True:
+            page = list(self._list(listing, before, _TEXT_PAGE))
+            yield from (pair for pair in page if listing.matches(*pair))
+            if len(page) < _TEXT_PAGE:
+                return
+            before = page[-1][1].activity
+
+    def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
+        """List what was written to, in order, as far as nothing can come between."""
+        if self._horizon is None:
+            raise NeedsHorizon
+        found = self._all("activity_after", number, limit, self._horizon)
+        return [(activity, text_of(id), branch, seq) for activity, id, branch, seq in found]
+
+    # ---------------------------------------------------------------------------- messages
+
+    def path(self, branch: int, low: int = 1) -> Path:
+        """Give the way a branch's history runs; branches never move, so it is kept if short."""
+        known = self._paths.get(branch)
+        if known is not None:
+            return known
+        way = self._all("path", *split_branch(branch), low)
+        if not way or (way[-1][2] is not None and way[-1][3] >= low):
+            raise Damaged(f"branch {branch} is missing; run store.verify().")
+        found = joined(
+            Step(branch_number(session, number), fork_seq, text_of(id))
+            for session, number, _, fork_seq, id in way
+        )
+        if way[-1][2] is None or not way[-1][3]:
+            self._keep_path(branch, found)
+        return found
+
+    def _keep_path(self, branch: int, path: Path) -> None:
+        if len(path) <= _LONGEST_KEPT:
+            self._paths[branch] = path
+
+    def branch(self, session: int, number: int) -> BranchRow | None:
+        """Read a session's branch by its number there."""
+        return self._branch(self._first("branch", session, number))
+
+    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
+        """Read the branch of a session that this write made."""
+        return self._branch(self._first("branch_by_token", session, mark(token), bind(token)))
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Read a branch."""
+        return self._branch(self._first("branch", *split_branch(n)))
+
+    def branches(self, session: int) -> list[BranchRow]:
+        """Read a session's branches, by number."""
+        return [rows.branch_row(row) for row in self._all("branches", session)]
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Read the branches that start on this one, oldest first."""
+        return [rows.branch_row(row) for row in self._all("branches_from", *split_branch(n))]
+
+    def _branch(self, row: Sequence[Any] | None) -> BranchRow | None:
+        return None if row is None else rows.branch_row(row)
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Read ranges, in order."""
+        wanted = list(ranges)
+        if len(wanted) == 1:
+            return [(wanted[0].session_id, self._range(wanted[0]))]
+        found: list[tuple[str, list[MessageRow]]] = [(span.session_id, []) for span in wanted]
+        if wanted:
+            spans = [(*split_branch(s.branch), s.first, s.last or 0) for s in wanted]
+            columns = map(rows.numbers, zip(*spans, strict=True))
+            for place, *row in self._all("messages_of_ranges", *columns):
+                found[place - 1][1].append(rows.message_row(row))
+        return found
+
+    def _range(self, span: Segment) -> list[MessageRow]:
+        values = (*split_branch(span.branch), span.first, span.last or 0)
+        return [rows.message_row(row) for row in self._all("messages", *values)]
+
+    def newest_summary(self, path: Path, last: int) -> int | None:
+        """Find the last summary along a path; an index has them, so no other message is read."""
+        for span in reversed(ranges(path, 1, last)):
+            values = (*split_branch(span.branch), span.first, span.last or 0)
+            row = self._first("newest_summary", *values)
+            if row is not None and row[0] is not None:
+                seq: int = row[0]
+                return seq
+        return None
+
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Look ids up along a branch's history."""
+        if not ids:
+            return {}
+        path = self.path(branch)
+        owners = {segment.branch: segment.session_id for segment in path}
+        sessions = {split_branch(segment.branch)[0] for segment in path}
+        return {
+            row.id: (owners[at], row)
+            for at, row in self._by_ids(sorted(sessions), ids)
+            if lies_on(path, at, row.seq)
+        }
+
+    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        """Look ids up on all branches of a session."""
+        return self._by_ids([session], ids) if ids else []
+
+    def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        wanted, places = set(ids), set(sessions)
+        marks = [rows.place_mark(session, name) for session in sessions for name in wanted]
+        found: list[tuple[int, MessageRow]] = []
+        for first in range(0, len(marks), _MARKS_AT_ONCE):
+            some = marks[first : first + _MARKS_AT_ONCE]
+            for session, number, *values in self._all("messages_by_id", some):
+                row = rows.message_row(values)
+                if row.id in wanted and session in places:
+                    found.append((branch_number(session, number), row))
+        return sorted(found, key=lambda item: (item[0], item[1].seq))
+
+    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+        """Count the messages of a turn, which lie behind its start."""
+        row = self._first("count_of_turn", *split_branch(branch), turn.first_seq, turn.number)
+        return row[0] if row else 0
+
+    def weigh(self, session: int) -> Weight:
+        """Count the messages on a session's own branches, and the bytes of them and their blobs."""
+        messages, size = self._first("weight_of_messages", session) or (0, 0)
+        blobs = self._first("weight_of_blobs", session) or (0,)
+        return Weight(messages, size + blobs[0])
+
+    # ------------------------------------------------------------- turns, drafts, queue, blobs
+
+    def turn(self, session: int, number: int) -> TurnRow | None:
+        """Read one turn."""
+        row = self._first("turn", session, number)
+        return None if row is None else rows.turn_row(row)
+
+    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
+        """Read the newest turns, oldest first."""
+        found = self._all("turns", session, _LAST if limit is None else limit)
+        return [rows.turn_row(row) for row in found][::-1]
+
+    def tools(self, session: int, turn: int) -> list[ToolRow]:
+        """Read the ledger of a turn, in call order."""
+        return [rows.tool_row(row) for row in self._all("tools", session, turn)]
+
+    def draft(self, session: int, turn: int) -> list[bytes]:
+        """Read the records of an open draft."""
+        return [row[0] for row in self._all("draft", session, turn)]
+
+    def queue(self, session: int) -> list[QueueRow]:
+        """Read waiting input in order."""
+        waiting = self._ask("queue", session)
+        blobs: dict[int, list[tuple[str, bytes]]] = {}
+        for number, sha256, data in self._all("queue_blobs", session):
+            blobs.setdefault(number, []).append((sha256, data))
+        return [
+            QueueRow(number, text_of(id), created_at, body, tuple(blobs.get(number, ())))
+            for number, id, created_at, body in waiting.fetchall()
+        ]
+
+    def usage(self, session: int) -> list[UsageRow]:
+        """Read usage by day and model."""
+        return in_order(
+            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
+            for day, model, *spent in self._all("usage", session)
+        )
+
+    def measured(self, model: str) -> Measured:
+        """Sum up how well replies of a model were estimated."""
+        row = self._first("measured", rows.model_mark(model), MEASURED_ROWS)
+        return Measured(*(row or ()))
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Read a blob."""
+        if not is_hash(sha256):
+            return None
+        row = self._first("blob", sha256)
+        return None if row is None else row[0]
+
+    def erasures(self) -> int:
+        """Tell how many transactions erased messages."""
+        row = self._first("erasures")
+        return row[0] if row else 0
+
+
+def is_hash(text: str) -> bool:
+    """Say whether a text can be a hash; others may hold what text cannot here."""
+    return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
+
+
+def _conditions(listing: Listing, values: list[object]) -> list[str]:
+    """Say what is listed in the engine's words; the values they need are added to `values`."""
+    wanted = []
+
+    def bound(value: object) -> str:
+        values.append(value)
+        return f"${len(values)}"
+
+    for name in ("scope", "agent", "cwd"):
+        text = getattr(listing, name)
+        if text is not None:
+            wanted.append(f"AND s.{name}_mark = {bound(mark(text))}")
+            wanted.append(f"AND s.{name} = {bound(bind(text))}")
+    if listing.since is not None:
+        wanted.append(f"AND h.updated_at >= {bound(listing.since)}")
+    if listing.until is not None:
+        wanted.append(f"AND h.updated_at < {bound(listing.until)}")
+    # As text, not bound: an index of few sessions is used only where the text says these.
+    for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
+        if flag is not None:
+            wanted.append(f"AND {'' if flag else 'NOT '}s.{name}")
+    wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+    if listing.busy is not None:
+        wanted.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
+    if not listing.delegates:
+        wanted.append("AND s.relation IS DISTINCT FROM 'delegate'")
+    return wanted

@@ -1,0 +1,524 @@
+-- Every statement the backend uses, by name. Constant text: values are always bound, and the first
+-- one is the tenant. {session} and the like stand for the columns named at the top.
+
+-- name: session_columns
+s.n, s.id, s.key, s.scope, s.agent, s.title, s.title_by, s.model, s.cwd, s.created_at, s.pinned,
+  s.archived, s.trashed_at, s.goal, s.metadata, s.parent, s.relation, s.purged_at
+
+-- name: head_columns
+h.session, h.branch, h.seq, h.turns, h.open_turn, h.updated_at, h.activity, h.input, h.output,
+  h.cache_read, h.cache_write, h.reasoning, h.cost, h.preview, h.preview_rank, h.preview_seq,
+  h.queued
+
+-- name: branch_columns
+s.id, s.purged_at IS NOT NULL, h.branch, h.seq, b.session, b.number, b.parent_session,
+  b.parent_number, b.fork_seq, b.asked_seq, b.last_seq, b.created_at, b.reason, b.token
+
+-- name: turn_columns
+t.session, t.number, t.token, t.state, t.run_id, t.model, t.holder, t.lease_until, t.first_seq,
+  t.started_at, t.ended_at, t.input, t.output, t.cache_read, t.cache_write, t.reasoning, t.cost,
+  t.error
+
+-- name: owner_columns
+s.n, s.id, s.scope, s.agent, s.title, s.parent, s.relation, h.branch, h.updated_at
+
+-- ------------------------------------------------------------------------------- transactions
+
+-- name: begin_reading
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
+
+-- name: begin_writing
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
+
+-- Whose transaction it is, and what time it is here.
+-- name: enter_reading
+SELECT set_config('holdfast.tenant', $1::uuid::text, true),
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- The same for who may be idle for longer, because nobody waits for what it holds.
+-- name: enter_snapshot
+SELECT set_config('holdfast.tenant', $1::uuid::text, true),
+  set_config('idle_in_transaction_session_timeout', $2, true),
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- Many write at once; who erases does so alone. The time is told once nobody is waited for.
+-- name: enter_writing
+SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($2),
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: enter_alone
+SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock($2),
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: end_orphan
+SELECT pg_terminate_backend($1::integer, 1000)
+
+-- name: announce
+SELECT pg_notify($1, $2)
+
+-- --------------------------------------------------------------------------------- sessions
+
+-- name: session
+SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.n = $2 AND s.purged_at IS NULL
+
+-- name: session_by_id
+SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.id = $2
+
+-- name: session_by_key
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.key_mark = $2 AND s.trashed_at IS NULL AND s.key = $3
+
+-- name: sessions_by_prefix
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.id >= $2 AND s.id < $3 AND s.purged_at IS NULL ORDER BY s.id LIMIT 20
+
+-- name: sessions_by_title
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.title_mark = $2 AND s.title = $3 AND s.trashed_at IS NULL
+ORDER BY s.n LIMIT 20
+
+-- name: sessions_by_loose_title
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.loose_mark = $2 AND s.loose = $3 AND (s.trashed_at IS NOT NULL) = $4
+  AND s.purged_at IS NULL
+ORDER BY s.n LIMIT 20
+
+-- name: trashed_by_key
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.key_mark = $2 AND s.key = $3 AND s.trashed_at IS NOT NULL
+ORDER BY s.n LIMIT 20
+
+-- name: trashed_by_title
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.title_mark = $2 AND s.title = $3 AND s.trashed_at IS NOT NULL
+ORDER BY s.n LIMIT 20
+
+-- name: sessions_by_parent
+SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.parent = $2 ORDER BY s.created_at, s.n
+
+-- name: sessions_by_run
+SELECT {session} FROM sessions s
+WHERE s.tenant = $1 AND s.trashed_at IS NULL AND s.n IN (
+  SELECT t.session FROM turns t WHERE t.tenant = $1 AND t.run_mark = $2 AND t.run_id = $3)
+ORDER BY s.n LIMIT 20
+
+-- name: forks
+SELECT s.parent, count(*) FROM sessions s
+WHERE s.tenant = $1 AND s.parent = ANY ($2) AND s.relation IN ('fork', 'continue')
+  AND s.trashed_at IS NULL AND s.purged_at IS NULL
+GROUP BY s.parent
+
+-- name: owners
+SELECT b.number, {owner}
+FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
+  JOIN branches b ON b.tenant = $1 AND b.session = wanted.session AND b.number = wanted.number
+  JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+  JOIN heads h ON h.tenant = $1 AND h.session = b.session
+WHERE s.trashed_at IS NULL
+
+-- Titles that are not plain may fold to anything.
+-- name: titles
+SELECT {owner} FROM sessions s JOIN heads h ON h.tenant = $1 AND h.session = s.n
+WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL
+  AND (NOT s.plain OR NOT EXISTS (
+    SELECT FROM unnest($2::bytea[]) AS word WHERE position(word IN s.loose) = 0))
+ORDER BY s.n
+
+-- name: next_session
+SELECT nextval('session_numbers')
+
+-- name: add_tenant
+INSERT INTO tenants (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING
+
+-- name: add_session
+INSERT INTO sessions (tenant, n, id, key, scope, agent, title, title_by, model, cwd, created_at,
+  pinned, archived, trashed_at, goal, metadata, parent, relation, purged_at, key_mark, scope_mark,
+  agent_mark, cwd_mark, title_mark, loose, loose_mark, plain)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+  $21, $22, $23, $24, $25, $26, $27)
+
+-- name: put_session
+UPDATE sessions SET id = $3, key = $4, scope = $5, agent = $6, title = $7, title_by = $8,
+  model = $9, cwd = $10, created_at = $11, pinned = $12, archived = $13, trashed_at = $14,
+  goal = $15, metadata = $16, parent = $17, relation = $18, purged_at = $19, key_mark = $20,
+  scope_mark = $21, agent_mark = $22, cwd_mark = $23, title_mark = $24, loose = $25,
+  loose_mark = $26, plain = $27
+WHERE tenant = $1 AND n = $2
+
+-- name: drop_session
+DELETE FROM sessions WHERE tenant = $1 AND n = $2
+
+-- ------------------------------------------------------------------------------------ heads
+
+-- name: head
+SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2
+
+-- Whoever writes to a session holds its head until it has committed: here writes get their order.
+-- name: hold
+SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE
+
+-- The same, for somebody who must not wait: nothing if another holds it.
+-- name: try_to_hold
+SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE SKIP LOCKED
+
+-- $18 is the tenant's half of the locks of activity numbers; who writes to very many sessions, or is
+-- alone, goes without.
+-- name: add_head
+INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
+  input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
+  queued)
+VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($1, $18::integer), $8, $9, $10, $11, $12, $13,
+  $14, $15, $16, $17)
+
+-- name: put_head
+UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
+  activity = take_activity($1, $18::integer),
+  input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
+  preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
+WHERE tenant = $1 AND session = $2
+
+-- Nobody is ever given the number of a head that goes.
+-- name: raise_activity
+INSERT INTO tenants (tenant, name, activity)
+SELECT $1, $3, coalesce(max(h.activity), 0) FROM heads h WHERE h.tenant = $1 AND h.session = $2
+ON CONFLICT (tenant) DO UPDATE SET activity = greatest(tenants.activity, excluded.activity)
+
+-- name: drop_head
+DELETE FROM heads WHERE tenant = $1 AND session = $2
+
+-- name: list
+SELECT {session}, {head} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
+WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
+
+-- name: list_end
+ORDER BY h.activity DESC LIMIT $3
+
+-- Up to where no number is still to come: asked before the snapshot that is read from. Locked
+-- numbers are known by their last 31 bits.
+-- name: horizon
+WITH top AS MATERIALIZED (
+  SELECT coalesce(
+    (SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1), 0) AS number
+)
+SELECT least(top.number, (
+  SELECT min(top.number - 1 + ((l.objid::bigint - (top.number & 2147483647) + 3221225472)
+    & 2147483647) - 1073741824)
+  FROM pg_locks l
+  WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.classid = $2::bigint::oid
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())))
+FROM top
+
+-- name: activity_after
+SELECT h.activity, s.id, h.branch, h.seq
+FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
+WHERE h.tenant = $1 AND h.whose = $1 AND h.activity > $2 AND h.activity <= $4
+ORDER BY h.activity LIMIT $3
+
+-- --------------------------------------------------------------------------------- branches
+
+-- name: branch
+SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
+WHERE b.tenant = $1 AND b.session = $2 AND b.number = $3
+
+-- name: branch_by_token
+SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
+WHERE b.tenant = $1 AND b.session = $2 AND b.token_mark = $3 AND b.token = $4
+
+-- name: branches
+SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
+WHERE b.tenant = $1 AND b.session = $2 ORDER BY b.number
+
+-- name: branches_from
+SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
+WHERE b.tenant = $1 AND b.parent_session = $2 AND b.parent_number = $3
+ORDER BY b.created_at, b.session, b.number
+
+-- The way back, as far as message $4.
+-- name: path
+WITH RECURSIVE way AS (
+  SELECT 1 AS step, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq
+  FROM branches b WHERE b.tenant = $1 AND b.session = $2 AND b.number = $3
+  UNION ALL
+  SELECT way.step + 1, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq
+  FROM way JOIN branches b
+    ON b.tenant = $1 AND b.session = way.parent_session AND b.number = way.parent_number
+  WHERE way.fork_seq >= $4
+)
+SELECT way.session, way.number, way.parent_session, way.fork_seq, s.id
+FROM way JOIN sessions s ON s.tenant = $1 AND s.n = way.session ORDER BY way.step
+
+-- name: add_branch
+INSERT INTO branches (tenant, session, number, parent_session, parent_number, fork_seq, asked_seq,
+  created_at, reason, token, token_mark)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: end_branch
+UPDATE branches SET last_seq = $4 WHERE tenant = $1 AND session = $2 AND number = $3
+
+-- name: drop_branch
+DELETE FROM branches WHERE tenant = $1 AND session = $2 AND number = $3
+
+-- --------------------------------------------------------------------------------- messages
+
+-- name: messages
+SELECT m.seq, m.id, m.turn, m.crc, m.body FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq BETWEEN $4 AND $5
+ORDER BY m.seq
+
+-- name: messages_of_ranges
+SELECT wanted.place, m.seq, m.id, m.turn, m.crc, m.body
+FROM unnest($2::bigint[], $3::integer[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
+    AS wanted (session, branch, first, last, place)
+  JOIN messages m ON m.tenant = $1 AND m.session = wanted.session AND m.branch = wanted.branch
+    AND m.seq BETWEEN wanted.first AND wanted.last
+ORDER BY wanted.place, m.seq
+
+-- name: newest_summary
+SELECT max(m.seq) FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq BETWEEN $4 AND $5 AND m.summary
+
+-- name: messages_by_id
+SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
+WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
+
+-- name: count_of_turn
+SELECT count(*) FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq > $4 AND m.turn = $5
+
+-- name: weight_of_messages
+SELECT count(*), coalesce(sum(octet_length(m.id) + octet_length(m.body)), 0)::bigint
+FROM messages m WHERE m.tenant = $1 AND m.session = $2
+
+-- name: weight_of_blobs
+SELECT coalesce(sum(octet_length(b.data)), 0)::bigint FROM blobs b
+WHERE b.tenant = $1 AND b.sha256 IN (
+  SELECT u.sha256 FROM blob_uses u WHERE u.tenant = $1 AND u.session = $2)
+
+-- name: add_message
+INSERT INTO messages (tenant, session, branch, seq, id, id_mark, turn, crc, summary, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: add_messages
+INSERT INTO messages (tenant, session, branch, seq, id, id_mark, turn, crc, summary, body)
+SELECT $1, $2, $3, new.* FROM unnest($4::bigint[], $5::bytea[], $6::uuid[], $7::bigint[],
+  $8::bigint[], $9::boolean[], $10::bytea[]) AS new
+
+-- name: put_message
+UPDATE messages SET crc = $5, summary = $6, body = $7
+WHERE tenant = $1 AND session = $2 AND branch = $3 AND seq = $4
+
+-- name: drop_messages
+WITH gone AS (
+  DELETE FROM messages WHERE tenant = $1 AND session = $2 AND branch = $3 AND seq >= $4 RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: note_erasure
+INSERT INTO tenants (tenant, name, erasures) VALUES ($1, $2, 1)
+ON CONFLICT (tenant) DO UPDATE SET erasures = tenants.erasures + 1
+
+-- name: erasures
+SELECT erasures FROM tenants WHERE tenant = $1
+
+-- ------------------------------------------------------------------------------------ blobs
+
+-- name: blob
+SELECT b.data FROM blobs b WHERE b.tenant = $1 AND b.sha256 = $2
+
+-- name: find_blob
+SELECT 1 FROM blobs b WHERE b.tenant = $1 AND b.sha256 = $2
+
+-- name: add_blob
+INSERT INTO blobs (tenant, sha256, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+
+-- name: use_blob
+INSERT INTO blob_uses (tenant, session, branch, seq, sha256) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+
+-- name: drop_blob_uses
+DELETE FROM blob_uses u WHERE u.tenant = $1 AND u.session = $2 AND u.branch = $3
+  AND u.seq BETWEEN $4 AND $5
+RETURNING u.sha256
+
+-- name: drop_unused_blobs
+DELETE FROM blobs b WHERE b.tenant = $1 AND b.sha256 = ANY ($2::text[]) AND NOT EXISTS (
+  SELECT FROM blob_uses u WHERE u.tenant = $1 AND u.sha256 = b.sha256)
+RETURNING octet_length(b.data)
+
+-- --------------------------------------------------------- turns, tools, drafts, queue, usage
+
+-- name: turn
+SELECT {turn} FROM turns t WHERE t.tenant = $1 AND t.session = $2 AND t.number = $3
+
+-- name: turns
+SELECT {turn} FROM turns t WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.number DESC LIMIT $3
+
+-- name: put_turn
+INSERT INTO turns (tenant, session, number, token, state, run_id, run_mark, model, holder,
+  lease_until, first_seq, started_at, ended_at, input, output, cache_read, cache_write, reasoning,
+  cost, error)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+ON CONFLICT (tenant, session, number) DO UPDATE SET token = excluded.token,
+  state = excluded.state, run_id = excluded.run_id, run_mark = excluded.run_mark,
+  model = excluded.model, holder = excluded.holder, lease_until = excluded.lease_until,
+  first_seq = excluded.first_seq, started_at = excluded.started_at, ended_at = excluded.ended_at,
+  input = excluded.input, output = excluded.output, cache_read = excluded.cache_read,
+  cache_write = excluded.cache_write, reasoning = excluded.reasoning, cost = excluded.cost,
+  error = excluded.error
+
+-- name: drop_turns
+WITH gone AS (DELETE FROM turns WHERE tenant = $1 AND session = $2 RETURNING 1)
+SELECT count(*) FROM gone
+
+-- name: tools
+SELECT t.session, t.turn, t.call_id, t.name, t.outcome, t.started_at, t.ended_at FROM tools t
+WHERE t.tenant = $1 AND t.session = $2 AND t.turn = $3 ORDER BY t.position
+
+-- A new line goes to the end of the ledger, one that is there stays in its place.
+-- name: put_tool
+INSERT INTO tools (tenant, session, turn, call_mark, call_id, position, name, outcome, started_at,
+  ended_at)
+VALUES ($1, $2, $3, $4, $5, (SELECT count(*) FROM tools t
+  WHERE t.tenant = $1 AND t.session = $2 AND t.turn = $3), $6, $7, $8, $9)
+ON CONFLICT (tenant, session, turn, call_mark) DO UPDATE SET name = excluded.name,
+  outcome = excluded.outcome, started_at = excluded.started_at, ended_at = excluded.ended_at
+
+-- name: drop_tools
+DELETE FROM tools WHERE tenant = $1 AND session = $2
+
+-- name: draft
+SELECT d.record FROM drafts d WHERE d.tenant = $1 AND d.session = $2 AND d.turn = $3
+ORDER BY d.number
+
+-- name: put_draft
+INSERT INTO drafts (tenant, session, turn, number, record) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (tenant, session, turn, number) DO UPDATE SET record = excluded.record
+
+-- name: drop_draft
+DELETE FROM drafts WHERE tenant = $1 AND session = $2 AND turn = $3
+
+-- name: drop_drafts
+WITH gone AS (DELETE FROM drafts WHERE tenant = $1 AND session = $2 RETURNING 1)
+SELECT count(*) FROM gone
+
+-- name: queue
+SELECT q.number, q.id, q.created_at, q.body FROM queue q
+WHERE q.tenant = $1 AND q.session = $2 ORDER BY q.number
+
+-- name: queue_blobs
+SELECT q.number, q.sha256, q.data FROM queue_blobs q
+WHERE q.tenant = $1 AND q.session = $2 ORDER BY q.number, q.position
+
+-- name: last_queued
+SELECT coalesce(max(q.number), 0) FROM queue q WHERE q.tenant = $1 AND q.session = $2
+
+-- name: add_queued
+INSERT INTO queue (tenant, session, number, id, created_at, body) VALUES ($1, $2, $3, $4, $5, $6)
+
+-- name: add_queue_blob
+INSERT INTO queue_blobs (tenant, session, number, position, sha256, data)
+VALUES ($1, $2, $3, $4, $5, $6)
+
+-- name: drop_queued
+DELETE FROM queue WHERE tenant = $1 AND session = $2 AND number = $3
+
+-- name: drop_queued_blobs
+DELETE FROM queue_blobs WHERE tenant = $1 AND session = $2 AND number = $3
+
+-- name: drop_queue
+WITH gone AS (DELETE FROM queue WHERE tenant = $1 AND session = $2 RETURNING 1)
+SELECT count(*) FROM gone
+
+-- name: drop_queue_blobs
+DELETE FROM queue_blobs WHERE tenant = $1 AND session = $2
+
+-- name: usage
+SELECT u.day, u.model, u.input, u.output, u.cache_read, u.cache_write, u.reasoning, u.cost,
+  u.counted, u.estimated
+FROM usage u WHERE u.tenant = $1 AND u.session = $2
+
+-- name: add_usage
+INSERT INTO usage AS u (tenant, session, day, model_mark, model, input, output, cache_read,
+  cache_write, reasoning, cost, counted, estimated)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (tenant, session, day, model_mark) DO UPDATE SET input = u.input + excluded.input,
+  output = u.output + excluded.output, cache_read = u.cache_read + excluded.cache_read,
+  cache_write = u.cache_write + excluded.cache_write,
+  reasoning = u.reasoning + excluded.reasoning, cost = u.cost + excluded.cost,
+  counted = u.counted + excluded.counted, estimated = u.estimated + excluded.estimated
+
+-- name: drop_usage
+DELETE FROM usage WHERE tenant = $1 AND session = $2
+
+-- name: measured
+SELECT coalesce(sum(counted), 0)::bigint, coalesce(sum(estimated), 0)::bigint FROM (
+  SELECT u.counted, u.estimated FROM usage u WHERE u.tenant = $1 AND u.model_mark = $2
+  ORDER BY u.day DESC, u.session DESC LIMIT $3) AS newest
+
+-- ------------------------------------------------------------------------------ whole store
+
+-- name: stats
+SELECT (SELECT count(*) FROM sessions WHERE tenant = $1 AND purged_at IS NULL),
+  (SELECT count(*) FROM sessions WHERE tenant = $1 AND trashed_at IS NOT NULL),
+  (SELECT coalesce(sum(turns), 0)::bigint FROM heads WHERE tenant = $1),
+  (SELECT count(*) FROM heads WHERE tenant = $1 AND open_turn IS NOT NULL),
+  (SELECT count(*) FROM blobs WHERE tenant = $1),
+  (SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM blobs WHERE tenant = $1)
+
+-- name: stored_messages
+SELECT count(*), coalesce(sum(
+  CASE WHEN b.number = h.branch THEN h.seq ELSE b.last_seq END - b.fork_seq), 0)::bigint
+FROM branches b LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session WHERE b.tenant = $1
+
+-- name: growth
+SELECT s.created_at / 86400000000 AS day, count(DISTINCT s.n), coalesce(sum(
+  CASE WHEN b.number = h.branch THEN h.seq ELSE b.last_seq END - b.fork_seq), 0)::bigint
+FROM sessions s JOIN branches b ON b.tenant = $1 AND b.session = s.n
+  JOIN heads h ON h.tenant = $1 AND h.session = s.n
+WHERE s.tenant = $1 GROUP BY day ORDER BY day
+
+-- name: usage_by_day
+SELECT day, model, input, output, cache_read, cache_write, reasoning, cost FROM usage
+WHERE tenant = $1
+
+-- name: size
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p')
+
+-- name: all_branches
+SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.session
+  LEFT JOIN heads h ON h.tenant = $1 AND h.session = b.session
+WHERE b.tenant = $1 ORDER BY b.session, b.number
+
+-- name: all_blobs
+SELECT b.sha256 FROM blobs b WHERE b.tenant = $1 ORDER BY b.sha256
+
+-- name: missing_blobs
+SELECT u.sha256, s.id, u.seq FROM blob_uses u JOIN sessions s ON s.tenant = $1 AND s.n = u.session
+WHERE u.tenant = $1 AND NOT EXISTS (
+  SELECT FROM blobs b WHERE b.tenant = $1 AND b.sha256 = u.sha256)
+
+-- ----------------------------------------------------------------------------- the server
+
+-- name: server
+SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
+  current_setting('fsync'), current_setting('full_page_writes'),
+  current_setting('synchronous_commit'), pg_is_in_recovery(),
+  (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), current_user::text
+
+-- name: newest
+SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1
+
+-- name: has_schema
+SELECT to_regclass(format('%I.meta', $1::text)) IS NOT NULL
+
+-- name: version
+SELECT value FROM meta WHERE name = 'version'
+
+-- name: put_version
+INSERT INTO meta (name, value) VALUES ('version', $1)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value

@@ -1,0 +1,275 @@
+"""The seam's writes as SQL statements. No decisions: values in, rows out.
+
+A session's head row is locked when the session is first looked at, so that whoever writes to it is
+alone with it until the commit. Writes are sent and not waited for: what goes wrong with one shows
+at the next question, or at the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.backends.base import (
+    Belongings,
+    Cut,
+    HeadRow,
+    MessageRow,
+    QueueRow,
+    SessionRow,
+    Start,
+    ToolRow,
+    TurnRow,
+    UsageRow,
+)
+from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.rows import bind, branch_number, mark, split_branch
+from holdfast.backends.postgres.snapshot import (
+    Paths,
+    PostgresSnapshot,
+    Statements,
+    Tenant,
+    is_hash,
+)
+from holdfast.clock import Clock
+from holdfast.core.branches import Path
+from holdfast.records import Usage
+
+_LAST: Final = (1 << 63) - 1
+_HEAVY: Final = 500_000  # bytes
+_MOST_TAKEN: Final = 64  # The server has room for a few thousand locks.
+
+
+class HeldByOthers(Exception):
+    """Somebody else writes to a session, and this transaction must not wait."""
+
+
+class PostgresTransaction(PostgresSnapshot):
+    """Writes, too. `writes` counts them, so that a refusal can be told from a failure."""
+
+    def __init__(
+        self,
+        statements: Statements,
+        tenant: Tenant,
+        clock: Clock | None,
+        paths: Paths,
+        *,
+        alone: bool = False,
+        waits: bool = True,
+    ) -> None:
+        """Write for this tenant; one that does not wait raises `HeldByOthers` instead."""
+        super().__init__(statements, tenant, clock, paths)
+        self.writes = 0
+        self._alone = alone
+        self._waits = waits
+        self._heads: dict[int, HeadRow | None] = {}
+        self._new: set[int] = set()
+        self._steps = 0
+        self._erased = False
+
+    def _keep_path(self, branch: int, path: Path) -> None:
+        """Keep a path, but not through a branch whose number is given anew after a rollback."""
+        if not self._new.intersection({branch}, (segment.branch for segment in path)):
+            super()._keep_path(branch, path)
+
+    def _write(self, name: str, *values: object) -> None:
+        self.writes += 1
+        self._ask(name, *values)
+
+    def _counted(self, name: str, *values: object) -> int:
+        self.writes += 1
+        row = self._first(name, *values)
+        return row[0] if row else 0
+
+    def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
+        """List what was written to, in order; here every statement sees what is newest."""
+        self._horizon = self._horizon_now()
+        return super().activity_after(number, limit)
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def _hold(self, n: int) -> HeadRow | None:
+        """Lock a session's head; from now on nobody else changes anything of this session."""
+        if n not in self._heads:
+            row = self._first("hold" if self._waits else "try_to_hold", n)
+            if row is None and not self._waits and self._first("head", n) is not None:
+                raise HeldByOthers
+            self._heads[n] = None if row is None else rows.head_row(row)
+        return self._heads[n]
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read where a session stands, and hold it."""
+        return self._hold(n)
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity, and hold it."""
+        self._hold(n)
+        return super().session(n)
+
+    def add_session(self, row: SessionRow, start: Start) -> int:
+        """Store a new session with its first branch."""
+        self._write("add_tenant", bind(self._whose.name))
+        found = self._statements.ask("next_session").fetchone()
+        assert found is not None  # noqa: S101 - a sequence gives a number
+        n: int = found[0]
+        self._write("add_session", n, *rows.session_values(row))
+        if row.purged_at is None:
+            branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
+            head = HeadRow(n, branch, 1, start.fork_seq, 0, None, at, 0, Usage(), 0, None, 0, 0, 0)
+            self._put_head("add_head", head)
+        return n
+
+    def put_session(self, row: SessionRow) -> None:
+        """Replace a session's identity."""
+        self._write("put_session", row.n, *rows.session_values(row))
+
+    def drop_session(self, n: int) -> None:
+        """Erase a session's identity."""
+        self._write("drop_session", n)
+
+    def put_head(self, row: HeadRow) -> None:
+        """Replace a session's head; its activity becomes the highest of all."""
+        self._put_head("put_head", row)
+
+    def _put_head(self, name: str, row: HeadRow) -> None:
+        self._steps += 1
+        free = self._alone or self._steps > _MOST_TAKEN
+        lock = None if free else self._whose.activity_lock
+        self._write(name, row.session, *rows.head_values(row), lock)
+        self._heads[row.session] = row
+
+    # ---------------------------------------------------------------------------- branches
+
+    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+        """Store a new branch."""
+        n = branch_number(session, number)
+        parent = (None, None) if start.parent is None else split_branch(start.parent)
+        self._write(
+            "add_branch", session, number, *parent, start.fork_seq, start.asked_seq, created_at,
+            start.reason, bind(start.token), mark(start.token),
+        )  # fmt: skip
+        self._new.add(n)
+        return n
+
+    def end_branch(self, n: int, last_seq: int) -> None:
+        """Note where a branch that is left ends."""
+        self._write("end_branch", *split_branch(n), last_seq)
+
+    def cut_branch(self, n: int, last_seq: int) -> Cut:
+        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        blobs = self._unuse(n, last_seq + 1, _LAST)
+        erased = self._counted("drop_messages", *split_branch(n), last_seq + 1)
+        if erased:
+            self._note_erasure()
+        self.end_branch(n, last_seq)
+        return Cut(erased, blobs)
+
+    def _unuse(self, n: int, first: int, last: int) -> frozenset[str]:
+        self.writes += 1
+        found = self._all("drop_blob_uses", *split_branch(n), first, last)
+        return frozenset(row[0] for row in found)
+
+    def _note_erasure(self) -> None:
+        """Count a transaction that erases messages, once."""
+        if not self._erased:
+            self._write("note_erasure", bind(self._whose.name))
+            self._erased = True
+
+    def drop_branch(self, n: int) -> None:
+        """Erase a branch without messages."""
+        self._write("drop_branch", *split_branch(n))
+
+    # ---------------------------------------------------------------------------- messages
+
+    def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
+        """Store messages at their places."""
+        place = split_branch(branch)
+        if len(rows_) == 1:
+            self._write("add_message", *place, *rows.message_values(place[0], rows_[0]))
+            return
+        for some in rows.by_weight(rows_, _HEAVY):
+            self._write("add_messages", *place, *rows.message_columns(place[0], some))
+            if len(some) != len(rows_):
+                self._statements.sync()  # Each part has as much time as all of a small one.
+
+    def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
+        """Replace a stored message; give the blobs it needed."""
+        blobs = self._unuse(branch, row.seq, row.seq)
+        self._note_erasure()
+        self._write(
+            "put_message", *split_branch(branch), row.seq, row.crc, rows.is_summary(row), row.body
+        )
+        return blobs
+
+    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
+        """Store a blob once, and that this message needs it."""
+        self._write("add_blob", sha256, data)
+        self._write("use_blob", *split_branch(branch), seq, sha256)
+
+    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+        """Note that a message needs a stored blob."""
+        if not is_hash(sha256) or self._first("find_blob", sha256) is None:
+            return False
+        self._write("use_blob", *split_branch(branch), seq, sha256)
+        return True
+
+    def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
+        """Erase those of these blobs that no message needs."""
+        if not blobs:
+            return 0, 0
+        self.writes += 1
+        sizes = [row[0] for row in self._all("drop_unused_blobs", sorted(blobs))]
+        return len(sizes), sum(sizes)
+
+    def drop_belongings(self, session: int) -> Belongings:
+        """Erase what a session has."""
+        self._write("raise_activity", session, bind(self._whose.name))
+        for name in ("drop_head", "drop_tools", "drop_usage", "drop_queue_blobs"):
+            self._write(name, session)
+        self._heads[session] = None
+        names = ("drop_turns", "drop_drafts", "drop_queue")
+        return Belongings(*(self._counted(name, session) for name in names))
+
+    # ------------------------------------------------------------ usage, turns, drafts, queue
+
+    def add_usage(self, session: int, row: UsageRow) -> None:
+        """Add to a session's usage by day and model."""
+        self._write(
+            "add_usage", session, row.day, rows.model_mark(row.model), bind(row.model),
+            *msgspec.structs.astuple(row.usage), row.cost, row.measured.counted,
+            row.measured.estimated,
+        )  # fmt: skip
+
+    def put_turn(self, row: TurnRow) -> None:
+        """Store or replace a turn."""
+        self._write("put_turn", *rows.turn_values(row))
+
+    def put_tool(self, row: ToolRow) -> None:
+        """Store or replace a line of the ledger; a new one goes to its end."""
+        self._write(
+            "put_tool", row.session, row.turn, mark(row.call_id), bind(row.call_id),
+            bind(row.name), row.outcome, row.started_at, row.ended_at,
+        )  # fmt: skip
+
+    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
+        """Store or replace one record of a draft."""
+        self._write("put_draft", session, turn, number, record)
+
+    def drop_draft(self, session: int, turn: int) -> None:
+        """Remove a draft that became a message."""
+        self._write("drop_draft", session, turn)
+
+    def add_queued(self, session: int, row: QueueRow) -> None:
+        """Put input at the end of the queue."""
+        last = self._first("last_queued", session)
+        number = (last[0] if last else 0) + 1
+        self._write("add_queued", session, number, bind(row.id), row.created_at, row.body)
+        for position, (sha256, data) in enumerate(dict(row.blobs).items()):
+            self._write("add_queue_blob", session, number, position, sha256, data)
+
+    def drop_queued(self, session: int, number: int) -> None:
+        """Remove input that became a message."""
+        self._write("drop_queued", session, number)
+        self._write("drop_queued_blobs", session, number)

@@ -1,0 +1,186 @@
+"""Noticing that something was written, by this process or another.
+
+Writes of this process wake waiters at once. Those of others are announced by `NOTIFY`, for which a
+thread listens from the first time somebody waits. An announcement is a hint: another thread sends
+it behind the commit, one for all commits of a moment, because a commit that announces makes all
+others wait for its sync. It may be lost with its sender, so who listens also looks by itself from
+time to time. What was written is read from the log, which has no gaps.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import psycopg
+
+from holdfast.backends.postgres.link import Listener
+from holdfast.backends.postgres.pool import Pool
+from holdfast.errors import HoldfastError
+from holdfast.ids import message_id
+
+_LOOK_AGAIN: Final = 2.0
+_PAUSE: Final = 0.5
+_BREATH: Final = 0.003
+
+
+class Watcher:
+    """Counts changes as they are noticed."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        connect: Callable[[], Listener],
+        newest: Callable[[Listener], Any],
+        channel: str,
+    ) -> None:
+        """Listen on this channel; `newest` gives something that every write changes."""
+        self._pool = pool
+        self._connect = connect
+        self._newest = newest
+        self._channel = channel
+        self._number = 0
+        self._closed = False
+        self._listener: Listener | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._me = message_id()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._ready = threading.Event()
+        self._news = threading.Event()
+        self._unsaid = False
+        self._thread: threading.Thread | None = None
+        self._speaker: threading.Thread | None = None
+
+    def announce(self) -> None:
+        """Say that this process has committed: to those who wait here, and to all others."""
+        self.note()
+        self._unsaid = True
+        self._news.set()
+        if self._speaker is None:
+            self._start_to_speak()
+
+    def _start_to_speak(self) -> None:
+        with self._lock:
+            if self._speaker is None and not self._closed:
+                self._speaker = threading.Thread(
+                    target=self._speak, name="holdfast-speaker", daemon=True
+                )
+                self._speaker.start()
+
+    def _speak(self) -> None:
+        """Announce what was committed, once for all that was meanwhile."""
+        while True:
+            self._news.wait()
+            if not self._closed:
+                time.sleep(_BREATH)  # Others may commit meanwhile, and the link comes back.
+            self._news.clear()
+            if self._unsaid:
+                self._unsaid = False
+                self._say()
+            if self._closed:
+                return
+
+    def _say(self) -> None:
+        with suppress(psycopg.Error, HoldfastError):
+            link = self._pool.take(_PAUSE)
+            try:
+                link.ask("announce", (self._channel, self._me)).fetchall()
+            except psycopg.Error:
+                link.close()
+            finally:
+                self._pool.give_back(link)
+
+    def note(self) -> None:
+        """Say that something was written."""
+        with self._lock:
+            self._number += 1
+            self._changed.notify_all()
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until the number of changes is not `seen`; give the number."""
+        self._listen()
+        with self._lock:
+            self._changed.wait_for(lambda: self._number != seen or self._closed, timeout)
+            return self._number
+
+    # ----------------------------------------------------------------------------- the thread
+
+    def _listen(self) -> None:
+        """See that somebody listens; what is written from now on is heard."""
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._serve, name="holdfast-listener", daemon=True
+                )
+                self._thread.start()
+        self._ready.wait()
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                with self._connect() as listener:
+                    self._listener = listener
+                    listener.execute(f'LISTEN "{self._channel}"')
+                    newest = self._newest(listener)
+                    self._ready.set()
+                    while not self._closed:
+                        newest = self._hear(listener, newest)
+            except (psycopg.Error, OSError):
+                # Whatever was announced meanwhile was not heard.
+                self._ready.set()
+                self.note()
+                self._pause()
+            finally:
+                self._listener = None
+        self._ready.set()
+
+    def _hear(self, listener: Listener, newest: object) -> object:
+        """Wait for an announcement of others, or until it is time to look."""
+        for notice in listener.notifies(timeout=_LOOK_AGAIN, stop_after=1):
+            if notice.payload != self._me:
+                self.note()
+            return newest
+        now = self._newest(listener)
+        if now != newest:
+            self.note()
+        return now
+
+    def _pause(self) -> None:
+        until = time.monotonic() + _PAUSE
+        while not self._closed and time.monotonic() < until:
+            time.sleep(_PAUSE / 10)
+
+    def close(self) -> None:
+        """Wake everybody and stop."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+            thread, listener, speaker = self._thread, self._listener, self._speaker
+        self._news.set()
+        if speaker is not None and speaker is not threading.current_thread():
+            speaker.join(_LOOK_AGAIN)
+        if listener is not None:
+            with suppress(OSError, psycopg.Error), _socket_of(listener) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LOOK_AGAIN)
+
+    def begin_anew(self) -> None:
+        """After a fork, in the child: the thread is not here, and what it used is the parent's."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.disown()
+        self._begin()
+
+
+def _socket_of(listener: Listener) -> socket.socket:
+    """Give the socket of a connection, to end it from another thread."""
+    return socket.socket(fileno=os.dup(listener.fileno()))

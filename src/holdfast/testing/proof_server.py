@@ -1,0 +1,95 @@
+"""The ground of a proof on a PostgreSQL server: a schema of its own, gone afterwards.
+
+The user's own store is another schema of the same database, and is never touched. A writer that was
+killed leaves a connection behind, which the server may need a moment to notice; what it was told
+before, it still does. So the judgement waits until they are all gone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlencode
+
+import holdfast
+from holdfast import settings
+from holdfast.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    import psycopg
+
+_OURS: Final = frozenset({"schema", "lease", "application_name"})
+_PATIENCE: Final = 30.0
+_LOOK: Final = 0.02
+
+
+def address(url: str | None, environ: Mapping[str, str]) -> str | None:
+    """Give the URL of a store that is on a server; nothing for any other."""
+    if settings.parse(url, environ).scheme != "postgresql":
+        return None
+    return settings.default_url(environ) if url is None else url
+
+
+class Place:
+    """A schema for one proof."""
+
+    def __init__(self, url: str, lease: float) -> None:
+        """Make a store there; say at once if that cannot be."""
+        self.schema = f"holdfast_prove_{secrets.token_hex(4)}"
+        where, _, asked = url.partition("?")
+        kept = [pair for pair in parse_qsl(asked, keep_blank_values=True) if pair[0] not in _OURS]
+        ours = {"schema": self.schema, "lease": lease, "application_name": self.schema}
+        self.url = f"{where}?{urlencode([*kept, *ours.items()])}"
+        try:
+            store = holdfast.open(self.url)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error} A proof makes a schema of its own: its role needs CREATE on the database."
+            ) from error
+        with store:
+            self.shown = f"schema {self.schema} of {store.url}"
+            checks = {check.name: check.value for check in store.backend.health()}
+            self.engine = checks["engine"]
+
+    def settle(self) -> None:
+        """Wait until the server has noticed that the writers are gone."""
+        until = time.monotonic() + _PATIENCE
+        with self._connected() as connection:
+            while self._left(connection):
+                if time.monotonic() > until:
+                    raise StoreUnavailable(
+                        f"connections of killed writers are still there after {_PATIENCE:g} s."
+                    )
+                time.sleep(_LOOK)
+
+    def _left(self, connection: psycopg.Connection) -> int:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE application_name = %s AND pid <> pg_backend_pid()",
+            (self.schema,),
+        ).fetchone()
+        return row[0] if row else 0
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        with self._connected() as connection:
+            # Its name is ours: it needs no quotes.
+            connection.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection]:
+        import psycopg  # noqa: PLC0415 - only who has a server has its driver
+
+        from holdfast.backends.postgres.target import target  # noqa: PLC0415 - as above
+
+        aim = target(settings.parse(self.url, {}), "power")
+        try:
+            with psycopg.connect(aim.url, autocommit=True, connect_timeout=10) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise StoreUnavailable(
+                f"{self.shown} cannot be reached ({str(error).strip()}); it may still be there."
+            ) from error

@@ -1,0 +1,120 @@
+"""Where the store of a test may be: in memory, in a file, on a server.
+
+A suite that states what every store promises takes its store from here, by URL, and so runs on all
+of them. On the server a place is a schema of its own: the store of a role that may use its tables
+and owns nothing. Places that were left are emptied and used again, which is quicker than making
+new ones.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, get_args
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import psycopg
+
+import holdfast
+from holdfast.backends.base import Backend
+from holdfast.backends.registry import open_backend
+from holdfast.clock import Clock
+from holdfast.settings import parse
+from tests.servers import OWNER, WORKER, as_user, shared_database
+
+Kind = Literal["memory", "sqlite", "postgres"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+_NUMBERS: Final = itertools.count()
+_FREE: Final[list[str]] = []
+_EMPTY: Final = """
+DO $$
+DECLARE name regclass;
+BEGIN
+  FOR name IN SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = '{schema}' AND c.relkind IN ('r', 'p') AND c.relname <> 'meta'
+  LOOP EXECUTE 'DELETE FROM ' || name; END LOOP;
+END $$
+"""
+
+
+@contextmanager
+def place(kind: Kind, folder: Path) -> Iterator[str]:
+    """Give the URL of a place without a store, or with an empty one."""
+    if kind == "memory":
+        yield "memory:"
+    elif kind == "sqlite":
+        yield f"sqlite:///{folder}/place-{next(_NUMBERS)}.db"
+    else:
+        schema = _FREE.pop() if _FREE else _new_schema()
+        yield with_options(as_user(shared_database(), WORKER), schema=schema)
+        _execute(_EMPTY.format(schema=schema))
+        _FREE.append(schema)
+
+
+def with_options(url: str, **options: object) -> str:
+    """Add options to a URL."""
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(options)}"
+
+
+def backend(url: str, clock: Clock, *, lease: float | None = None) -> Backend:
+    """Open a place by a clock that the test sets."""
+    if lease is not None:
+        url = with_options(url, lease=lease)
+    return open_backend(
+        parse(url, {}), tenant="default", durability="process", readonly=False, clock=clock
+    )
+
+
+def _new_schema() -> str:
+    _let_the_owner_in()
+    schema = f"place_{next(_NUMBERS)}"
+    holdfast.open(with_options(as_user(shared_database(), OWNER), schema=schema)).close()
+    _execute(
+        f"GRANT USAGE ON SCHEMA {schema} TO {WORKER};"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {WORKER};"
+        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {WORKER}"
+    )
+    return schema
+
+
+@cache
+def _let_the_owner_in() -> None:
+    database = urlsplit(shared_database()).path.removeprefix("/")
+    _execute(f"GRANT CREATE ON DATABASE {database} TO {OWNER}")
+
+
+def _execute(text: str) -> None:
+    with superuser() as admin:
+        admin.execute(text)
+
+
+def await_the_end_of(url: str) -> None:
+    """Wait until the server has noticed that whoever used a place is gone.
+
+    A process that was killed may have sent something before, and that is still done.
+    """
+    if not url.startswith("postgresql:"):
+        return
+    with superuser() as admin:
+        for _ in range(3_000):
+            row = admin.execute(
+                "SELECT 1 FROM pg_stat_activity"
+                " WHERE usename = %s AND datname = current_database()",
+                (WORKER,),
+            ).fetchone()
+            if row is None:
+                return
+            time.sleep(0.01)
+    raise AssertionError("connections are still there")
+
+
+@contextmanager
+def superuser(url: str = "") -> Iterator[psycopg.Connection]:
+    """Go to a place on the server as one who may do anything, as damage does."""
+    schema = dict(parse_qsl(urlsplit(url).query)).get("schema", "public")
+    options = f"-c synchronous_commit=off -c lock_timeout=10000 -c search_path={schema}"
+    with psycopg.connect(shared_database(), autocommit=True, options=options) as admin:
+        yield admin

@@ -1,0 +1,77 @@
+"""Stores on PostgreSQL, emptied for each test, and a proxy before the server."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+import holdfast
+from tests.concurrency.children import Child
+from tests.postgres.proxy import Proxy
+from tests.servers import wipe
+
+OpenStore = Callable[..., holdfast.Store]
+StartChild = Callable[..., Child]
+
+
+@pytest.fixture
+def url(postgres_admin: psycopg.Connection, postgres_url: str) -> str:
+    """An empty store, for a role that owns nothing."""
+    wipe(postgres_admin)
+    return postgres_url
+
+
+@pytest.fixture
+def open_store(url: str) -> Iterator[OpenStore]:
+    """Open the store; it is closed when the test is over."""
+    opened: list[holdfast.Store] = []
+
+    def start(**options: object) -> holdfast.Store:
+        where = str(options.pop("url", url))
+        durability = options.pop("durability", "process")
+        opened.append(holdfast.open(where, durability=durability, **options))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield start
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    """A proxy before the server; paths of sockets are short, so it is not in the test's folder."""
+    query = dict(parse_qsl(urlsplit(url).query))
+    with tempfile.TemporaryDirectory() as folder:
+        server = Path(query["host"]) / f".s.PGSQL.{query.get('port', 5432)}"
+        found = Proxy(Path(folder), server)
+        yield found
+        found.stop()
+
+
+def through(proxy: Proxy, url: str, **options: object) -> str:
+    """Give the URL of a store behind a proxy."""
+    parts = urlsplit(url)
+    query = {
+        **dict(parse_qsl(parts.query)),
+        "host": str(proxy.folder),
+        "port": str(proxy.port),
+        **{name: str(value) for name, value in options.items()},
+    }
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), ""))
+
+
+@pytest.fixture
+def child() -> Iterator[StartChild]:
+    """Start a process that runs a function."""
+    started: list[Child] = []
+
+    def start(target: Callable[..., None], *arguments: object) -> Child:
+        started.append(Child(target, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.clear_away()

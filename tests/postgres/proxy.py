@@ -1,0 +1,119 @@
+"""Something between a client and the server that fails as networks do.
+
+It stands on a socket of its own and passes everything on, until a COMMIT comes from the client and
+a failure is due. Each failure happens once; what is not due is passed on.
+"""
+
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Literal
+
+Failure = Literal[
+    "before the commit",  # it never reaches the server
+    "after the commit",  # the server has answered, the client never hears of it
+    "no answer",  # it never reaches the server, and nobody hangs up
+    "late",  # it reaches the server long after the client has given up
+]
+_COMMIT = b"COMMIT\0"
+_PORT = 54_329
+_LATE = 2.0
+
+
+class Proxy:
+    """Passes bytes between clients and the server, and fails when told to."""
+
+    def __init__(self, folder: Path, server: Path) -> None:
+        self.folder = folder
+        self.failures: deque[Failure | None] = deque()
+        self.happened: list[Failure] = []
+        self._server = server
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / f".s.PGSQL.{_PORT}"))
+        self._listener.listen(64)
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    @property
+    def port(self) -> int:
+        return _PORT
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(str(self._server))
+            except OSError:
+                client.close()
+                server.close()
+                continue
+            self._start(self._pass, client, server)
+
+    def _pass(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server, selectors.DefaultSelector() as waiting:
+            waiting.register(client, selectors.EVENT_READ, server)
+            waiting.register(server, selectors.EVENT_READ, client)
+            try:
+                while not self._stopping:
+                    for key, _ in waiting.select(0.1):
+                        if not self._pass_some(key.fileobj, key.data, client, server):  # type: ignore[arg-type]
+                            return
+            except OSError:
+                return
+
+    def _pass_some(
+        self,
+        source: socket.socket,
+        to: socket.socket,
+        client: socket.socket,
+        server: socket.socket,
+    ) -> bool:
+        data = source.recv(1 << 20)
+        if not data:
+            return False
+        if source is client and _COMMIT in data and self.failures:
+            failure = self.failures.popleft()
+            if failure is not None:
+                self.happened.append(failure)
+                return self._fail(failure, data, server)
+        to.sendall(data)
+        return True
+
+    def _fail(self, failure: Failure, data: bytes, server: socket.socket) -> bool:
+        if failure == "after the commit":
+            server.sendall(data)
+            server.settimeout(5)
+            answer = b""
+            while b"COMMIT\0" not in answer and (more := server.recv(1 << 16)):
+                answer += more
+        elif failure == "no answer":
+            while not self._stopping:
+                time.sleep(0.02)
+        elif failure == "late":
+            time.sleep(_LATE)
+            server.sendall(data)
+            time.sleep(0.2)
+        return False
+
+    def stop(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        # A socket that is only closed leaves who waits for it waiting.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(5)

@@ -1,0 +1,196 @@
+"""What the benchmarks on PostgreSQL rest on, as counts: statements, journeys to the server, rows.
+
+They must not grow with what is stored. Time on a server is journeys above all, so those are counted
+where they are made: one whenever all that was asked so far is sent and waited for.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from bench import material
+from holdfast import AsyncStore, Message, Session, Store
+from holdfast.backends.postgres.link import Answer, Link, Row
+from holdfast.backends.postgres.statements import SQL
+from tests.postgres.conftest import OpenStore
+
+_Do = Callable[[Session], object]
+_SHORT, _LONG = 600, 2_500
+
+
+class Count:
+    """What every connection of this process asked of the server."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.journeys = 0
+        self.rows = 0
+
+    def clear(self) -> None:
+        self.statements.clear()
+        self.journeys = self.rows = 0
+
+    @property
+    def commits(self) -> int:
+        return self.statements.count("COMMIT")
+
+    def seen(self) -> tuple[list[str], int, int]:
+        """Give everything that must not depend on how much there is."""
+        return list(self.statements), self.journeys, self.rows
+
+
+def _text(answer: Answer) -> str:
+    return answer._text  # noqa: SLF001 - what is counted here
+
+
+def _is_news(answer: Answer) -> bool:
+    """Say whether it only tells others of a commit: a thread does so, and nobody waits for it."""
+    return _text(answer) == SQL["announce"]
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Count:
+    found = Count()
+    send, sync = Answer.send, Link.sync
+    fetchone, fetchall = Answer.fetchone, Answer.fetchall
+
+    def counting_send(answer: Answer, connection: object) -> None:
+        if not _is_news(answer):
+            found.statements.append(_text(answer))
+        send(answer, connection)  # type: ignore[arg-type]
+
+    def counting_sync(link: Link) -> None:
+        asked = link._queue  # noqa: SLF001 - what is counted here
+        found.journeys += any(not _is_news(answer) for answer in asked)
+        sync(link)
+
+    def counting_one(answer: Answer) -> Row | None:
+        row = fetchone(answer)
+        found.rows += row is not None and not _is_news(answer)
+        return row
+
+    def counting_all(answer: Answer) -> list[Row]:
+        rows = fetchall(answer)
+        found.rows += 0 if _is_news(answer) else len(rows)
+        return rows
+
+    monkeypatch.setattr(Answer, "send", counting_send)
+    monkeypatch.setattr(Link, "sync", counting_sync)
+    monkeypatch.setattr(Answer, "fetchone", counting_one)
+    monkeypatch.setattr(Answer, "fetchall", counting_all)
+    return found
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Store:
+    return open_store()
+
+
+def _session(store: Store, length: int) -> Session:
+    session = store.session(f"of {length}")
+    material.lengthen(store, session, length)
+    session.append(*material.turn())
+    return session
+
+
+def test_an_append_is_few_journeys_whatever_it_holds_and_follows(
+    store: Store, count: Count
+) -> None:
+    """One message or forty, behind a thousand or several: one commit, at most three journeys."""
+    found = []
+    for session in (_session(store, _SHORT), _session(store, _LONG)):
+        for size in (1, 40):
+            messages = [Message.user("hello") for _ in range(size)]
+            count.clear()
+            session.append(*messages)
+            assert count.commits == 1
+            assert count.journeys <= 3
+            found.append(count.seen())
+    assert found[0] == found[2]
+    assert found[1] == found[3]
+    assert found[0][1] == found[1][1]
+
+
+def test_resuming_reads_the_same_whatever_the_length(store: Store, count: Count) -> None:
+    """A session by its key and its last 50 messages."""
+    found = []
+    for length in (_SHORT, _LONG):
+        _session(store, length)
+        count.clear()
+        assert len(store.session(f"of {length}").messages(limit=50)) == 50
+        found.append(count.seen())
+    assert found[0] == found[1]
+    assert found[0][2] < 70
+
+
+def test_listing_reads_a_page_whatever_the_number(open_store: OpenStore, count: Count) -> None:
+    found = []
+    for number in (60, 400):
+        store = open_store(tenant=f"with {number}")
+        material.add_sessions(store, number)
+        count.clear()
+        assert len(store.sessions(limit=50)) == 50
+        found.append(count.seen())
+    assert found[0] == found[1]
+    assert found[0][1] <= 4
+
+
+_VERBS: dict[str, tuple[_Do, _Do]] = {
+    "fork": (lambda s: s.fork(), lambda _: None),
+    "fork in the past": (lambda s: s.fork(at=8), lambda _: None),
+    "undo": (lambda s: s.undo(), lambda _: None),
+    "redo": (lambda s: s.redo(), lambda s: s.undo()),
+    "rewind": (lambda s: s.rewind(8), lambda _: None),
+    "clear": (lambda s: s.clear(), lambda _: None),
+    "summarize": (lambda s: s.summarize("It is about a parcel."), lambda _: None),
+    "window": (lambda s: s.window(max_tokens=2_000), lambda _: None),
+}
+
+
+@pytest.mark.parametrize("verb", _VERBS)
+def test_a_verb_costs_the_same_whatever_the_length(store: Store, count: Count, verb: str) -> None:
+    """Nothing is copied, and nothing is read but what it needs."""
+    do, before = _VERBS[verb]
+    found = []
+    for length in (_SHORT, _LONG):
+        session = _session(store, length)
+        before(session)
+        count.clear()
+        do(session)
+        found.append(count.seen())
+    assert found[0] == found[1]
+    assert found[0][1] <= 12
+
+
+def test_appends_that_arrive_together_share_commits(store: Store, count: Count) -> None:
+    """A hundred tasks with sessions of their own: far fewer commits, and fewer journeys each."""
+    sessions = [store.session(f"task {number}") for number in range(100)]
+
+    async def main() -> None:
+        twin = AsyncStore(store)
+        async_sessions = [await twin.get(session.id) for session in sessions]
+        count.clear()
+        await asyncio.gather(*(one.append(Message.user("hello")) for one in async_sessions))
+
+    asyncio.run(main())
+    store.flush()
+    assert count.commits < 50
+    assert all(session.head().seq == 1 for session in sessions)
+
+
+def test_a_turn_is_one_commit_for_each_durable_step(store: Store, count: Count) -> None:
+    session = store.session("k")
+    count.clear()
+    with session.turn() as turn:
+        assert count.commits == 1
+        turn.user("hello")
+        assert count.commits == 2
+        with turn.stream() as reply:
+            reply.write("it is")
+            reply.flush()
+        turn.assistant("done")
+    steps = {"open": 1, "user": 1, "draft": 1, "close": 1, "assistant": 1, "seal": 1}
+    assert count.commits <= sum(steps.values()) + 1
+    assert [m.text for m in holdfast.Session.messages(session)] == ["hello", "it is", "done"]

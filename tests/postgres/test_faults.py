@@ -1,0 +1,110 @@
+"""Whatever happens to a connection, a write is stored once, or not, or said to be unknown."""
+
+import asyncio
+import time
+
+import psycopg
+import pytest
+
+from holdfast import Message
+from holdfast.aio import AsyncStore
+from holdfast.errors import OutcomeUnknown, StoreUnavailable
+from tests.postgres.conftest import OpenStore, through
+from tests.postgres.proxy import Failure, Proxy
+
+_FAILURES: list[Failure] = ["before the commit", "after the commit", "no answer", "late"]
+_HASTY = {"deadline": 8, "answer": 1, "idle": 1.5}
+
+
+def _texts(open_store: OpenStore) -> list[str]:
+    """Read what is stored, past the proxy."""
+    store = open_store()
+    assert store.verify() == []
+    return [m.text for m in store.session("s").messages()]
+
+
+@pytest.mark.parametrize("failure", _FAILURES)
+def test_a_write_whose_connection_fails_is_stored_once(
+    open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
+) -> None:
+    """It is tried again until it is known to be stored; those before and behind it as well."""
+    session = open_store(url=through(proxy, url, **_HASTY)).session("s")
+    session.append(Message.user("0"))
+    proxy.failures.append(failure)
+    session.append(Message.user("1"))
+    session.append(Message.user("2"))
+    assert proxy.happened == [failure]
+    assert _texts(open_store) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("failure", _FAILURES)
+def test_writes_handed_over_together_are_stored_once(
+    open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
+) -> None:
+    """When their common commit fails each of them is told the truth, and their order stays."""
+    store = open_store(url=through(proxy, url, **_HASTY))
+    store.session("s").append(Message.user("0"))
+
+    async def work() -> None:
+        session = await AsyncStore(store).session("s")
+        proxy.failures.append(failure)
+        names = [str(number) for number in range(1, 40)]
+        heads = await asyncio.gather(*(session.append(Message.user(name)) for name in names))
+        assert [head.seq for head in heads] == list(range(2, 41))
+
+    asyncio.run(work())
+    assert proxy.happened == [failure]
+    assert _texts(open_store) == [str(number) for number in range(40)]
+
+
+@pytest.mark.parametrize("failure", ["before the commit", "after the commit"])
+def test_a_write_that_never_gets_through_is_unknown_and_can_be_retried(
+    open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
+) -> None:
+    """Nobody hangs: by the deadline it is said, and with its id it can be tried later, once."""
+    session = open_store(url=through(proxy, url, deadline=1, answer=0.3)).session("s")
+    session.append(Message.user("0"))
+    message = Message.user("1", id="once")
+    proxy.failures.extend([failure] * 1000)
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        session.append(message)
+    assert time.monotonic() - began < 20
+    assert len(proxy.happened) > 1
+    proxy.failures.clear()
+    session.append(message)
+    session.append(message)
+    assert _texts(open_store) == ["0", "1"]
+
+
+def test_a_server_that_is_away_stores_nothing_and_says_so(
+    open_store: OpenStore, proxy: Proxy, url: str
+) -> None:
+    """A connection that cannot be made is no doubt: nothing was stored, and nothing was read."""
+    store = open_store(url=through(proxy, url, deadline=0.5))
+    session = store.session("s")
+    session.append(Message.user("0"))
+    proxy.stop()
+    with pytest.raises(StoreUnavailable, match="nothing was stored"):
+        session.append(Message.user("1"))
+    with pytest.raises(StoreUnavailable):
+        session.messages()
+    assert _texts(open_store) == ["0"]
+
+
+def test_reads_outlive_lost_connections(
+    open_store: OpenStore, postgres_admin: psycopg.Connection
+) -> None:
+    """Connections that the server has closed are replaced."""
+    store = open_store()
+    session = store.session("s")
+    session.append(Message.user("0"))
+    postgres_admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+    )
+    assert [m.text for m in session.messages()] == ["0"]
+    postgres_admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+    )
+    session.append(Message.user("1"))
+    assert _texts(open_store) == ["0", "1"]

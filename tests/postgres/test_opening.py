@@ -1,0 +1,156 @@
+"""What is looked at before a store on a server is used, and what is refused."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast.backends.postgres import migrations, server
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.target import target
+from holdfast.errors import SchemaTooNew, StoreUnavailable, UnknownBackend
+from holdfast.settings import parse
+from tests.postgres.conftest import OpenStore
+from tests.servers import OWNER, WORKER, Postgres, as_user
+
+_NEXT = max(migrations.load()) + 1
+
+
+@pytest.fixture(scope="module")
+def bare(postgres: Postgres) -> str:
+    """A database without a store, for its owner."""
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE bare OWNER {OWNER}")
+    return as_user(postgres.url, OWNER, "bare")
+
+
+@pytest.fixture
+def schema(bare: str) -> Iterator[str]:
+    """The URL of a place where a store may be made; it is gone afterwards."""
+    yield f"{bare}&schema=one"
+    with psycopg.connect(bare, autocommit=True) as owner:
+        owner.execute("DROP SCHEMA IF EXISTS one CASCADE")
+
+
+def test_a_store_is_made_where_there_is_none(schema: str) -> None:
+    """By whoever may; afterwards it is there for everybody."""
+    with holdfast.open(schema) as store:
+        store.session("k").append(holdfast.Message.user("a"))
+    with holdfast.open(schema, readonly=True) as store:
+        assert [m.text for m in store.session("k").messages()] == ["a"]
+
+
+def test_reading_makes_nothing(schema: str) -> None:
+    """A store that is not there is not made by looking."""
+    with pytest.raises(StoreUnavailable, match="has no store"):
+        holdfast.open(schema, readonly=True)
+    with psycopg.connect(schema.replace("&schema=one", "")) as owner:
+        found = owner.execute("SELECT to_regnamespace('one')").fetchone()
+    assert found == (None,)
+
+
+def test_a_role_that_may_not_make_a_store_is_told_so(bare: str) -> None:
+    """And nothing is left behind."""
+    with pytest.raises(StoreUnavailable, match="has the grants"):
+        holdfast.open(as_user(bare, WORKER) + "&schema=two")
+
+
+def test_a_newer_format_is_refused_untouched(schema: str) -> None:
+    """Before anything is written: two versions of the program at once are safe."""
+    holdfast.open(schema).close()
+    newer = {**migrations.load(), _NEXT: "CREATE TABLE news (n integer);"}
+    PostgresBackend(parse(schema, {}), steps=newer).close()
+    with pytest.raises(SchemaTooNew, match=f"format {_NEXT}"):
+        holdfast.open(schema)
+    with pytest.raises(SchemaTooNew):
+        holdfast.open(schema, readonly=True)
+
+
+def test_a_step_that_fails_leaves_the_store_as_it_was(schema: str) -> None:
+    """All steps are taken together or none."""
+    with holdfast.open(schema) as store:
+        store.session("k").append(holdfast.Message.user("a"))
+    bad = {
+        **migrations.load(),
+        _NEXT: "CREATE TABLE news (n integer);",
+        _NEXT + 1: "SELECT nonsense;",
+    }
+    with pytest.raises(holdfast.HoldfastError, match="brought up to date"):
+        PostgresBackend(parse(schema, {}), steps=bad)
+    with holdfast.open(schema) as store:
+        assert [m.text for m in store.session("k").messages()] == ["a"]
+
+
+def test_what_the_server_is_like_is_reported(open_store: OpenStore) -> None:
+    """`doctor` shows it, and what is wrong has a hint."""
+    checks = {check.name: check for check in open_store().backend.health()}
+    assert checks["backend"].value == "postgresql"
+    assert checks["role"].ok
+    assert checks["fsync"].ok
+    assert not checks["standby"].value.startswith("yes")
+
+
+def test_a_superuser_is_reported(postgres_database: str) -> None:
+    """Row-level security does not hold for it."""
+    with holdfast.open(postgres_database) as store:
+        checks = {check.name: check for check in store.backend.health()}
+    assert not checks["role"].ok
+
+
+_SOUND = server.Server(160000, "16.0", "on", "on", "on", standby=False, bypasses=False, role="r")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"fsync": "off"}, "fsync = off"),
+        ({"full_page_writes": "off"}, "full_page_writes = off"),
+        ({"standby": True}, "is a standby"),
+        ({"number": 140000, "version": "14.9"}, "needs 15 or newer"),
+    ],
+)
+def test_a_server_that_would_break_the_promise_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
+    """With what to do; one that is sound is not."""
+    where = target(parse("postgresql://h/d", {}), "power")
+    server.refuse_unfit(_SOUND, where, readonly=False)
+    unfit = server.Server(
+        **{**{f: getattr(_SOUND, f) for f in _SOUND.__struct_fields__}, **changes}
+    )
+    with pytest.raises(StoreUnavailable, match=said):
+        server.refuse_unfit(unfit, where, readonly=False)
+
+
+def test_settings_of_a_url(postgres_url: str) -> None:
+    """Ours are taken, the driver's go on, and a password is never shown."""
+    url = "postgresql://me:secret@h:1/d?lease=5&deadline=2&pool=3&schema=x&sslmode=disable"
+    found = target(parse(url, {}), "power")
+    assert (found.schema, found.pool, found.deadline, found.answer) == ("x", 3, 2.0, 1.0)
+    assert found.url == "postgresql://me:secret@h:1/d?sslmode=disable"
+    assert found.shown == "postgresql://me@h:1/d?sslmode=disable"
+    assert "statement_timeout=60000" in found.arguments()["options"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:nowhere",
+        "postgresql://h/d?deadline=soon",
+        "postgresql://h/d?pool=none",
+        "postgresql://h/d?schema=a b",
+        "postgresql://h/d?schema=X",
+        "postgresql://h/d?answer=-1",
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
+    """Before anybody is connected to."""
+    with pytest.raises(UnknownBackend):
+        holdfast.open(url)
+
+
+def test_nobody_listens_there() -> None:
+    """It is said at once, in our words."""
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        holdfast.open("postgresql://nobody@127.0.0.1:1/nothing?deadline=1")

@@ -1,0 +1,259 @@
+"""Many processes on one server: nothing lost, doubled, reordered or interleaved, whoever is killed.
+
+The same children, records and checker as for files.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Message
+from holdfast.errors import HoldfastError, OutcomeUnknown, SessionBusy, StorageError
+from holdfast.testing import checker
+from tests.concurrency.children import Pipe, append, batch, begin, judge
+from tests.postgres.conftest import OpenStore, StartChild
+from tests.servers import OWNER, OwnServer, as_user
+
+_WRITERS, _TURNS, _BATCH = 8, 40, 4
+
+
+def _append_batches(pipe: Pipe, url: str, folder: Path, name: str, key: str) -> None:
+    recorder = checker.Recorder(folder / f"{name}.jsonl", name)
+    with holdfast.open(url) as store:
+        session = store.session(key)
+        pipe.say("ready")
+        pipe.hear()
+        for number in range(_TURNS):
+            append(recorder, session, batch(f"{name}-{number}", _BATCH))
+        pipe.say("done")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_eight_processes_lose_and_interleave_nothing(
+    open_store: OpenStore, url: str, tmp_path: Path, child: StartChild, shared: bool
+) -> None:
+    """On one session and on sessions of their own: each turn whole, once, in its writer's order."""
+    names = [f"w{number}" for number in range(_WRITERS)]
+    keys = ["shared"] * _WRITERS if shared else names
+    children = [
+        child(_append_batches, url, tmp_path, name, key)
+        for name, key in zip(names, keys, strict=True)
+    ]
+    for step in ("ready", "done"):
+        for each in children:
+            assert each.hear() == step
+        for each in children if step == "ready" else ():
+            each.say("go")
+    store = open_store()
+    sessions = [store.session(key, create=False) for key in dict.fromkeys(keys)]
+    judge(tmp_path, *sessions, happened=["overlaps", "acked"] if shared else ["acked"])
+    for session in sessions:
+        turns = [message.id.rpartition(".")[0] for message in session.messages()]
+        pieces = [turns[at : at + _BATCH] for at in range(0, len(turns), _BATCH)]
+        assert all(len(set(piece)) == 1 for piece in pieces)
+    for name, key in zip(names, keys, strict=True):
+        said = [m.id for m in store.session(key).messages() if m.id.startswith(f"{name}-")]
+        assert said == [f"{name}-{n}.{part}" for n in range(_TURNS) for part in range(_BATCH)]
+    assert store.verify() == []
+
+
+# --- killed servers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own() -> Iterator[OwnServer]:
+    """A server that may be killed."""
+    server = OwnServer()
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {OWNER} LOGIN")
+        admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
+    yield server
+    server.stop()
+
+
+def _write_stubbornly(pipe: Pipe, url: str, folder: Path, name: str) -> None:
+    """Append until told to stop; what fails is sent again with its ids, until it goes through."""
+    recorder = checker.Recorder(folder / f"{name}.jsonl", name)
+    with holdfast.open(url) as store:
+        session = store.session("shared")
+        pipe.say("ready")
+        number = 0
+        while not pipe.has_news():
+            messages = batch(f"{name}-{number}", 2)
+            while True:
+                write = begin(recorder, session, messages)
+                try:
+                    head = session.append(*messages)
+                except OutcomeUnknown:
+                    recorder.unknown(write)
+                except StorageError as error:
+                    recorder.refused(write, type(error).__name__)
+                    time.sleep(0.05)
+                else:
+                    recorder.acked(write, last=head.seq)
+                    break
+            number += 1
+        pipe.say(number)
+
+
+def _kill_a_backend(server: OwnServer) -> None:
+    row = None
+    while row is None:
+        try:
+            with psycopg.connect(server.url, autocommit=True) as admin:
+                row = admin.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' LIMIT 1"
+                ).fetchone()
+        except psycopg.OperationalError:
+            time.sleep(0.05)  # It has not recovered from the last time yet.
+    os.kill(row[0], signal.SIGKILL)
+
+
+def _kill_the_postmaster(server: OwnServer) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    server.start_again()
+
+
+def _stop_at_once(server: OwnServer) -> None:
+    os.kill(server.pid, signal.SIGQUIT)
+    server.start_again()
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [_kill_a_backend, _kill_the_postmaster, pytest.param(_stop_at_once, marks=pytest.mark.long)],
+)
+def test_a_server_that_is_killed_loses_and_doubles_nothing(
+    own: OwnServer, tmp_path: Path, child: StartChild, kill: Callable[[OwnServer], None]
+) -> None:
+    """Four writers send again what failed; in the end each message is there once."""
+    url = f"{as_user(own.url, OWNER)}&deadline=4"
+    holdfast.open(url).close()
+    children = [child(_write_stubbornly, url, tmp_path, f"w{n}") for n in range(4)]
+    for each in children:
+        assert each.hear() == "ready"
+    for _ in range(3):
+        time.sleep(0.4)
+        kill(own)
+    time.sleep(0.4)
+    for each in children:
+        each.say("stop")
+    written = [each.hear() for each in children]
+    with holdfast.open(url) as store:
+        session = store.session("shared", create=False)
+        judge(tmp_path, session, happened=["overlaps", "acked"])
+        assert len(session.messages()) == 2 * sum(written)
+        assert store.verify() == []
+
+
+# --- leases -------------------------------------------------------------------------------------
+
+
+def _hold(pipe: Pipe, url: str) -> None:
+    with holdfast.open(url) as store:
+        turn = store.session("s").turn()
+        turn.__enter__()
+        turn.user("question")
+        pipe.say("held")
+        pipe.hear()
+        try:
+            turn.assistant("too late")
+        except HoldfastError as error:
+            pipe.say(type(error).__name__)
+        else:
+            pipe.say("went through")
+
+
+def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
+    open_store: OpenStore, url: str, child: StartChild
+) -> None:
+    """Time is the server's: whoever waits takes over, and the sleeper is refused when it wakes."""
+    where = f"{url}&lease=1&deadline=4"
+    session = open_store(url=where).session("s")
+    holder = child(_hold, where)
+    assert holder.hear() == "held"
+    with pytest.raises(SessionBusy):
+        session.turn().__enter__()
+    holder.stop()
+    with session.turn(wait=60) as turn:
+        assert turn.recovered is not None
+        turn.assistant("taken over")
+    holder.go_on()
+    holder.say("wake up")
+    assert holder.hear() == "TurnLost"
+    assert [m.text for m in session.messages()] == ["question", "taken over"]
+
+
+# --- following ----------------------------------------------------------------------------------
+
+
+def _write(pipe: Pipe, url: str, count: int) -> None:
+    with holdfast.open(url) as store:
+        pipe.say("ready")
+        for number in range(count):
+            store.session(f"s{number % 3}").append(Message.user(str(number)))
+    pipe.say("done")
+
+
+def test_a_follower_hears_of_other_processes_and_misses_nothing(
+    open_store: OpenStore, url: str, postgres_admin: psycopg.Connection, child: StartChild
+) -> None:
+    """Announcements wake it; when its connections are cut it catches up: no gap, no repeat."""
+    store = open_store()
+    sessions = [store.session(f"s{number}") for number in range(3)]
+    follower = sessions[0].follow()
+    assert follower.poll() is None
+    writer = child(_write, url, 60)
+    assert writer.hear() == "ready"
+    seen = [item for item in islice(follower, 5) if isinstance(item, Message)]
+    postgres_admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+        " AND query LIKE '%LISTEN%'"
+    )
+    seen += [item for item in islice(follower, 15) if isinstance(item, Message)]
+    assert [message.text for message in seen] == [str(number) for number in range(0, 60, 3)]
+    assert writer.hear() == "done"
+    assert follower.poll() is None
+
+
+def _write_many(pipe: Pipe, url: str, name: str, count: int) -> None:
+    with holdfast.open(url, durability="process") as store:
+        pipe.say("ready")
+        pipe.hear()
+        for number in range(count):
+            store.session(f"{name}{number % 4}").append(Message.user(str(number)))
+    pipe.say("done")
+
+
+def test_following_a_store_misses_no_session_whatever_commits_first(
+    open_store: OpenStore, url: str, child: StartChild
+) -> None:
+    """Numbers are taken before they are stored, and not in that order; none is passed over."""
+    store = open_store()
+    writers = [child(_write_many, url, name, 60) for name in "abcd"]
+    for each in writers:
+        assert each.hear() == "ready"
+    for each in writers:
+        each.say("go")
+    follower, newest, done, numbers = store.follow(), {}, 0, []
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        item = follower.poll()
+        if item is not None:
+            newest[item.session_id] = item.head
+            numbers.append(item.number)
+        elif done == len(writers):
+            break
+        else:
+            done = sum(each.has_news() for each in writers)
+    assert numbers == sorted(set(numbers))
+    listed = {info.id: store.get(info.id).head() for info in store.sessions(limit=100)}
+    assert newest == listed
+    assert len(listed) == 16
