@@ -92,6 +92,7 @@ class DraftState:
         used = None if usage is None else checks.check_usage(usage)
         price = None if cost is None else checks.to_cost(cost)
         with self._guard:
+            self._made = None
             self._usage = self._usage if used is None else used
             self._cost = self._cost if price is None else price
 

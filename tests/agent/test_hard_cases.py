@@ -6,7 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -34,8 +34,8 @@ from holdfast.agent.tools.functions import make_tool
 from holdfast.agent.tools.goals import goal_tools
 from holdfast.aio import AsyncSession
 from holdfast.errors import AgentError, ContextTooLong, ModelFailed
-from holdfast.records import JSON, SessionInfo
-from holdfast.testing.models import Pause, Script, ScriptedModel, call, calls, say
+from holdfast.records import JSON, QueuedInput, SessionInfo
+from holdfast.testing.models import Script, ScriptedModel, call, calls, say
 from holdfast.verbs.sessions import Changes
 
 T = TypeVar("T")
@@ -506,20 +506,28 @@ def test_a_goal_is_changed_as_it_is_by_then(session: Session) -> None:
     assert session.info().goal == Goal("Mend the roof", state="cancelled", summary="noted")
 
 
+class Stale(AsyncSession):
+    """A session that still tells of what waited a moment ago."""
+
+    waited: Sequence[QueuedInput] = ()
+
+    async def queued(self) -> list[QueuedInput]:
+        return list(self.waited)
+
+
 def test_two_agents_answer_what_waits_once(session: Session) -> None:
-    """The second finds that somebody else took it, and calls no model."""
+    """The second has seen it, too, finds that somebody else took it, and calls no model."""
     session.enqueue("hello")
 
     async def main() -> None:
-        models = [ScriptedModel([Pause(0.05), *say("hi")]) for _ in range(2)]
-        agents = [agent_of(model, limits=Limits(wait=20.0)) for model in models]
-        results = await asyncio.gather(*(a.run(AsyncSession(session)) for a in agents))
-        assert sorted(result.text for result in results) == ["", "hi"]
-        assert sum(len(model.requests) for model in models) == 1
-        (idle,) = [result for result in results if not result.text]
-        assert idle.error == "somebody else took the input that waited"
-        for agent in agents:
-            await agent.close()
+        late = Stale(session)
+        late.waited = session.queued()
+        models = [ScriptedModel(say("hi")), ScriptedModel(say("never"))]
+        first, second = [agent_of(model) for model in models]
+        assert (await first.run(AsyncSession(session))).text == "hi"
+        result = await second.run(late)
+        assert (result.text, result.error) == ("", "somebody else took the input that waited")
+        assert [len(model.requests) for model in models] == [1, 0]
 
     run(main())
     assert [(m.role, m.text) for m in session.messages()] == [

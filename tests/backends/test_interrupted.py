@@ -1,4 +1,4 @@
-"""A close that was interrupted, and a turn that could not be ended: asked again, nothing doubles."""
+"""A close that was interrupted, and a turn that could not be ended: nothing doubles, or blocks."""
 
 from __future__ import annotations
 
@@ -202,12 +202,11 @@ def fill(disk: FailingDisk) -> None:
 
 def check_recovered(session: Session) -> None:
     """The turn that could not be ended is recovered by the next one."""
-    assert said(session) == [
-        ("go", "complete"),
-        ("half a", "partial"),
-        ("again", "complete"),
-    ]
-    assert [turn.state for turn in session.turns()] == ["crashed", "sealed"]
+    first, reply, last = said(session)
+    assert (first, last) == (("go", "complete"), ("again", "complete"))
+    # The background may have been quick enough to flush the rest once there was space.
+    assert reply in {("half a", "partial"), ("half a reply", "partial")}
+    assert [turn.state for turn in session.turns()] == ["interrupted", "sealed"]
 
 
 def test_a_turn_that_could_not_be_ended_is_in_nobodys_way(

@@ -235,6 +235,7 @@ class _Errand(Generic[T]):
 
     def __init__(self, doing: Coroutine[Any, Any, T]) -> None:
         self._doing = doing
+        self._told = False
         self._task: asyncio.Task[T] | None = None
         self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -245,6 +246,7 @@ class _Errand(Generic[T]):
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
+        self._told = True
         if self._task is None:  # The word that it should begin was never handed over.
             self.begin()
         assert self._task is not None  # noqa: S101 - it has begun
@@ -260,7 +262,7 @@ class _Errand(Generic[T]):
         if self.outcome.done():
             return
         if task.cancelled():
-            self.outcome.set_exception(asyncio.CancelledError())
+            self.outcome.set_exception(asyncio.CancelledError() if self._told else Invalid(_CLOSED))
         elif (error := task.exception()) is not None:
             self.outcome.set_exception(error)
         else:
