@@ -1,15 +1,19 @@
 """What is looked at before a store on a server is used, and what is refused."""
 
+import threading
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 import holdfast
+from holdfast.backends.base import Transaction
 from holdfast.backends.postgres import migrations, server
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.target import target
+from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import SchemaTooNew, StoreUnavailable, UnknownBackend
+from holdfast.session import number_of
 from holdfast.settings import parse
 from tests.postgres.conftest import OpenStore
 from tests.servers import OWNER, WORKER, Postgres, as_user
@@ -65,6 +69,53 @@ def test_a_newer_format_is_refused_untouched(schema: str) -> None:
         holdfast.open(schema)
     with pytest.raises(SchemaTooNew):
         holdfast.open(schema, readonly=True)
+
+
+def test_a_store_whose_tables_were_changed_is_left_alone(schema: str) -> None:
+    """By whoever has it open: what comes next is refused, and nothing of it is stored."""
+    newer = {**migrations.load(), _NEXT: "CREATE TABLE news (n integer);"}
+    with holdfast.open(schema) as store:
+        session = store.session("k")
+        session.append(holdfast.Message.user("before"))
+        later = PostgresBackend(parse(schema, {}), steps=newer)
+        for write in (
+            lambda: session.append(holdfast.Message.user("behind")),
+            store.create,
+            lambda: store.purge("k"),
+            session.messages,
+        ):
+            with pytest.raises(SchemaTooNew, match="nothing was stored"):
+                write()
+        with holdfast.Store(later) as newest:
+            assert [m.text for m in newest.session("k").messages()] == ["before"]
+            assert len(newest.sessions()) == 1
+
+
+def test_nobody_writes_while_the_tables_are_changed(schema: str) -> None:
+    """A step waits for those who write: they are done before it, or refused after it."""
+    newer = {**migrations.load(), _NEXT: "CREATE TABLE news (n integer);"}
+    seen: list[object] = []
+    with holdfast.open(schema) as store:
+        session = store.session("k")
+        begun, never = threading.Event(), threading.Event()
+
+        def verb(tx: Transaction) -> None:
+            assert isinstance(tx, PostgresTransaction)
+            head = tx.head(number_of(session))
+            assert head is not None
+            begun.set()
+            never.wait(1.0)  # Time enough to change the tables, if nobody waited.
+            seen.append(tx._statements.ask_text("SELECT to_regclass('news')", ()).fetchone())  # noqa: SLF001 - what it would meet
+            tx.put_head(head)
+
+        writer = threading.Thread(target=lambda: store.backend.write(verb))
+        writer.start()
+        assert begun.wait(30)
+        PostgresBackend(parse(schema, {}), steps=newer).close()
+        writer.join(30)
+        assert seen == [(None,)]
+        with pytest.raises(SchemaTooNew):
+            session.append(holdfast.Message.user("behind"))
 
 
 def test_a_step_that_fails_leaves_the_store_as_it_was(schema: str) -> None:

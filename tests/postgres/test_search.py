@@ -354,7 +354,7 @@ def test_connections_are_lost(store: Store, admin: psycopg.Connection) -> None:
     for _ in range(2):
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE usename = 'holdfast_worker' AND pid <> pg_backend_pid()"
+            "WHERE usename = 'holdfast_worker' AND datname = current_database()"
         )
         _must_find(store)
     _must_go_on(store)

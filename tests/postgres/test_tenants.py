@@ -71,7 +71,7 @@ def test_every_table_forces_its_policy(postgres_admin: psycopg.Connection) -> No
 def test_nothing_is_written_for_another_tenant(link: Link) -> None:
     """A row of another tenant is refused, not only hidden."""
     link.begin("begin_writing")
-    link.ask("enter_writing", (_B.mark, _B.lock))
+    link.ask("enter_writing", (_B.mark, _B.lock, _B.store_lock))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         link.ask("add_tenant", (_A.mark, b"A")).fetchall()
     link.roll_back()

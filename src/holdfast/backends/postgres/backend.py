@@ -65,7 +65,7 @@ class PostgresBackend(Backend):
         # Leases are compared by all hosts, so the time is the server's, unless a test sets it.
         self._clock = None if isinstance(clock, SystemClock) else clock
         self._steps = migrations.load() if steps is None else steps
-        self._whose = Tenant(tenant, self._target.schema)
+        self._whose = Tenant(tenant, self._target.schema, max(self._steps))
         self._paths: Paths = {}
         self._closed = False
         self._pool = Pool(partial(Link, self._target), self._target.pool)
@@ -147,7 +147,9 @@ class PostgresBackend(Backend):
                 with self._snapshot(patience, horizon) as (link, snapshot):
                     before = link.journeys
                     try:
-                        return query(link, snapshot)
+                        found = query(link, snapshot)
+                        snapshot.check_entered()
+                        return found
                     finally:
                         heard = link.journeys != before
             except NeedsHorizon:

@@ -3,7 +3,7 @@
 `meta.version` tells how many steps a store has seen. Steps are taken under a lock that one process
 holds at a time, all in one transaction. A store with more steps than this program knows is refused
 before anything is written to it; one that is up to date is left alone, so that a role which owns
-nothing can open it.
+nothing can open it. Whoever has it open meanwhile finds out with its next transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import psycopg
 
 from holdfast.backends.postgres.failures import translate
 from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.rows import mark
+from holdfast.backends.postgres.snapshot import store_lock
 from holdfast.backends.postgres.target import Target
 from holdfast.errors import ReadOnly, SchemaTooNew, StoreUnavailable
 
@@ -74,7 +74,7 @@ def _refuse_newer(found: int | None, steps: Steps, target: Target) -> None:
 
 
 def _migrate(link: Link, target: Target, steps: Steps) -> None:
-    lock = int.from_bytes(mark(f"migrations of {target.schema}").bytes[:8], "big", signed=True)
+    lock = store_lock(target.schema)
     try:
         link.begin("begin_writing")
         link.ask_text("SELECT pg_advisory_xact_lock($1)", (lock,)).fetchone()

@@ -41,7 +41,7 @@ from holdfast.backends.postgres.statements import SQL
 from holdfast.clock import Clock
 from holdfast.core.branches import Path, Segment, Step, joined, lies_on, ranges
 from holdfast.core.titles import loose
-from holdfast.errors import Damaged
+from holdfast.errors import Damaged, SchemaTooNew
 from holdfast.records import Measured, Usage
 
 T = TypeVar("T")
@@ -87,16 +87,26 @@ class Statements(Protocol):
 
 
 class Tenant:
-    """Whose rows are seen, and by what names its locks and announcements go."""
+    """Whose rows are seen, and by what names its locks and announcements go.
 
-    def __init__(self, name: str, schema: str) -> None:
+    `known` is the highest format of the tables that this program knows.
+    """
+
+    def __init__(self, name: str, schema: str, known: int = 0) -> None:
         """Make out the names: `lock` is what who erases holds alone."""
+        self.known = known
+        self.store_lock = store_lock(schema)
         self.name = name
         self.mark = mark(name)
         names = mark(f"{schema}\0{name}").bytes
         self.lock = int.from_bytes(names[:8], "big", signed=True)
         self.activity_lock = int.from_bytes(names[8:12], "big") >> 1
         self.channel = f"holdfast_{names.hex()}"
+
+
+def store_lock(schema: str) -> int:
+    """Name the lock that who changes the tables holds alone."""
+    return int.from_bytes(mark(f"migrations of {schema}").bytes[:8], "big", signed=True)
 
 
 class PostgresSnapshot:
@@ -122,11 +132,26 @@ class PostgresSnapshot:
         self._paths = paths
         self._horizon = horizon
         self._entered: Answer | None = None
+        self._told: tuple[Any, ...] | None = None
         self._began: tuple[int, int] | None = None
 
     def enter(self, name: str, *values: object) -> None:
         """Say whose transaction this is; the answer has the time."""
         self._entered = self._statements.ask(name, (self._tenant, *values))
+
+    def check_entered(self) -> None:
+        """See that what was read was of a format that is known."""
+        if self._entered is not None and self._told is None:
+            self._told = self._entered.fetchone()
+            if self._told is not None:
+                self._check_format(self._told[-2])
+
+    def _check_format(self, found: int | None) -> None:
+        if found is not None and found > self._whose.known:
+            raise SchemaTooNew(
+                f"a newer Holdfast has changed the store's tables to format {found}, this one "
+                f"knows {self._whose.known}; nothing was stored. Update this program."
+            )
 
     def _ask(self, name: str, *values: object) -> Answer:
         return self._statements.ask(name, (self._tenant, *values))
@@ -146,9 +171,10 @@ class PostgresSnapshot:
         if self._clock is not None:
             return self._clock.micros()
         if self._began is None:
-            entered = None if self._entered is None else self._entered.fetchone()
-            assert entered is not None  # noqa: S101 - entering gives one row
-            self._began = (entered[-1], time.monotonic_ns())
+            if self._told is None and self._entered is not None:
+                self._told = self._entered.fetchone()
+            assert self._told is not None  # noqa: S101 - entering gives one row
+            self._began = (self._told[-1], time.monotonic_ns())
         told, at = self._began
         return told + (time.monotonic_ns() - at) // 1000
 

@@ -39,16 +39,18 @@ SELECT set_config('holdfast.tenant', $1::uuid::text, true),
 -- name: enter_snapshot
 SELECT set_config('holdfast.tenant', $1::uuid::text, true),
   set_config('idle_in_transaction_session_timeout', $2, true),
+  (SELECT value FROM meta WHERE name = 'version'),
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- Many write at once; who erases does so alone. The time is told once nobody is waited for.
+-- Many write at once; who erases does so alone, and nobody writes while the tables are changed ($3).
+-- The time is told once nobody is waited for.
 -- name: enter_writing
-SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($2),
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($3),
+  pg_advisory_xact_lock_shared($2), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: enter_alone
-SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock($2),
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($3),
+  pg_advisory_xact_lock($2), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: end_orphan
 SELECT pg_terminate_backend($1::integer, 1000)
@@ -125,7 +127,7 @@ WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL
 ORDER BY s.n
 
 -- name: next_session
-SELECT nextval('session_numbers')
+SELECT (SELECT value FROM meta WHERE name = 'version'), nextval('session_numbers')
 
 -- name: add_tenant
 INSERT INTO tenants (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -154,12 +156,15 @@ DELETE FROM sessions WHERE tenant = $1 AND n = $2
 SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2
 
 -- Whoever writes to a session holds its head until it has committed: here writes get their order.
+-- The format comes along: the tables may have been changed since the store was opened.
 -- name: hold
-SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE
+SELECT (SELECT value FROM meta WHERE name = 'version'), {head} FROM heads h
+WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h
 
 -- The same, for somebody who must not wait: nothing if another holds it.
 -- name: try_to_hold
-SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE SKIP LOCKED
+SELECT (SELECT value FROM meta WHERE name = 'version'), {head} FROM heads h
+WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h SKIP LOCKED
 
 -- $18 is the tenant's half of the locks of activity numbers; who writes to very many sessions, or is
 -- alone, goes without.

@@ -96,7 +96,9 @@ class PostgresTransaction(PostgresSnapshot):
             row = self._first("hold" if self._waits else "try_to_hold", n)
             if row is None and not self._waits and self._first("head", n) is not None:
                 raise HeldByOthers
-            self._heads[n] = None if row is None else rows.head_row(row)
+            if row is not None:
+                self._check_format(row[0])
+            self._heads[n] = None if row is None else rows.head_row(row[1:])
         return self._heads[n]
 
     def head(self, n: int) -> HeadRow | None:
@@ -113,7 +115,8 @@ class PostgresTransaction(PostgresSnapshot):
         self._write("add_tenant", bind(self._whose.name))
         found = self._statements.ask("next_session").fetchone()
         assert found is not None  # noqa: S101 - a sequence gives a number
-        n: int = found[0]
+        self._check_format(found[0])
+        n: int = found[1]
         self._write("add_session", n, *rows.session_values(row))
         if row.purged_at is None:
             branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at

@@ -162,7 +162,8 @@ class Runner:
         )
         try:
             link.begin("begin_writing")
-            tx.enter("enter_alone" if alone else "enter_writing", self._tenant.lock)
+            whose = self._tenant
+            tx.enter("enter_alone" if alone else "enter_writing", whose.lock, whose.store_lock)
         except psycopg.Error as error:
             self._undo(link, error)
             raise
