@@ -63,3 +63,16 @@ def test_a_thousand_strings(kind: str, tmp_path: Path) -> None:
             if str(number) not in {hit.message_id for hit in found}:
                 missed.append(text)
         assert missed == []
+
+
+@pytest.mark.parametrize("words", [400, 800])
+def test_a_whole_page_may_be_looked_for(words: int, tmp_path: Path) -> None:
+    """A text that was pasted finds itself, in a message and as a title, however long it is."""
+    page = " ".join(f"w{number}" for number in range(words))
+    with holdfast.open(tmp_path / "agent.db") as store:
+        store.session("said").append(Message.user(page, id="it"))
+        store.session("titled", title=page).append(Message.user("something else"))
+        for literal in (True, False):
+            found = {hit.message_id for hit in store.search(page, literal=literal)}
+            assert "it" in found
+            assert len(found) == 2  # The message, and the title.

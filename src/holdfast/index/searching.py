@@ -33,6 +33,7 @@ from holdfast.verbs.histories import Report, read_row, read_span
 
 _HOUR = 3_600_000_000
 _CHUNK = 50
+_MOST_NEEDED = 50  # words of titles that a database is asked for; the others are looked for here
 
 
 def search(backend: Backend, index: Index, asked: Request, report: Report) -> Page[Hit]:
@@ -226,7 +227,7 @@ class _Search:
         # Most titles that only hold a word within another are told apart without much ado.
         plain = [term for term in query.wanted if not term.prefix and not term.parts]
         whole = {word for term in plain for word in term.tokens}
-        for session in self._snapshot.titled(needed):
+        for session in self._snapshot.titled(needed[:_MOST_NEEDED]):
             at = session.updated_at
             late = bounds.since is not None and at < bounds.since
             early = bounds.until is not None and at >= bounds.until
