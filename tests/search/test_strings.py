@@ -1,6 +1,9 @@
 """A thousand strings as people look for them: none raises, and each finds where it was said."""
 
 import random
+from pathlib import Path
+
+import pytest
 
 import holdfast
 from holdfast import Message
@@ -73,3 +76,16 @@ def test_a_query_of_very_many_words(store_url: str) -> None:
         unwanted = " ".join(f"-{word}" for word in text.split())
         assert [hit.seq for hit in store.search(unwanted, session="all")] == [2]
         assert store.index_status().state in {"ready", "none"}
+
+
+@pytest.mark.parametrize("words", [400, 800])
+def test_a_whole_page_may_be_looked_for(words: int, tmp_path: Path) -> None:
+    """A text that was pasted finds itself, in a message and as a title, however long it is."""
+    page = " ".join(f"w{number}" for number in range(words))
+    with holdfast.open(tmp_path / "agent.db") as store:
+        store.session("said").append(Message.user(page, id="it"))
+        store.session("titled", title=page).append(Message.user("something else"))
+        for literal in (True, False):
+            found = {hit.message_id for hit in store.search(page, literal=literal)}
+            assert "it" in found
+            assert len(found) == 2  # The message, and the title.

@@ -14,7 +14,7 @@ from holdfast.clock import to_datetime
 from holdfast.core.drafts import Chunk, Opening
 from holdfast.draft import Draft
 from holdfast.errors import BadMessage, Invalid
-from holdfast.records import Message, Text, Thinking, ToolCall, Usage
+from holdfast.records import Message, Raw, Text, Thinking, ToolCall, Usage
 from holdfast.session import Session, number_of
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
@@ -27,11 +27,16 @@ class Drafts(Setting):
     """`Turn.stream` and what becomes of it."""
 
     def test_closing_makes_one_message(self, store: Store, session: Session) -> None:
-        """Neighbouring deltas of one kind are one part; the receipt is the message."""
+        """Neighbouring deltas of one kind are one part, but a signature ends a thought.
+
+        The receipt is the message.
+        """
         with session.turn(model="m") as turn:
             with turn.stream() as reply:
-                reply.think("hm", signature="s")
-                reply.think("m")
+                reply.think("h")
+                reply.think("mm", signature="s")
+                reply.think("so")
+                reply.raw(Raw("elsewhere", {"kept": [1]}))
                 reply.write("Hel")
                 reply.write("lo")
                 reply.tool_call("c", "find", {"q": [1]})
@@ -42,6 +47,8 @@ class Drafts(Setting):
         (stored,) = self.later(store).session("the session").messages()
         assert stored.parts == (
             Thinking("hmm", "s"),
+            Thinking("so"),
+            Raw("elsewhere", {"kept": [1]}),
             Text("Hello"),
             ToolCall("c", "find", {"q": [1]}),
             Text("!"),
