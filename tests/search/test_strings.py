@@ -55,8 +55,10 @@ def test_a_thousand_strings(store_url: str) -> None:
             )
         )
         missed = []
-        # Without an index each search reads all of it, so a part of them must do.
-        for number, text in enumerate(strings[:50] if store_url == "memory:" else strings):
+        # Without an index each search reads all of it, and on a server it takes many journeys: a
+        # part of them must do.
+        asked = {"memory": 50, "sqlite": 1000, "postgresql": 200}[store_url.partition(":")[0]]
+        for number, text in enumerate(strings[:asked]):
             store.search(text)
             found = store.search(text, literal=True, session="all", limit=1000)
             if str(number) not in {hit.message_id for hit in found}:

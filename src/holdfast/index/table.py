@@ -226,6 +226,7 @@ class IndexTable:
         with telling():
             self._link.begin_writing(self._patience)
         try:
+            self._refuse_rest()
             before = self._learn().values()
             yield
             with telling():
@@ -238,10 +239,7 @@ class IndexTable:
 
     def _learn(self) -> _State:
         """Read how far it is; refuse one that cannot be used."""
-        with telling():
-            rows = self._link.rows(SQL["state"])
-            if not rows and self._is_left():
-                raise Lost("it was removed, and not all of it")
+        rows = self._rows("state")
         if not rows:
             raise Gone("it was removed")
         self._known = _read_state(rows[0])
@@ -250,6 +248,12 @@ class IndexTable:
         if self._known.stamp != stamp():
             raise Lost("it is of another version")
         return self._known
+
+    def _refuse_rest(self) -> None:
+        """Refuse what is left of an index that somebody began to remove: it has to go first."""
+        with telling():
+            if not self._link.rows(SQL["state"]) and self._is_left():
+                raise Lost("it was removed, and not all of it")
 
     @property
     def _state(self) -> _State:
