@@ -1,4 +1,5 @@
-# Needs make and Python 3.11 or newer. Everything is installed into .venv and nowhere else.
+# Needs make and Python 3.11 or newer. Everything is installed into .venv; only two shells, which the
+# tests of completion want, come from the system, where root can have them from apt-get.
 
 VENV   ?= .venv
 PYTHON ?=
@@ -55,7 +56,7 @@ crash: $(VENV)/.installed-dev ## the crash tests, complete, and every other long
 	$(BIN)/python -m pytest $(SPREAD) -m "crash or long" --hypothesis-profile=long --timeout=3600 $(ARGS)
 
 shells: ## install zsh and fish for the tests of completion (as root, with apt-get)
-	apt-get install --yes --no-install-recommends zsh fish
+	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends zsh fish
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -83,6 +84,12 @@ $(VENV)/.installed-dev: pyproject.toml Makefile | $(BIN)/pip
 			--ignore-scripts --fetch-retries 1 --loglevel error @copilotkit/aimock@$(AIMOCK) \
 			>/dev/null && touch $(VENV)/aimock/.installed-$(AIMOCK) || \
 			echo "aimock is not here: the tests against a provider of models will be skipped" >&2; \
+	fi
+	@if command -v zsh >/dev/null && command -v fish >/dev/null; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		echo "apt-get install zsh fish"; \
+		timeout 120 $(MAKE) --silent shells >/dev/null 2>&1 </dev/null || \
+			echo "zsh and fish are not here: their tests of completion will be skipped" >&2; \
 	fi
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-chat
 
