@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import servers
 from tests.places import KINDS, place
 from tests.servers import WORKER, Postgres, as_user, shared_database, start
 
@@ -39,6 +40,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A process that starts others for the tests, and one that needs no others, begins the run."""
+    if not hasattr(config, "workerinput"):
+        servers.begin_run()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nothing is left of the servers when the run is over."""
+    servers.leave()
+    if not hasattr(config, "workerinput"):
+        servers.end_run()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ from holdfast.backends.base import Backend
 from holdfast.backends.registry import open_backend
 from holdfast.clock import Clock
 from holdfast.settings import parse
-from tests.servers import OWNER, WORKER, as_user, shared_database
+from tests.servers import OWNER, WORKER, as_user, grants, shared_database
 
 Kind = Literal["memory", "sqlite", "postgres"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -69,19 +69,16 @@ def backend(url: str, clock: Clock, *, lease: float | None = None) -> Backend:
 
 
 def _new_schema() -> str:
-    _let_the_owner_in()
+    let_the_owner_in()
     schema = f"place_{next(_NUMBERS)}"
     holdfast.open(with_options(as_user(shared_database(), OWNER), schema=schema)).close()
-    _execute(
-        f"GRANT USAGE ON SCHEMA {schema} TO {WORKER};"
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {WORKER};"
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {WORKER}"
-    )
+    _execute(grants(schema))
     return schema
 
 
 @cache
-def _let_the_owner_in() -> None:
+def let_the_owner_in() -> None:
+    """Let the owner of tables make schemas in the database of this process."""
     database = urlsplit(shared_database()).path.removeprefix("/")
     _execute(f"GRANT CREATE ON DATABASE {database} TO {OWNER}")
 

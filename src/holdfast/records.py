@@ -526,7 +526,9 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     """The proof of an erasure: every file of the store was searched for pieces of what was erased.
 
     A piece that others said as well, and that is therefore still there, does not count. `found`
-    names the files with one that should be gone; `problem` says why they could not be searched.
+    names the files with one that should be gone; `problem` says why they could not be searched. A
+    server's files cannot be searched by those who use it: then the store is not `searchable`, which
+    is its nature and no failure.
     """
 
     files: int
@@ -534,6 +536,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     fragments: int
     found: tuple[str, ...] = ()
     problem: str | None = None
+    searchable: bool = True
 
     @property
     def clean(self) -> bool:

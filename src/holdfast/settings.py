@@ -19,6 +19,7 @@ Durability: TypeAlias = Literal["power", "process"]
 _MODES: Final = ("power", "process")
 _TIMES: Final = frozenset({"lease", "deadline"})
 _POSTGRES: Final = frozenset({"schema", "pool", "connect", "answer", "statement", "idle"})
+_HOST: Final = r"(\[[^\[\],]+\]|[^\[\]:,]*)(:[0-9]{0,5})?"
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -53,12 +54,16 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
     if not url or "\0" in url:
         raise UnknownBackend("a store needs a path or URL, such as agent.db or memory:")
     scheme, colon, rest = url.partition(":")
-    if not colon or not scheme.isalnum() or os.path.exists(url):  # noqa: PTH110
+    # A path may hold a colon, and a file that is there is meant.
+    is_path = not colon or not scheme.isalnum() or os.path.exists(url)  # noqa: PTH110
+    if is_path and not _is_scheme(scheme, rest):
         return Location("sqlite", url)
+    if scheme in {"postgresql", "postgres"}:
+        return _postgres(scheme, rest)
+    if scheme not in {"sqlite", "memory"}:
+        raise no_backend(scheme)
     from urllib.parse import unquote  # noqa: PLC0415 - most callers give a path
 
-    if scheme in {"postgresql", "postgres"}:
-        return _postgres(rest, url)
     address, _, options = rest.partition("?")
     if scheme == "sqlite":
         if not address.startswith("///") or len(address) == len("///"):
@@ -70,27 +75,78 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
     return msgspec.structs.replace(Location(scheme, address), **times)
 
 
-def _postgres(rest: str, url: str) -> Location:
-    """Take our options out of a URL; all others are the driver's."""
-    from urllib.parse import parse_qsl, urlencode  # noqa: PLC0415 - as above
+def _is_scheme(scheme: str, rest: str) -> bool:
+    """Say whether this can only be a URL: what is behind its scheme may then hold a password."""
+    plain = scheme.isascii() and scheme[:1].isalpha()
+    return plain and rest.startswith("//") and all(c.isalnum() or c in "+.-" for c in scheme)
 
-    address, _, text = rest.partition("?")
-    if not address.startswith("//"):
-        raise UnknownBackend(f"{_scheme_of(url)} is followed by //: postgresql://host/database")
-    asked = parse_qsl(text, keep_blank_values=True)
-    times = {
-        name: _seconds(name, value, _scheme_of(url)) for name, value in asked if name in _TIMES
-    }
-    ours = tuple((name, value) for name, value in asked if name in _POSTGRES)
-    others = [pair for pair in asked if pair[0] not in _TIMES | _POSTGRES]
-    query = f"?{urlencode(others)}" if others else ""
-    found = Location("postgresql", address + query, options=ours)
+
+def no_backend(scheme: str) -> UnknownBackend:
+    """Say that there is no backend for URLs like this one."""
+    return UnknownBackend(
+        f"no backend for {scheme!r}: use a path, sqlite:///path.db, postgresql://host/database or "
+        "memory:"
+    )
+
+
+# --------------------------------------------------------------------------------- of a server
+
+
+def _postgres(scheme: str, rest: str) -> Location:
+    """Take our options out of a URL; all others are the driver's, as they are written."""
+    if not rest.startswith("//"):
+        raise UnknownBackend(f"{scheme}: is followed by //: postgresql://host/database")
+    why = _why_unclear(rest)
+    if why is not None:
+        raise UnknownBackend(f"this {scheme}: URL is not clear: {why}")
+    address, _, query = rest.partition("?")
+    times: dict[str, float] = {}
+    ours: list[tuple[str, str]] = []
+    others: list[str] = []
+    for name, value, written in split_options(query):
+        if name in _TIMES:
+            times[name] = _seconds(name, value, scheme)
+        elif name in _POSTGRES:
+            ours.append((name, value))
+        else:
+            others.append(written)
+    query = f"?{'&'.join(others)}" if others else ""
+    found = Location("postgresql", address + query, options=tuple(ours))
     return msgspec.structs.replace(found, **times)
 
 
-def _scheme_of(url: str) -> str:
-    """Name a URL in a message; what is behind the scheme may hold a password."""
-    return f"{url.partition(':')[0]}:"
+def split_options(query: str) -> list[tuple[str, str, str]]:
+    """Give the options of a server's URL: name, value, and both as they are written there.
+
+    A plus is a plus: it is so to the driver.
+    """
+    from urllib.parse import unquote  # noqa: PLC0415 - as above
+
+    pairs = [(written, written.partition("=")) for written in query.split("&") if written]
+    return [(unquote(name), unquote(value), written) for written, (name, _, value) in pairs]
+
+
+def _why_unclear(rest: str) -> str | None:
+    """Say why the parts of a server's URL cannot be told apart; `None` if they can.
+
+    Nothing of it is quoted: what seems to be a host or an option may be part of a password.
+    """
+    import re  # noqa: PLC0415 - as above
+
+    address, _, query = rest.removeprefix("//").partition("?")
+    _, at, hosts = address.partition("/")[0].rpartition("@")
+    if rest.count("@") != len(at) or not rest.isprintable() or "#" in rest or " " in rest:
+        return (
+            "in a name, a password or an option @ is written %40, / is %2F, ? is %3F, # is %23, "
+            "% is %25 and a space is %20"
+        )
+    if re.search(r"%(?![0-9A-Fa-f]{2})|%00", rest):
+        return "% is followed by the two digits of a sign; for itself it is written %25"
+    if not re.fullmatch(f"{_HOST}(,{_HOST})*", hosts):
+        return "behind the // comes user:password@host:port, and a port is a number"
+    if not all("=" in pair for pair in query.split("&") if pair):
+        return "behind the ? come options, each a name=value, with & between them"
+    return None
 
 
 def _options(text: str, url: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Self, TypeAlias
 import msgspec
 
 from holdfast import checks, ids, settings
-from holdfast.backends.base import Backend, Listing, SessionRow
+from holdfast.backends.base import Backend, Listing, Query, SessionRow
 from holdfast.backends.registry import open_backend
 from holdfast.clock import Clock, SystemClock, to_micros
 from holdfast.core import titles
@@ -118,9 +118,9 @@ class Store:
 
         What is said beyond the key counts only when it is made.
         """
-        row = self._read(finding.find_by_key(key))
-        if row is not None:
-            return self._open(row)
+        found = self._open(finding.find_by_key(key))
+        if found is not None:
+            return found
         if not create:
             raise SessionNotFound(f"no session has the key {key!r}.")
         who = sessions.identity(
@@ -180,7 +180,8 @@ class Store:
         `@latest` is the one written to last, `@latest:SCOPE` that of a scope, `@pinned` the only
         pinned one. `AmbiguousRef` has the candidates if several go by the name.
         """
-        return self._open(self._read(finding.find(ref, self._runtime.report)))
+        row, interrupted = self._read(reading.opened(finding.find(ref, self._runtime.report)))
+        return Session(self._runtime, row, interrupted=interrupted)
 
     def latest(
         self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
@@ -189,8 +190,7 @@ class Store:
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd)):
             checks.check_filter(value, field)
         wanted = Listing(scope=scope, agent=agent, cwd=cwd, delegates=False)
-        row = self._read(listing.latest(wanted, self._runtime.report))
-        return None if row is None else self._open(row)
+        return self._open(listing.latest(wanted, self._runtime.report))
 
     def sessions(
         self,
@@ -323,9 +323,9 @@ class Store:
         """Iterate over which sessions are written to, as it happens."""
         return StoreFollower(self._runtime, checks.check_number(since, "since"))
 
-    def _open(self, row: SessionRow) -> Session:
-        interrupted = self._read(reading.is_interrupted(row.n))
-        return Session(self._runtime, row, interrupted=interrupted)
+    def _open(self, find: Query[SessionRow | None]) -> Session | None:
+        row, interrupted = self._read(reading.opened(find))
+        return None if row is None else Session(self._runtime, row, interrupted=interrupted)
 
     # ------------------------------------------------------------------------------- deletion
 

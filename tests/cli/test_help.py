@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -14,9 +15,11 @@ import holdfast
 from holdfast.cli.program import COMMANDS, GROUPS, program
 from tests.agent.provider import Provider, environment
 from tests.cli.shell import Shell
+from tests.places import place
 
 # What `prove` shows takes its time; its own tests run it.
 _NAMES = [name for name in COMMANDS if name != "prove"]
+_SERVER = "postgresql://holdfast_worker@db.example/agents"
 
 
 def _command(name: str) -> click.Command:
@@ -65,15 +68,18 @@ def test_every_example_runs(
     crashed.environment |= environment(provider.url)
     _prepare(crashed, tmp_path, example)
     endless = " -f " in f"{example} "
-    with subprocess.Popen(
-        ["/bin/sh", "-c", example],
-        cwd=tmp_path,
-        env=crashed.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+    with (
+        _with_a_server(example, tmp_path) as line,
+        subprocess.Popen(
+            ["/bin/sh", "-c", line],
+            cwd=tmp_path,
+            env=crashed.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process,
+    ):
         if endless:
             assert process.stdout is not None
             assert process.stdout.readline()
@@ -84,6 +90,16 @@ def test_every_example_runs(
     found = "doctor" in example and "--fix" not in example
     expected = {130, -signal.SIGINT} if endless else {int(found)}
     assert process.returncode in expected, out
+
+
+@contextmanager
+def _with_a_server(example: str, folder: Path) -> Iterator[str]:
+    """Name a real server where an example names one."""
+    if _SERVER not in example:
+        yield example
+        return
+    with place("postgres", folder) as url:
+        yield example.replace(_SERVER, f"'{url}'")
 
 
 def _prepare(shell: Shell, directory: Path, example: str) -> None:

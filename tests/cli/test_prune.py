@@ -277,3 +277,22 @@ def test_what_is_pending_is_said_and_found(shell: Shell) -> None:
     assert ran.code == 0
     assert "  pending: " in ran.out
     assert "  still found in: agent.db" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("as_file", "said"),
+    [(True, "  still found in: agent.db-search.old"), (False, "  not proved: ")],
+)
+def test_what_is_left_of_it_or_cannot_be_searched_is_a_problem(
+    shell: Shell, as_file: bool, said: str
+) -> None:
+    """All of a file can be searched: if it was not, or something is there, scripts hear it."""
+    several(shell)
+    old = shell.store.with_name("agent.db-search.old")
+    if as_file:
+        old.write_text(f"{SECRET} in plain")
+        old.chmod(0o400)
+    else:
+        old.mkdir()
+    ran = shell.run("erase", "--yes", "plain", "1")
+    assert (ran.code, said in ran.out) == (1, True), ran.out

@@ -338,6 +338,20 @@ class Tmux:
     def press(self, key: str) -> None:
         self._tmux("send-keys", key)
 
+    def press_until(self, key: str, seen: Callable[[str], bool]) -> None:
+        """Press a key until the screen shows it: what was pressed behind Ctrl-C may be lost."""
+        pressed = time.monotonic()
+        self.press(key)
+
+        def pressing(screen: str) -> bool:
+            nonlocal pressed
+            if not seen(screen) and time.monotonic() > pressed + 1:
+                self.press(key)
+                pressed = time.monotonic()
+            return seen(screen)
+
+        self.wait_for(pressing)
+
     def wait_for(self, seen: Callable[[str], bool]) -> str:
         """Wait until the screen shows it; a loaded machine may take its time."""
         deadline = time.monotonic() + 60

@@ -310,6 +310,8 @@ def impatience(child: StartChild) -> Iterator[_Impatience]:
     made.over()
 
 
+# One that comes while the interpreter collects garbage goes nowhere.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_in_the_middle_of_a_write_breaks_nothing(
     tmp_path: Path, shared_url: str, impatience: _Impatience
 ) -> None:

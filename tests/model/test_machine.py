@@ -25,6 +25,7 @@ from tests.model.driver import LEASE
 from tests.model.moving import Moving
 from tests.model.talking import Talking
 from tests.model.turning import Turning
+from tests.places import with_options
 from tests.servers import WORKER, as_user, shared_database
 
 
@@ -70,7 +71,7 @@ class PostgresMachine(Machine):
         super().__init__()
 
     def open_backend(self) -> Backend:
-        url = f"{as_user(shared_database(), WORKER)}&lease={LEASE}"
+        url = with_options(as_user(shared_database(), WORKER), lease=LEASE)
         return PostgresBackend(
             parse(url, {}), tenant=self._tenant, durability="process", clock=self.clock
         )

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -30,11 +31,13 @@ class Proxy:
         self.folder = folder
         self.failures: deque[Failure | None] = deque()
         self.happened: list[Failure] = []
+        self.last = False  # after a failure nobody gets through any more
+        self.meanwhile: Callable[[], object] | None = None  # behind a failure, before it is noticed
         self._server = server
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / f".s.PGSQL.{_PORT}"))
         self._listener.listen(64)
-        self._stopping = False
+        self._stopping = self._stopped = False
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
@@ -53,6 +56,9 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._stopping:
+                client.close()
+                continue
             server = socket.socket(socket.AF_UNIX)
             try:
                 server.connect(str(self._server))
@@ -88,17 +94,21 @@ class Proxy:
             failure = self.failures.popleft()
             if failure is not None:
                 self.happened.append(failure)
-                return self._fail(failure, data, server)
+                passed = self._fail(failure, data, client, server)
+                if self.meanwhile is not None:
+                    self.meanwhile()
+                if self.last:
+                    self._stopping = True
+                return passed
         to.sendall(data)
         return True
 
-    def _fail(self, failure: Failure, data: bytes, server: socket.socket) -> bool:
+    def _fail(
+        self, failure: Failure, data: bytes, client: socket.socket, server: socket.socket
+    ) -> bool:
         if failure == "after the commit":
             server.sendall(data)
-            server.settimeout(5)
-            answer = b""
-            while b"COMMIT\0" not in answer and (more := server.recv(1 << 16)):
-                answer += more
+            self._hear_the_answer(client, server)
         elif failure == "no answer":
             while not self._stopping:
                 time.sleep(0.02)
@@ -108,10 +118,25 @@ class Proxy:
             time.sleep(0.2)
         return False
 
+    def _hear_the_answer(self, client: socket.socket, server: socket.socket) -> None:
+        """Wait for the server's answer to COMMIT; it may need what the client sends behind it."""
+        answer = b""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(client, selectors.EVENT_READ)
+            waiting.register(server, selectors.EVENT_READ)
+            while _COMMIT not in answer and not self._stopping:
+                for key, _ in waiting.select(0.1):
+                    if key.fileobj is server:
+                        answer += server.recv(1 << 16)
+                    elif more := client.recv(1 << 16):
+                        server.sendall(more)
+                    else:
+                        waiting.unregister(client)  # It has given up, and the server goes on.
+
     def stop(self) -> None:
-        if self._stopping:
+        if self._stopped:
             return
-        self._stopping = True
+        self._stopping = self._stopped = True
         # A socket that is only closed leaves who waits for it waiting.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

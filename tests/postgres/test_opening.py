@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import psycopg
 import pytest
 
@@ -10,11 +11,13 @@ import holdfast
 from holdfast.backends.base import Transaction
 from holdfast.backends.postgres import migrations, server
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.target import target
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import SchemaTooNew, StoreUnavailable, UnknownBackend
 from holdfast.session import number_of
 from holdfast.settings import parse
+from tests.places import with_options
 from tests.postgres.conftest import OpenStore
 from tests.servers import OWNER, WORKER, Postgres, as_user
 
@@ -24,15 +27,13 @@ _NEXT = max(migrations.load()) + 1
 @pytest.fixture(scope="module")
 def bare(postgres: Postgres) -> str:
     """A database without a store, for its owner."""
-    with psycopg.connect(postgres.url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE bare OWNER {OWNER}")
-    return as_user(postgres.url, OWNER, "bare")
+    return as_user(postgres.bare_database("bare", f"OWNER {OWNER}"), OWNER)
 
 
 @pytest.fixture
 def schema(bare: str) -> Iterator[str]:
     """The URL of a place where a store may be made; it is gone afterwards."""
-    yield f"{bare}&schema=one"
+    yield with_options(bare, schema="one")
     with psycopg.connect(bare, autocommit=True) as owner:
         owner.execute("DROP SCHEMA IF EXISTS one CASCADE")
 
@@ -45,11 +46,11 @@ def test_a_store_is_made_where_there_is_none(schema: str) -> None:
         assert [m.text for m in store.session("k").messages()] == ["a"]
 
 
-def test_reading_makes_nothing(schema: str) -> None:
+def test_reading_makes_nothing(schema: str, bare: str) -> None:
     """A store that is not there is not made by looking."""
     with pytest.raises(StoreUnavailable, match="has no store"):
         holdfast.open(schema, readonly=True)
-    with psycopg.connect(schema.replace("&schema=one", "")) as owner:
+    with psycopg.connect(bare) as owner:
         found = owner.execute("SELECT to_regnamespace('one')").fetchone()
     assert found == (None,)
 
@@ -57,7 +58,7 @@ def test_reading_makes_nothing(schema: str) -> None:
 def test_a_role_that_may_not_make_a_store_is_told_so(bare: str) -> None:
     """And nothing is left behind."""
     with pytest.raises(StoreUnavailable, match="has the grants"):
-        holdfast.open(as_user(bare, WORKER) + "&schema=two")
+        holdfast.open(with_options(as_user(bare, WORKER), schema="two"))
 
 
 def test_a_newer_format_is_refused_untouched(schema: str) -> None:
@@ -205,3 +206,15 @@ def test_nobody_listens_there() -> None:
     """It is said at once, in our words."""
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         holdfast.open("postgresql://nobody@127.0.0.1:1/nothing?deadline=1")
+
+
+def test_settings_that_did_not_arrive_are_noticed(url: str) -> None:
+    """A pooler in between may drop what a connection asks for: then a commit waits for nothing."""
+    asked = target(parse(url, {}), "power")
+    link = Link(asked)
+    found = server.look(link)
+    link.close()
+    server.refuse_unfit(found, asked, readonly=False)
+    dropped = msgspec.structs.replace(found, synchronous_commit="off")
+    with pytest.raises(StoreUnavailable, match="synchronous_commit = off"):
+        server.refuse_unfit(dropped, asked, readonly=False)

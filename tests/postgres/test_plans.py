@@ -15,6 +15,7 @@ from holdfast.backends.postgres.statements import SQL
 from tests.servers import WORKER, Postgres, as_user
 
 _SESSIONS, _MESSAGES = 5_000, 40_000
+_EXPLAINS_GENERIC = 160_000
 _TENANT = Tenant("t", "").mark
 _COUNTS_ALL = {
     "stats", "stored_messages", "growth", "usage_by_day", "size", "all_branches", "all_blobs",
@@ -24,6 +25,7 @@ _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
     "enter_alone", "end_orphan", "announce", "next_session", "server", "has_schema", "list_end",
 }  # fmt: skip
+_BY_THE_OWNER = {"put_version"}
 _OWN = (
     "tenants|sessions|heads|branches|messages|turns|tools|drafts|queue|queue_blobs|usage|blobs|"
     "blob_uses"
@@ -32,8 +34,10 @@ _SCAN = re.compile(rf"Seq Scan on ({_OWN})\b")
 
 # ruff: noqa: S608 - names and numbers of this file
 _FILL = f"""
-INSERT INTO tenants SELECT md5(t::text)::uuid, 't', 0, 0 FROM generate_series(1, 5000) t;
-INSERT INTO tenants SELECT '{_TENANT}', 't', 0, 0;
+ALTER TABLE tenants DISABLE TRIGGER keep_numbers;
+INSERT INTO tenants SELECT md5(t::text)::uuid, 't', 0 FROM generate_series(1, 5000) t;
+ALTER TABLE tenants ENABLE TRIGGER keep_numbers;
+INSERT INTO tenants SELECT '{_TENANT}', 't', 0;
 INSERT INTO sessions SELECT '{_TENANT}', n, md5(n::text)::bytea, 'k', 's', 'a', 't',
   NULL, 'm', '/', n, n % 100 = 0, n % 100 = 1, CASE WHEN n % 50 = 2 THEN n END, NULL, '{{}}',
   CASE WHEN n % 3 = 0 THEN md5((n / 2)::text)::bytea END, 'fork', NULL, md5('k' || n)::uuid,
@@ -69,17 +73,27 @@ def full(postgres: Postgres) -> Iterator[psycopg.Connection]:
         admin.execute(_FILL)
         admin.execute("ANALYZE")
     options = "-c search_path=holdfast -c plan_cache_mode=force_generic_plan"
-    with psycopg.connect(as_user(url, WORKER), options=options) as worker:
+    with psycopg.connect(as_user(url, WORKER), autocommit=True, options=options) as worker:
         worker.execute("SELECT set_config('holdfast.tenant', %s, false)", (str(_TENANT),))
         yield worker
 
 
 def _plan(worker: psycopg.Connection, text: str) -> str:
+    """Give the plan for any value; before PostgreSQL 16 only that of a prepared statement is it."""
     cursor = psycopg.ClientCursor(worker)
-    return "\n".join(row[0] for row in cursor.execute(f"EXPLAIN (GENERIC_PLAN) {text}"))
+    if worker.info.server_version >= _EXPLAINS_GENERIC:
+        return "\n".join(row[0] for row in cursor.execute(f"EXPLAIN (GENERIC_PLAN) {text}"))
+    cursor.execute("DEALLOCATE ALL")
+    cursor.execute(f"PREPARE asked AS {text}")
+    row = cursor.execute(
+        "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'asked'"
+    ).fetchone()
+    values = ", ".join(["NULL"] * (row[0] if row else 0))
+    found = cursor.execute(f"EXPLAIN EXECUTE asked{f' ({values})' if values else ''}").fetchall()
+    return "\n".join(line for (line,) in found)
 
 
-@pytest.mark.parametrize("name", sorted(SQL.keys() - _COUNTS_ALL - _NO_TABLES))
+@pytest.mark.parametrize("name", sorted(SQL.keys() - _COUNTS_ALL - _NO_TABLES - _BY_THE_OWNER))
 def test_no_statement_reads_a_whole_table(full: psycopg.Connection, name: str) -> None:
     """Row-level security included: it must not keep an index from being used."""
     text = f"{SQL[name]} {SQL['list_end']}" if name == "list" else SQL[name]
@@ -105,7 +119,7 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
             admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         admin.execute(_FILL)
     options = "-c search_path=holdfast -c plan_cache_mode=force_generic_plan"
-    with psycopg.connect(as_user(url, WORKER), options=options) as worker:
+    with psycopg.connect(as_user(url, WORKER), autocommit=True, options=options) as worker:
         worker.execute("SELECT set_config('holdfast.tenant', %s, false)", (str(_TENANT),))
         yield worker
 

@@ -5,6 +5,7 @@ The same children, records and checker as for files.
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -18,6 +19,7 @@ from holdfast import Message
 from holdfast.errors import HoldfastError, OutcomeUnknown, SessionBusy, StorageError
 from holdfast.testing import checker
 from tests.concurrency.children import Pipe, append, batch, begin, judge
+from tests.places import with_options
 from tests.postgres.conftest import OpenStore, StartChild
 from tests.servers import OWNER, OwnServer, as_user
 
@@ -75,7 +77,7 @@ def own() -> Iterator[OwnServer]:
         admin.execute(f"CREATE ROLE {OWNER} LOGIN")
         admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
     yield server
-    server.stop()
+    server.end()
 
 
 def _write_stubbornly(pipe: Pipe, url: str, folder: Path, name: str) -> None:
@@ -134,7 +136,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(
     own: OwnServer, tmp_path: Path, child: StartChild, kill: Callable[[OwnServer], None]
 ) -> None:
     """Four writers send again what failed; in the end each message is there once."""
-    url = f"{as_user(own.url, OWNER)}&deadline=4"
+    url = with_options(as_user(own.url, OWNER), deadline=4)
     holdfast.open(url).close()
     children = [child(_write_stubbornly, url, tmp_path, f"w{n}") for n in range(4)]
     for each in children:
@@ -175,9 +177,9 @@ def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
     open_store: OpenStore, url: str, child: StartChild
 ) -> None:
     """Time is the server's: whoever waits takes over, and the sleeper is refused when it wakes."""
-    where = f"{url}&lease=1&deadline=4"
+    where = with_options(url, lease=1, deadline=4)
     session = open_store(url=where).session("s")
-    holder = child(_hold, where)
+    holder = child(_hold, where, stoppable=True)
     assert holder.hear() == "held"
     with pytest.raises(SessionBusy):
         session.turn().__enter__()
@@ -194,11 +196,13 @@ def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
 # --- following ----------------------------------------------------------------------------------
 
 
-def _write(pipe: Pipe, url: str, count: int) -> None:
+def _write_in_two_parts(pipe: Pipe, url: str, count: int) -> None:
     with holdfast.open(url) as store:
-        pipe.say("ready")
         for number in range(count):
             store.session(f"s{number % 3}").append(Message.user(str(number)))
+            if number == count // 2:
+                pipe.say("half")
+                pipe.hear()
     pipe.say("done")
 
 
@@ -206,21 +210,45 @@ def test_a_follower_hears_of_other_processes_and_misses_nothing(
     open_store: OpenStore, url: str, postgres_admin: psycopg.Connection, child: StartChild
 ) -> None:
     """Announcements wake it; when its connections are cut it catches up: no gap, no repeat."""
-    store = open_store()
+    store = open_store(url=with_options(url, application_name="follower"))
     sessions = [store.session(f"s{number}") for number in range(3)]
     follower = sessions[0].follow()
     assert follower.poll() is None
-    writer = child(_write, url, 60)
-    assert writer.hear() == "ready"
-    seen = [item for item in islice(follower, 5) if isinstance(item, Message)]
-    postgres_admin.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
-        " AND query LIKE '%LISTEN%'"
-    )
-    seen += [item for item in islice(follower, 15) if isinstance(item, Message)]
-    assert [message.text for message in seen] == [str(number) for number in range(0, 60, 3)]
+    seen: list[str] = []
+
+    def hear() -> None:
+        for item in islice(follower, 20):
+            assert isinstance(item, Message)
+            seen.append(item.text)
+
+    hears = threading.Thread(target=hear)
+    hears.start()
+    _await_connections(postgres_admin, 2)  # One that reads, and one that listens.
+    writer = child(_write_in_two_parts, url, 60)
+    assert writer.hear() == "half"
+    _await_connections(postgres_admin, 2)
+    cut = postgres_admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'follower' AND datname = current_database()"
+    ).fetchall()
+    assert len(cut) >= 2
+    writer.say("go on")
     assert writer.hear() == "done"
+    hears.join(60)
+    assert seen == [str(number) for number in range(0, 60, 3)]
     assert follower.poll() is None
+
+
+def _await_connections(admin: psycopg.Connection, count: int) -> None:
+    """Wait until the follower has so many."""
+    until = time.monotonic() + 60
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE application_name = 'follower' AND datname = current_database()"
+    )
+    while (row := admin.execute(asked).fetchone()) and row[0] < count:
+        assert time.monotonic() < until, "nobody listens"
+        time.sleep(0.02)
 
 
 def _write_many(pipe: Pipe, url: str, name: str, count: int) -> None:

@@ -15,16 +15,17 @@ import pytest
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
 from holdfast.backends.base import Transaction
+from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.tables import PostgresTables
 from holdfast.backends.postgres.target import target
 from holdfast.core.search.query import parse
-from holdfast.index import table
+from holdfast.index import phrasing, table
 from holdfast.index.kept import Bounds, Hindered, Lost
 from holdfast.index.table import IndexTable, TablePlace
 from holdfast.settings import parse as parse_url
 from tests.places import place, superuser
-from tests.search.corpora import NOW, QUERIES, message
+from tests.search.corpora import NOW, QUERIES, live, message
 from tests.servers import OWNER, as_user
 
 _TALKS = 8
@@ -200,6 +201,119 @@ def test_messages_with_more_words_than_a_vector_holds(store: Store, url: str) ->
             (40_000,)
         ]
     index.close()
+
+
+def _spread(admin: psycopg.Connection) -> None:
+    """Number the messages of an index so that they are in many blocks."""
+    admin.execute("UPDATE indexed_rows SET n = -n")
+    admin.execute("UPDATE indexed_rows SET n = -n * 5000")
+    admin.execute("UPDATE indexes SET newest = newest * 5000")
+
+
+def test_the_same_hits_however_they_are_looked_for(
+    url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, by the index of lexemes, block by block and page by page."""
+    with holdfast.open(url, durability="process") as store:
+        for _ in live(store, random.Random(3), 60):
+            pass
+        store.catch_up_index()
+        expected = _all_hits(store)
+        _spread(admin)
+        assert _all_hits(store) == expected
+        monkeypatch.setattr(table, "_ONE_BY_ONE", 0)
+        for module in (table, phrasing):
+            monkeypatch.setattr(module, "CHUNK", 3)
+        monkeypatch.setattr(phrasing, "_FEW_TERMS", 1)
+        for probed, uncommon in ((1_000_000, 1), (0, 2), (0, 1_000_000)):
+            monkeypatch.setattr(table, "PROBED", probed)
+            monkeypatch.setattr(table, "_UNCOMMON", uncommon)
+            assert _all_hits(store) == expected
+        assert store.index_status().state == "ready"
+        monkeypatch.setattr("holdfast.index.scanning.entries", None)
+        store.search("red")
+
+
+def _all_hits(store: Store) -> list[list[tuple[object, ...]]]:
+    return [
+        [
+            (hit.session_id, hit.message_id, hit.snippet, hit.marks, round(hit.score, 3), hit.more)
+            for hit in store.search(text, limit=1000, thinking=thinking, all_branches=thinking)
+        ]
+        for text in (*QUERIES, '"red green"* -blue', "red green blue letter courier parcel todo")
+        for thinking in (False, True)
+    ]
+
+
+# ---------------------------------------------------------------------------------- journeys
+
+
+@pytest.fixture
+def journeys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that something was asked of the server and waited for."""
+    made: list[int] = []
+    sync = Link.sync
+
+    def counting(link: Link) -> None:
+        if link._queue:  # noqa: SLF001 - what is counted here
+            made.append(len(made))
+        sync(link)
+
+    monkeypatch.setattr(Link, "sync", counting)
+    return made
+
+
+def _journeys(made: list[int], store: Store, text: str, hits: int) -> int:
+    made.clear()
+    assert len(store.search(text)) == hits
+    return len(made)
+
+
+def test_a_search_is_two_journeys(
+    store: Store, journeys: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State, checks, titles and words; then who shows it, with the messages that are shown.
+
+    In an index with many messages there is one more, to find out whether the words are common.
+    """
+    for most, expected in ((table._ONE_BY_ONE, 2), (0, 3)):  # noqa: SLF001 - what makes many
+        monkeypatch.setattr(table, "_ONE_BY_ONE", most)
+        for text in ("needle", "needle n3", '"needle n3"', "need*", "needle n3 -nothing"):
+            hits = _TALKS if text in {"needle", "need*"} else 1
+            assert _journeys(journeys, store, text, hits) == expected, text
+    assert _journeys(journeys, store, "nowhere", 0) <= 3
+
+
+def test_nobody_is_asked_for_one_by_one(store: Store, journeys: list[int]) -> None:
+    """Sessions that went back or were forked, those in the trash, and those of other scopes."""
+    for text in ("needle scope:mail", "needle"):
+        made = []
+        for number in range(6):
+            session = store.session(f"{text} {number}", scope="mail")
+            session.append(Message.user("needle"), Message.user("hay"), Message.user("needle"))
+            session.fork(3)
+            session.rewind(2)
+            store.session(f"gone {text} {number}").append(Message.user("needle"))
+            store.trash(f"gone {text} {number}")
+            if number in {1, 5}:
+                store.search(text)
+                store.search(text)
+                journeys.clear()
+                store.search(text)
+                made.append(len(journeys))
+        assert made[0] == made[1] <= 8, text
+
+
+def test_what_is_not_caught_up_is_few_journeys(store: Store, journeys: list[int]) -> None:
+    """The same for whatever else there is."""
+    made = []
+    for number in range(3):
+        store.session("talk-0").append(Message.user("needle again"))
+        made.append(_journeys(journeys, store, "again needle", 1))
+        store.session(f"more {number}").append(*(Message.user("something") for _ in range(50)))
+        store.catch_up_index()
+        store.search("again")
+    assert made[0] == made[1] == made[2] <= 16
 
 
 # ------------------------------------------------------------------------------ damage, versions

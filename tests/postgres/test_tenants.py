@@ -12,6 +12,7 @@ from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.target import target
 from holdfast.errors import SessionNotFound
 from holdfast.settings import parse
+from tests.places import with_options
 from tests.postgres.conftest import OpenStore
 
 _TABLES = (
@@ -30,9 +31,12 @@ def link(url: str, open_store: OpenStore) -> Iterator[Link]:
     turn.__enter__()
     turn.tool_started("c")
     turn.assistant("x" * 100_000, usage=Usage(1))
-    turn.stream().flush()
-    session.enqueue("waiting")
+    reply = turn.stream()
+    reply.write("it is")
+    reply.flush()
+    session.enqueue("waiting " * 10_000)
     found = Link(target(parse(url, {}), "process"))
+    assert {t for t in _TABLES if not _count(found, t, _A)} == set()
     yield found
     found.close()
 
@@ -41,7 +45,7 @@ def _count(link: Link, table: str, whose: Tenant) -> int:
     link.begin("begin_reading")
     link.ask("enter_reading", (whose.mark,))
     row = link.ask_text(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a name of ours
-    link.end()
+    link.roll_back()
     return 0 if row is None else int(row[0])
 
 
@@ -88,7 +92,7 @@ def _throw(tx: Snapshot) -> None:
 
 def test_exceptions_in_between_leak_nothing(url: str, open_store: OpenStore) -> None:
     """Two tenants with the same names, errors between all that they do: each sees its own."""
-    stores = {name: open_store(tenant=name, url=f"{url}&pool=2") for name in "AB"}
+    stores = {name: open_store(tenant=name, url=with_options(url, pool=2)) for name in "AB"}
     for name, store in stores.items():
         store.session("k", title="t").append(Message.user(f"said by {name}"))
     operations: list[Callable[[Store], object]] = [

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -22,19 +22,32 @@ from holdfast.backends.memory import MemoryBackend, Tables
 from holdfast.errors import Diverged, HoldfastError, Invalid, ReadOnly
 from holdfast.records import Contents, CopyReport, Goal, Holder
 from tests.model.strategies import names
+from tests.places import KINDS, Kind, place, superuser
 from tests.transfer.building import numbers, steps, take
 from tests.transfer.showing import lines_of, listed, shown
 
 T = TypeVar("T")
-Kind = Literal["memory", "sqlite"]
-KINDS: list[Kind] = ["memory", "sqlite"]
+# From a file to a file, to a server, back, and from one server to another.
+_WAYS: list[tuple[Kind, Kind]] = [
+    ("sqlite", "sqlite"),
+    ("sqlite", "postgres"),
+    ("postgres", "sqlite"),
+    ("postgres", "postgres"),
+]
 
 
 @contextlib.contextmanager
-def _opened(kind: Kind, folder: Path, tenant: str = "default") -> Iterator[Store]:
-    url = "memory:" if kind == "memory" else str(folder / f"{len(list(folder.iterdir()))}.db")
-    with holdfast.open(url, durability="process", tenant=tenant) as store:
+def _opened(kind: Kind, folder: Path) -> Iterator[Store]:
+    with place(kind, folder) as url, holdfast.open(url, durability="process") as store:
         yield store
+
+
+@pytest.fixture(params=_WAYS[:3], ids="-".join)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
+    """Two empty stores that others can open, too."""
+    first, second = request.param
+    with _opened(first, tmp_path) as source, _opened(second, tmp_path) as target:
+        yield source, target
 
 
 @contextlib.contextmanager
@@ -303,26 +316,24 @@ def test_other_sessions_of_the_target_stay(source: Store, target: Store) -> None
     assert target.verify() == []
 
 
-def test_only_the_tenant_of_the_store_is_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "second"), _WAYS)
+def test_only_the_tenant_of_the_store_is_copied(first: Kind, second: Kind, tmp_path: Path) -> None:
     """To the tenant of the target."""
-    a, b = tmp_path / "a.db", tmp_path / "b.db"
-    with holdfast.open(a, tenant="one") as one, holdfast.open(a, tenant="two") as two:
-        one.session("k").append(Message.user("of one"))
-        two.session("k").append(Message.user("of two"))
-        assert one.copy(b).source.sessions == 1
-    with holdfast.open(b, tenant="one") as one, holdfast.open(b, tenant="two") as two:
-        assert [m.text for m in one.session("k").messages()] == ["of one"]
-        assert listed(two) == []
-        assert one.copy(two).same
-        assert [m.text for m in two.session("k").messages()] == ["of one"]
+    with place(first, tmp_path) as a, place(second, tmp_path) as b:
+        with holdfast.open(a, tenant="one") as one, holdfast.open(a, tenant="two") as two:
+            one.session("k").append(Message.user("of one"))
+            two.session("k").append(Message.user("of two"))
+            assert one.copy(b).source.sessions == 1
+        with holdfast.open(b, tenant="one") as one, holdfast.open(b, tenant="two") as two:
+            assert [m.text for m in one.session("k").messages()] == ["of one"]
+            assert listed(two) == []
+            assert one.copy(two).same
+            assert [m.text for m in two.session("k").messages()] == ["of one"]
 
 
-def test_a_store_of_many_families_comes_in_batches(tmp_path: Path) -> None:
+def test_a_store_of_many_families_comes_in_batches(target: Store) -> None:
     """Small families share a transaction, so that a thousand do not take a thousand syncs."""
-    with (
-        holdfast.open("memory:") as source,
-        holdfast.open(tmp_path / "b.db", durability="process") as target,
-    ):
+    with holdfast.open("memory:") as source:
         for n in range(120):
             source.session(f"k{n}").append(Message.user("x"))
         told: list[tuple[int, int]] = []
@@ -341,12 +352,12 @@ def test_an_empty_store_is_soon_copied(target: Store) -> None:
         assert (report.same, report.source.sessions) == (True, 0)
 
 
-def test_two_copies_at_once_are_one(tmp_path: Path) -> None:
+def test_two_copies_at_once_are_one(shared_url: str) -> None:
     """Whoever comes first brings a family, the other one finds it there."""
     with (
         holdfast.open("memory:") as source,
-        holdfast.open(tmp_path / "b.db", durability="process") as one,
-        holdfast.open(tmp_path / "b.db", durability="process") as two,
+        holdfast.open(shared_url, durability="process") as one,
+        holdfast.open(shared_url, durability="process") as two,
     ):
         for n in range(20):
             source.session(f"k{n}").append(*[Message.user("x") for _ in range(300)])
@@ -457,11 +468,11 @@ def test_a_store_is_not_copied_into_itself(source: Store) -> None:
         source.copy(source)
 
 
-def test_a_target_that_is_only_read_is_refused(source: Store, tmp_path: Path) -> None:
+def test_a_target_that_is_only_read_is_refused(source: Store, shared_url: str) -> None:
     """It says so, and does nothing."""
-    holdfast.open(tmp_path / "b.db").close()
+    holdfast.open(shared_url).close()
     with (
-        holdfast.open(tmp_path / "b.db", readonly=True) as target,
+        holdfast.open(shared_url, readonly=True) as target,
         pytest.raises(ReadOnly, match="nothing was copied"),
     ):
         source.copy(target)
@@ -504,52 +515,46 @@ def _meanwhile(source: Store, target: Store, at: int, change: Callable[[], objec
 
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_source_in_use_is_copied_as_it_was_and_its_changes_are_named(
-    tmp_path: Path, at: int
+    stores: tuple[Store, Store], at: int
 ) -> None:
     """Whenever it changes: each session is there as it was once, and a second copy is the same."""
-    with (
-        holdfast.open(tmp_path / "a.db", durability="process") as source,
-        holdfast.open(tmp_path / "b.db", durability="process") as target,
-    ):
-        talk = source.session("talk")
-        talk.append(*[Message.user(str(n)) for n in range(500)])
-        other = source.session("other")
-        other.append(Message.user("x"))
+    source, target = stores
+    talk = source.session("talk")
+    talk.append(*[Message.user(str(n)) for n in range(500)])
+    other = source.session("other")
+    other.append(Message.user("x"))
 
-        def change() -> None:
-            talk.append(Message.user("meanwhile"))
-            other.update(title="a title alone")
-            source.session("new").append(Message.user("y"))
+    def change() -> None:
+        talk.append(Message.user("meanwhile"))
+        other.update(title="a title alone")
+        source.session("new").append(Message.user("y"))
 
-        report = _meanwhile(source, target, at, change)
-        new = source.session("new").id
-        assert report.differs == ()
-        assert report.damage == ()
-        assert set(report.changed) <= {talk.id, other.id, new}
-        # What comes when all was compared is not told, and the copy is as good as the comparison.
-        assert (new in report.changed) == (at < 5)
-        assert report.same == (at >= 5)
-        texts = [m.text for m in target.session("talk", create=False).messages()]
-        assert texts[:500] == [str(n) for n in range(500)]
-        assert texts[500:] == (["meanwhile"] if at < 3 else [])
-        assert target.verify() == []
-        again = source.copy(target)
-        assert again.same
-        assert again.added + again.renewed == (len(report.changed) or 3)
-        assert shown(target) == shown(source)
+    report = _meanwhile(source, target, at, change)
+    new = source.session("new").id
+    assert report.differs == ()
+    assert report.damage == ()
+    assert set(report.changed) <= {talk.id, other.id, new}
+    # What comes when all was compared is not told, and the copy is as good as the comparison.
+    assert (new in report.changed) == (at < 5)
+    assert report.same == (at >= 5)
+    texts = [m.text for m in target.session("talk", create=False).messages()]
+    assert texts[:500] == [str(n) for n in range(500)]
+    assert texts[500:] == (["meanwhile"] if at < 3 else [])
+    assert target.verify() == []
+    again = source.copy(target)
+    assert again.same
+    assert again.added + again.renewed == (len(report.changed) or 3)
+    assert shown(target) == shown(source)
 
 
-def test_all_moments_of_a_change_were_met(tmp_path: Path) -> None:
+def test_all_moments_of_a_change_were_met(stores: tuple[Store, Store]) -> None:
     """The test above tries every call there is: this one counts them."""
-    with (
-        holdfast.open(tmp_path / "a.db", durability="process") as source,
-        holdfast.open(tmp_path / "b.db", durability="process") as target,
-    ):
-        source.session("talk").append(Message.user("x"))
-        calls: list[str] = []
-        with _watched(target.backend, calls.append):
-            source.copy(target)
-        assert calls == ["read", "read", "submit", "read", "read", "read"]
+    source, target = stores
+    source.session("talk").append(Message.user("x"))
+    calls: list[str] = []
+    with _watched(target.backend, calls.append):
+        source.copy(target)
+    assert calls == ["read", "read", "submit", "read", "read", "read"]
 
 
 def test_a_target_that_is_written_to_meanwhile_is_found_out(source: Store, target: Store) -> None:
@@ -617,14 +622,19 @@ def test_the_comparison_finds_whatever_is_not_the_same(source: Store, what: str)
 # ------------------------------------------------------------------------------------------ damage
 
 
-def _harm(path: Path, statement: str) -> None:
-    connection = apsw.Connection(str(path))
+def _harm(url: Path | str, statement: str) -> None:
+    """Change what is stored, as no program of ours does."""
+    if str(url).startswith("postgresql:"):
+        with superuser(str(url)) as admin:
+            admin.execute(statement)
+        return
+    connection = apsw.Connection(str(url).removeprefix("sqlite://"))
     connection.execute(statement)
     connection.close()
 
 
-def _damaged_store(path: Path) -> None:
-    with holdfast.open(path) as store:
+def _damaged_store(url: Path | str) -> None:
+    with holdfast.open(url) as store:
         store.session("sound").append(Message.user("one"), Message.user(["two", File(data=b"f")]))
         hurt = store.session("hurt")
         hurt.append(*[Message.user(f"m{n}") for n in range(5)])
@@ -633,22 +643,26 @@ def _damaged_store(path: Path) -> None:
         store.session("also hurt").append(Message.user("k"))
 
 
-def test_a_message_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "second"), _WAYS)
+def test_a_message_that_cannot_be_read_costs_only_itself(
+    first: Kind, second: Kind, tmp_path: Path
+) -> None:
     """A stand-in has its seq, it is told, and a second copy does not stumble over it."""
-    _damaged_store(tmp_path / "a.db")
-    _harm(tmp_path / "a.db", "UPDATE messages SET body = body || ' ' WHERE body LIKE '%m3%'")
-    for added in (3, 0):
-        with holdfast.open(tmp_path / "a.db") as source:
-            report = source.copy(tmp_path / "b.db")
-        assert (report.added, report.differs, report.changed) == (added, (), ())
-        assert report.source == report.target
-        assert not report.same
-        (damage,) = report.damage
-        assert (damage.seq, "checksum" in damage.what) == (4, True)
-    with holdfast.open(tmp_path / "b.db") as target:
-        history = target.session("hurt").messages()
-        assert [m.status for m in history] == ["complete"] * 3 + ["damaged"] + ["complete"] * 2
-        assert target.verify() == []
+    with place(first, tmp_path) as a, place(second, tmp_path) as b:
+        _damaged_store(a)
+        _harm(a, "UPDATE messages SET body = body || ' ' WHERE body LIKE '%m3%'")
+        for added in (3, 0):
+            with holdfast.open(a) as source:
+                report = source.copy(b)
+            assert (report.added, report.differs, report.changed) == (added, (), ())
+            assert report.source == report.target
+            assert not report.same
+            (damage,) = report.damage
+            assert (damage.seq, "checksum" in damage.what) == (4, True)
+        with holdfast.open(b) as target:
+            history = target.session("hurt").messages()
+            assert [m.status for m in history] == ["complete"] * 3 + ["damaged"] + ["complete"] * 2
+            assert target.verify() == []
 
 
 def test_a_large_message_that_cannot_be_read_has_a_large_stand_in(tmp_path: Path) -> None:
@@ -682,20 +696,24 @@ def test_what_was_sound_when_it_was_copied_stays_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm",
+    ("kind", "harm"),
     [
-        "DELETE FROM messages WHERE body LIKE '%m2%'",
-        "UPDATE turns SET error = 'x'",
-        "UPDATE branches SET token = 'x' WHERE session = (SELECT session FROM turns)",
+        ("sqlite", "DELETE FROM messages WHERE body LIKE '%m2%'"),
+        ("postgres", "DELETE FROM messages WHERE body LIKE '%m2%'"),
+        ("sqlite", "UPDATE turns SET error = 'x'"),
+        ("sqlite", "UPDATE branches SET token = 'x' WHERE session = (SELECT session FROM turns)"),
     ],
 )
-def test_a_family_that_cannot_be_read_costs_only_itself(tmp_path: Path, harm: str) -> None:
+def test_a_family_that_cannot_be_read_costs_only_itself(
+    tmp_path: Path, kind: Kind, harm: str
+) -> None:
     """Messages that are gone, a row that does not fit its checksum: the others come."""
-    _damaged_store(tmp_path / "a.db")
-    _harm(tmp_path / "a.db", harm)
-    with holdfast.open(tmp_path / "a.db") as source:
-        report = source.copy(tmp_path / "b.db")
-        hurt = source.session("hurt").id
+    with place(kind, tmp_path) as url:
+        _damaged_store(url)
+        _harm(url, harm)
+        with holdfast.open(url) as source:
+            report = source.copy(tmp_path / "b.db")
+            hurt = source.session("hurt").id
     assert (report.added, report.same, report.differs) == (2, False, ())
     assert report.source == report.target
     assert {damage.session_id for damage in report.damage} == {hurt}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown, StorageError, StoreFull
 from holdfast.settings import Location
 from holdfast.testing.faults import failing_disk
+from tests.places import Kind, await_the_end_of, place
 from tests.transfer.showing import listed, shown
 
 T = TypeVar("T")
@@ -52,7 +54,22 @@ def _fill(store: Store, families: int, messages: int) -> None:
         fork.enqueue("waits")
 
 
-def _killed_after(source: Path, target: Path, steps: int) -> bool:
+@pytest.fixture(
+    params=[
+        "sqlite sqlite",
+        "sqlite postgres",
+        pytest.param("postgres sqlite", marks=pytest.mark.long),
+    ]
+)
+def ways(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The URLs of two empty stores, from and to a file or a server."""
+    kinds: list[Kind] = request.param.split()
+    first, second = kinds
+    with place(first, tmp_path) as source, place(second, tmp_path) as target:
+        yield source, target
+
+
+def _killed_after(source: str, target: str, steps: int) -> bool:
     """Let a child copy, and kill it after so many steps; say whether it was still at it."""
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, source, target],
@@ -69,12 +86,13 @@ def _killed_after(source: Path, target: Path, steps: int) -> bool:
     told = child.stdout.readline()
     child.send_signal(signal.SIGKILL)
     child.communicate()
+    await_the_end_of(target)
     return bool(told)
 
 
-def test_killed_in_the_middle(tmp_path: Path) -> None:
+def test_killed_in_the_middle(ways: tuple[str, str]) -> None:
     """Again and again, in every pass, on one target: each time it goes on, and ends up right."""
-    path, to = tmp_path / "a.db", tmp_path / "b.db"
+    path, to = ways
     with holdfast.open(path, durability="process") as source:
         _fill(source, families=8, messages=800)
         whole = shown(source)
@@ -104,7 +122,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         assert source.copy(target).unchanged == 18
 
 
-def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(ways: tuple[str, str]) -> None:
     """Both stores can be used right after."""
     sent: list[int] = []
 
@@ -114,8 +132,8 @@ def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with (
-        holdfast.open(tmp_path / "a.db", durability="process") as source,
-        holdfast.open(tmp_path / "b.db") as target,
+        holdfast.open(ways[0], durability="process") as source,
+        holdfast.open(ways[1]) as target,
     ):
         for _ in range(4):
             source.session("k").append(*[Message.user("x" * 500) for _ in range(5_000)])
@@ -129,11 +147,11 @@ def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(tmp_path: Path) -> None:
         assert source.copy(target).same
 
 
-def test_both_stores_are_in_use_meanwhile(tmp_path: Path) -> None:
+def test_both_stores_are_in_use_meanwhile(ways: tuple[str, str]) -> None:
     """Writers of either one are not kept out, and a few more copies end it."""
     with (
-        holdfast.open(tmp_path / "a.db", durability="process") as source,
-        holdfast.open(tmp_path / "b.db", durability="process") as target,
+        holdfast.open(ways[0], durability="process") as source,
+        holdfast.open(ways[1], durability="process") as target,
     ):
         _fill(source, families=10, messages=300)
         ends = threading.Event()
@@ -244,7 +262,7 @@ with holdfast.open(sys.argv[1], readonly=True) as source, holdfast.open(sys.argv
 """
 
 
-def _grown(source: Path, target: Path) -> int:
+def _grown(source: str, target: str) -> int:
     """Let a child copy; give by how many kilobytes it grew at most."""
     done = subprocess.run(
         [sys.executable, "-c", _MEASURED, source, target],
@@ -256,20 +274,20 @@ def _grown(source: Path, target: Path) -> int:
 
 
 @_LINUX
-def test_memory_does_not_grow_with_the_history(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_history(ways: tuple[str, str]) -> None:
     """Thirty megabytes of messages in one session pass through a few."""
-    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+    with holdfast.open(ways[0], durability="process") as store:
         session = store.session("k")
         for n in range(30):
             session.append(*[Message.user(f"{n} " + "x" * 900) for _ in range(1_000)])
-    assert _grown(tmp_path / "a.db", tmp_path / "b.db") < 20 * 1024
+    assert _grown(*ways) < 20 * 1024
 
 
 @_LINUX
-def test_files_pass_one_by_one(tmp_path: Path) -> None:
+def test_files_pass_one_by_one(ways: tuple[str, str]) -> None:
     """Sixty files of a megabyte do not meet in memory, nor do those that wait."""
-    with holdfast.open(tmp_path / "a.db", durability="process") as store:
+    with holdfast.open(ways[0], durability="process") as store:
         session = store.session("k")
         for n in range(60):
             session.append(Message.user([File(data=bytes([n]) * (1 << 20))]))
-    assert _grown(tmp_path / "a.db", tmp_path / "b.db") < 40 * 1024
+    assert _grown(*ways) < 40 * 1024

@@ -17,7 +17,7 @@ from __future__ import annotations
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ from holdfast.records import (
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+At = TypeVar("At")
 
 MEASURED_ROWS: Final = 64
 
@@ -430,6 +431,10 @@ class Snapshot(Protocol):
         """Read the records of an open draft: the opening, then the chunks."""
         ...
 
+    def opening(self, session: int, turn: int) -> bytes | None:
+        """Read the first record of an open draft."""
+        ...
+
     def queue(self, session: int) -> list[QueueRow]:
         """Read waiting input in order."""
         ...
@@ -549,6 +554,44 @@ Verb: TypeAlias = Callable[[Transaction], T]
 Query: TypeAlias = Callable[[Snapshot], T]
 
 
+Look: TypeAlias = Literal["session", "usage", "summary", "turn", "tools", "draft", "opening"]
+
+
+class Foresight(msgspec.Struct, frozen=True):
+    """What a verb or a query will look at, known before it runs.
+
+    A database that is far away can be asked for all of it in one go, and for that of many verbs at
+    once. It is a hint: a backend may ignore it, and whoever gave it may look at other things, too.
+    """
+
+    session: int  # its head
+    ids: tuple[str, ...] = ()  # messages that are looked up along its history
+    newest: int = 0  # messages at the end of its history
+    looks: tuple[Look, ...] = ()  # what else of the session, and of this turn
+    turn: int = 0
+
+
+class Foreseen(Generic[At, T]):
+    """A verb or a query that says what it will look at, if that is known.
+
+    It does nothing else, so a query of this kind may be run again from the start, as verbs may.
+    """
+
+    def __init__(self, run: Callable[[At], T], sight: Foresight | None = None) -> None:
+        """Say so of this one."""
+        self._run = run
+        self.sight = sight
+
+    def __call__(self, at: At) -> T:
+        """Run it."""
+        return self._run(at)
+
+
+def sight_of(run: object) -> Foresight | None:
+    """Tell what a verb or a query will look at, if it says so."""
+    return run.sight if isinstance(run, Foreseen) else None
+
+
 class Pending(Protocol[T_co]):
     """A write that was handed over."""
 
@@ -578,27 +621,35 @@ class Check(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
+class Rows(Protocol):
+    """What a statement gives, once it is asked for."""
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Wait for it, and give all rows."""
+        ...
+
+
 class TableLink(Protocol):
-    """A connection to the tables of a search index. Its errors are those of the store."""
+    """A connection to the tables of a search index. Its errors are those of the store.
+
+    The tables of the log are in the same database, so who reads from the index can look at the log
+    as it was at the same moment.
+    """
 
     def begin_reading(self) -> None:
-        """Begin to read what is there at one moment."""
+        """Begin to read what is there at one moment; it is sent with the first question."""
         ...
 
     def begin_writing(self, patience: float) -> None:
-        """Begin to write, alone; wait so long for others that do."""
+        """Begin to write, alone; wait so long for others that do, with the first answer."""
         ...
 
     def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Ask a statement and wait for its answer."""
         ...
 
-    def send(self, text: str, values: Sequence[object] = ()) -> None:
-        """Send a statement; what goes wrong with it shows later."""
-        ...
-
-    def send_many(self, text: str, values: Sequence[Sequence[object]]) -> None:
-        """Send a statement once for each of several rows."""
+    def send(self, text: str, values: Sequence[object] = ()) -> Rows:
+        """Send a statement; what it gives, or what goes wrong with it, shows later."""
         ...
 
     def commit(self) -> None:
@@ -611,6 +662,24 @@ class TableLink(Protocol):
 
     def close(self) -> None:
         """Let go of the connection, in whatever state it is."""
+        ...
+
+    def foresee(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
+        """Ask the log for messages and titles that will be looked at, and how far it is."""
+        ...
+
+    def log(self) -> Snapshot:
+        """Give the log, as of the moment that is read."""
+        ...
+
+    def log_activity(self) -> int:
+        """Tell the highest activity of the log, whoever is still to commit a lower one."""
+        ...
+
+    def branches_of(
+        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+    ) -> list[int]:
+        """Name the branches of the log that sessions of these scopes and agents may show."""
         ...
 
 

@@ -323,6 +323,11 @@ class MemorySnapshot:
         """Read the records of an open draft."""
         return _by_number(self._tables.drafts.get((session, turn), {}))
 
+    def opening(self, session: int, turn: int) -> bytes | None:
+        """Read the first record of an open draft."""
+        records = self.draft(session, turn)
+        return records[0] if records else None
+
     def queue(self, session: int) -> list[QueueRow]:
         """Read waiting input in order."""
         return _by_number(self._tables.queue.get(session, {}))

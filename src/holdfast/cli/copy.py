@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from holdfast import settings
+from holdfast.backends import registry
 from holdfast.cli.command import FILE, command
 from holdfast.cli.machine import print_document
 from holdfast.cli.opening import open_to_read, open_to_write
@@ -31,6 +32,7 @@ _SHOWN_OF_HASH: Final = 16
     "holdfast copy backup.db another.db",
     'holdfast copy "$HOLDFAST_URL" another.db   # once more brings what is new',
     "holdfast copy --json backup.db sqlite:///another.db",
+    "holdfast copy backup.db postgresql://holdfast_worker@db.example/agents",
 )
 @click.argument("origin", type=FILE, metavar="FROM")
 @click.argument("to", type=FILE, metavar="TO")
@@ -66,11 +68,13 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
     return 0 if report.same else FOUND_A_PROBLEM
 
 
-def _place(url: str) -> tuple[str, str]:
+def _place(url: str) -> tuple[object, ...]:
     """Say where a store is, in words that two names of one file have in common."""
     location = settings.parse(url, os.environ)
-    is_file = location.scheme == "sqlite"
-    return location.scheme, os.path.realpath(location.address) if is_file else location.address
+    file = registry.file_of(location)
+    if file is not None:
+        return (os.path.realpath(file),)
+    return location.scheme, location.address, location.options
 
 
 def _say(out: Screen, to: str, report: CopyReport) -> None:

@@ -26,7 +26,8 @@ def say_proof(out: Screen, pending: tuple[str, ...], scan: Scan | None) -> None:
     if scan is None:
         return
     if scan.problem is not None:
-        out.line(("  not proved: ", "yellow"), scan.problem)
+        said = "not proved" if scan.searchable else "not searched"
+        out.line((f"  {said}: ", "yellow"), scan.problem)
     elif scan.found:
         out.line(("  still found in: ", "red"), ", ".join(scan.found))
     elif scan.fragments:
@@ -39,6 +40,9 @@ def _pieces(number: int) -> str:
 
 
 def exit_code(pending: tuple[str, ...], scan: Scan | None) -> int:
-    """Give the exit code: something that is left, and that nothing explains, is a problem."""
-    left = scan is not None and not scan.clean and not pending
+    """Give the exit code: something that is left, and that nothing explains, is a problem.
+
+    That a store cannot be searched at all, as on a server, is said, and is none.
+    """
+    left = scan is not None and scan.searchable and not scan.clean and not pending
     return problems.FOUND_A_PROBLEM if left else 0

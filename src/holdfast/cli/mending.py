@@ -19,12 +19,13 @@ import msgspec
 
 import holdfast
 from holdfast import settings
+from holdfast.backends import registry
 from holdfast.backends.sqlite import place
 from holdfast.cli.opening import open_to_read, open_to_write
 from holdfast.cli.problems import hint_for, what_happened
 from holdfast.cli.recover import recover_all
 from holdfast.cli.wording import count
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 
 
 class Fix(msgspec.Struct, frozen=True):
@@ -35,29 +36,24 @@ class Fix(msgspec.Struct, frozen=True):
     next: tuple[str, ...] = ()
 
 
-_IN_NO_FILE: Final = Fix(
-    "this store is in no file that could be salvaged; nothing was changed",
-    ok=False,
-    next=(
-        "Restore a backup of the PostgreSQL server (docs/postgresql.md), or keep all that can be",
-        "read: holdfast export --no-redact -o sessions.jsonl",
-    ),
+_NEW: Final = "agent.db"  # beside which a store is salvaged that is in no file
+_KEEP_THE_REST: Final = (
+    "To keep all that can be read: holdfast export --no-redact -o sessions.jsonl"
 )
 
 
 def mend(store: str | None, *, damaged: bool) -> list[Fix]:
     """Do what is safe."""
-    location = settings.parse(store, os.environ)
-    path = Path(location.address).absolute() if location.scheme == "sqlite" else None
+    path = registry.file_of(settings.parse(store, os.environ))
     fixed = [] if path is None else list(_close_to_others(path))
     try:
         if not damaged:
             with open_to_write(store) as opened:
                 fixed += _recover(opened)
-        elif path is not None:
-            fixed += _salvage(store, path)
         else:
-            fixed.append(_IN_NO_FILE)
+            fixed += _salvage(store, path or Path(_NEW).absolute())
+    except Invalid as error:  # It cannot be salvaged to a file, and says what helps instead.
+        fixed.append(Fix(what_happened(error), ok=False, next=(_KEEP_THE_REST,)))
     except HoldfastError as error:
         fixed.append(Fix(what_happened(error), ok=False, next=(f"hint: {hint_for(error)}",)))
     return fixed

@@ -7,11 +7,10 @@ needs what is in one says so.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import holdfast
 from holdfast import settings
-from holdfast.backends.sqlite import place
+from holdfast.backends import registry
 from holdfast.errors import NotFound
 
 
@@ -38,6 +37,6 @@ def open_to_change(url: str | None) -> holdfast.Store:
 
 def require(url: str | None) -> None:
     """Refuse a place where no store is."""
-    location = settings.parse(url, os.environ)
-    if location.scheme == "sqlite" and not place.check(Path(location.address).absolute()):
-        raise NoStoreYet(f"there is no store at {location.address} yet")
+    where = registry.empty_place(settings.parse(url, os.environ))
+    if where is not None:
+        raise NoStoreYet(f"there is no store at {where} yet")

@@ -86,25 +86,29 @@ def is_behind(snapshot: Snapshot, activity: int) -> bool:
     return any(number > activity for number in numbers) or lacks(snapshot, activity)
 
 
-def check(snapshot: Snapshot, file: Kept) -> None:
-    """Refuse an index that is of another log, or has something that was erased from this one."""
-    if file.erasures not in (None, snapshot.erasures()):
+def check(snapshot: Snapshot, file: Kept) -> int:
+    """Refuse an index that is of another log, or has something that was erased from this one.
+
+    Give how many erasures there were.
+    """
+    erasures = snapshot.erasures()
+    if file.erasures not in (None, erasures):
         raise Outdated("something was erased")
     anchor = file.anchor
     if anchor is None:
-        return
+        return erasures
     place = Segment(anchor.branch, anchor.seq, anchor.seq, "")
     rows = [row for _, found in snapshot.messages([place]) for row in found]
     if [row.crc for row in rows] != [anchor.crc]:
         raise Outdated("the log is another one")
+    return erasures
 
 
 def _gather(snapshot: Snapshot, file: Kept, activity: int) -> Step:
-    check(snapshot, file)
-    gathered = Step([], activity, snapshot.erasures(), complete=True)
+    written = snapshot.activity_after(activity, _SESSIONS)  # Some backends begin anew with this.
+    gathered = Step([], activity, check(snapshot, file), complete=True)
     room, text = _STEP_MESSAGES, _STEP_TEXT
     lasts: dict[int, int] = {}
-    written = snapshot.activity_after(activity, _SESSIONS)
     for number, session_id, _, _ in written:
         row = snapshot.find_session(id=session_id)
         for segment in () if row is None else lacking(snapshot, row, _known(file, lasts)):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 import msgspec
 
+from holdfast.backends.base import Backend, Snapshot
 from holdfast.backends.sqlite.connection import MovedProbe
 from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document
 from holdfast.core.search.query import Query, Term
 from holdfast.core.search.words import parts, words
 from holdfast.index import engine
+from holdfast.index.catching_up import is_behind
 from holdfast.index.kept import (
     BUSY,
     LOST,
@@ -28,9 +30,11 @@ from holdfast.index.kept import (
     Gone,
     Hindered,
     Lost,
+    Wanted,
     mark_of,
 )
 
+T = TypeVar("T")
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
 _PATIENCE: Final = 1.0  # seconds
@@ -94,6 +98,7 @@ class IndexFile:
     """An index, opened by one connection."""
 
     needs_words: Final = True
+    far: Final = False
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         """Open the file of this name; `Lost` if it is not what it should be."""
@@ -136,7 +141,7 @@ class IndexFile:
             return self._probe.moved()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self, wanted: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - nothing is far
         """Let everything that is read be of one moment."""
         self._run("BEGIN")
         try:
@@ -158,6 +163,23 @@ class IndexFile:
             self._end("ROLLBACK")
             raise
         self._end("COMMIT")
+
+    def beside(self, backend: Backend, query: Callable[[Snapshot, bool], T]) -> T:
+        """Run a query on the log; it is read later than this, so it lacks nothing of this."""
+        return backend.read(lambda log: query(log, is_behind(log, self.activity)))
+
+    def expect(self, places: Sequence[Segment]) -> None:
+        """Do nothing: the log is near."""
+
+    def narrowed(
+        self,
+        scopes: Sequence[str],  # noqa: ARG002 - as is said here
+        agents: Sequence[str],  # noqa: ARG002 - the same
+        *,
+        all_branches: bool,  # noqa: ARG002 - the same
+    ) -> tuple[int, ...] | None:
+        """Name none: who shows a message is quickly found here."""
+        return None
 
     def _refuse_moved(self) -> None:
         if self.moved():

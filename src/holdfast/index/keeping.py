@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.index import catching_up
 from holdfast.index.catching_up import Outdated
 from holdfast.index.erasing import Eraser
-from holdfast.index.kept import BUSY, Gone, Hindered, Kept, Lost, Place
+from holdfast.index.kept import BUSY, Gone, Hindered, Kept, Lost, Place, Wanted
 from holdfast.index.places import place_of
 from holdfast.records import IndexStatus
 
@@ -82,30 +82,31 @@ class Index:
 
     # ---------------------------------------------------------------------------------- asking
 
-    def ask(self, question: Question[T]) -> T:
+    def ask(self, question: Question[T], wanted: Wanted | None = None) -> T:
         """Ask the index, brought up to date as far as that is quick; without one, ask nobody.
 
-        The question gives nothing if it is to have a whole index and has not.
+        The question gives nothing if it is to have a whole index and has not. `wanted` is what it
+        will look for.
         """
         if self.place is not None:
-            answer = self._ask(question, whole=True)
+            answer = self._ask(question, wanted, whole=True)
             if answer is not None:
                 return answer
             self._catch_up_briefly()
-            answer = self._ask(question, whole=False)
+            answer = self._ask(question, wanted, whole=False)
             if answer is not None:
                 return answer
         found = question(None, whole=False)
         assert found is not None  # noqa: S101 - it can do without
         return found
 
-    def _ask(self, question: Question[T], *, whole: bool) -> T | None:
+    def _ask(self, question: Question[T], wanted: Wanted | None, *, whole: bool) -> T | None:
         with self._reading:
             try:
                 file = self._open_reader()
                 if file is None:
                     return None
-                with file.reading():
+                with file.reading(wanted):
                     return question(file, whole=whole)
             except _NO_GOOD as error:
                 _log.info("a search goes without its index: %s", error)

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
-from typing import Any, Final, Protocol, TypeAlias, get_args
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from holdfast.backends.base import Backend, Snapshot
 from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document
 from holdfast.core.search.query import Query
 from holdfast.records import Role
 
+T = TypeVar("T")
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 BUSY: Final = 0.1  # seconds that others are waited for
 LOST: Final = -1  # stands for the length of a message that is not to be found
@@ -78,6 +80,20 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple[int, ...] | None = None
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be asked for while an index is read.
+
+    `certain`: messages will be asked for just so. `titles` are the words that are looked for in
+    titles, if any are.
+    """
+
+    query: Query
+    bounds: Bounds
+    thinking: bool
+    certain: bool
+    titles: Sequence[str] | None
+
+
 def mark_of(message_id: str) -> int:
     """Give a number by which the same message is known in several places."""
     name = message_id.encode("utf-8", "surrogatepass")
@@ -97,6 +113,11 @@ class Kept(Protocol):
         """Whether it can drop a message only if it is told its words again."""
         ...
 
+    @property
+    def far(self) -> bool:
+        """Whether every question to it and to the log takes a journey, so that few are better."""
+        ...
+
     def close(self) -> None:
         """Let go of it."""
         ...
@@ -113,8 +134,28 @@ class Kept(Protocol):
         """Wait so long for others that write."""
         ...
 
-    def reading(self) -> AbstractContextManager[None]:
-        """Let everything that is read be of one moment."""
+    def reading(self, wanted: Wanted | None = None) -> AbstractContextManager[None]:
+        """Let everything that is read be of one moment; `wanted` is a hint, no more."""
+        ...
+
+    def beside(self, backend: Backend, query: Callable[[Snapshot, bool], T]) -> T:
+        """Run a query on the log while this is read.
+
+        It is told whether the log has something that is not here.
+        """
+        ...
+
+    def expect(self, places: Sequence[Segment]) -> None:
+        """Be told which messages of the log will probably be read next."""
+        ...
+
+    def narrowed(
+        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+    ) -> tuple[int, ...] | None:
+        """Name the branches that sessions of these scopes and agents may show.
+
+        Nothing if it is no quicker to look only for messages on these.
+        """
         ...
 
     def writing(self) -> AbstractContextManager[None]:

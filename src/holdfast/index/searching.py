@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from heapq import nsmallest
 from itertools import islice
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ from holdfast.core.search.words import parts, words
 from holdfast.index import catching_up, scanning
 from holdfast.index.asking import MOST, Rank, Request
 from holdfast.index.keeping import Index
-from holdfast.index.kept import Chunk, Entry, Kept
+from holdfast.index.kept import Bounds, Chunk, Entry, Kept, Wanted
 from holdfast.index.views import Views
 from holdfast.records import Hit, Message, Page
 from holdfast.verbs.histories import Report, read_row, read_span
@@ -39,17 +40,36 @@ def search(backend: Backend, index: Index, asked: Request, report: Report) -> Pa
     """Search a store."""
 
     def ask(file: Kept | None, *, whole: bool) -> Page[Hit] | None:
-        return backend.read(lambda snapshot: _look(snapshot, file, whole=whole))
+        if file is None:
+            return backend.read(lambda log: _Search(log, None, asked, report, behind=True).page())
+        return file.beside(backend, lambda log, behind: look(log, file, behind, whole=whole))
 
-    def _look(snapshot: Snapshot, file: Kept | None, *, whole: bool) -> Page[Hit] | None:
-        behind = file is None or catching_up.is_behind(snapshot, file.activity)
-        if file is not None:
-            catching_up.check(snapshot, file)
+    def look(log: Snapshot, file: Kept, behind: bool, *, whole: bool) -> Page[Hit] | None:  # noqa: FBT001 - as it is told
+        catching_up.check(log, file)
         if whole and behind:
             return None
-        return _Search(snapshot, file, asked, report, behind=behind).page()
+        return _Search(log, file, asked, report, behind=behind).page()
 
-    return index.ask(ask)
+    return index.ask(ask, _wanted(asked))
+
+
+def _wanted(asked: Request) -> Wanted:
+    """Say what a search will ask for."""
+    return Wanted(
+        query=asked.query,
+        bounds=asked.bounds,
+        thinking=asked.thinking,
+        certain=not (asked.scopes or asked.agents or asked.session or asked.query.filters.session),
+        titles=_in_titles(asked),
+    )
+
+
+def _in_titles(asked: Request) -> list[str] | None:
+    """Give the words that are looked for in titles; nothing if no title is looked at."""
+    query = asked.query
+    if not query.wanted or asked.bounds.role is not None or asked.impossible:
+        return None
+    return [word for term in query.wanted for word in term.parts or term.tokens][:_MOST_NEEDED]
 
 
 @lru_cache(maxsize=65_536)
@@ -68,7 +88,8 @@ def _faded(hours: int) -> float:
     return score((), 0, hours / 24)
 
 
-# A hit that is weighed: its rank, the mark of its message (of a title 0), and who shows it.
+# A hit that is weighed: its rank, the mark of its message (of a title a number of its own, below
+# 0), and who shows it.
 Weighed: TypeAlias = tuple[int, float, int, int, int, int, SessionRow | Owner]
 
 
@@ -116,6 +137,8 @@ class _Search:
         self._file = file if helps else None
         self._behind = behind or not helps
         self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
+        self._weights: dict[tuple[object, int], float] = {}
+        self._ages: dict[int, float] = {}
 
     def page(self) -> Page[Hit]:
         """Give the best hits behind the cursor."""
@@ -142,60 +165,106 @@ class _Search:
 
     def _grouped(self) -> list[_Found]:
         """Keep the best of each lineage, in order, and count the others; nothing counts twice."""
-        best: dict[object, _Found] = {}
+        best: dict[str, Weighed] = {}
+        marks: dict[str, set[int]] = {}
         lineages: dict[int, str] = {}
-        seen: set[tuple[str, int]] = set()
-        for item in sorted([*self._titled(), *self._messages()]):
-            mark, session = item[5], item[6]
+        items = [*self._titled(), *self._messages()]
+        if self._alone:
+            return self._each(items)
+        for item in items:
+            session = item[6]
             lineage = lineages.get(session.n)
             if lineage is None:
                 lineage = lineages[session.n] = self._views.lineage(session)
-            if mark:
-                if (lineage, mark) in seen:
-                    continue
-                seen.add((lineage, mark))
-            group = item[:5] if self._alone else lineage
-            if group in best:
-                best[group].more += 1
-            else:
-                best[group] = _Found(Rank(*item[:5]), session)
-        return list(best.values())
+            known = best.get(lineage)
+            if known is None:
+                best[lineage], marks[lineage] = item, {item[5]}
+                continue
+            marks[lineage].add(item[5])
+            if item < known:
+                best[lineage] = item
+        order = sorted(best, key=lambda lineage: best[lineage][:5])
+        return [
+            _Found(Rank(*best[lineage][:5]), best[lineage][6], len(marks[lineage]) - 1)
+            for lineage in order
+        ]
+
+    def _each(self, items: list[Weighed]) -> list[_Found]:
+        """Keep all of one session, in order, each message once."""
+        seen: set[int] = set()
+        found = []
+        for item in sorted(items):
+            if item[5] not in seen:
+                seen.add(item[5])
+                found.append(_Found(Rank(*item[:5]), item[6]))
+        return found
 
     def _messages(self) -> list[Weighed]:
         """Weigh what can be seen of what matches."""
         found: list[Weighed] = []
-        ages: dict[int, float] = {}
-        now, shown_by = self._now, self._views.shown_by
+        shown_by = self._views.shown_by
         for chunk in self._chunks():
+            weights = self._weighed(chunk)
+            if self._file is not None and self._file.far and not found:
+                self._file.expect(self._likely(chunk.entries, weights))
             shown = self._views.simply({entry[0] for entry in chunk.entries})
-            weights: dict[tuple[object, int], float] = {}
-            for branch, seq, at, mark, length, counts in chunk.entries:
+            for (branch, seq, at, mark, _, _), weight in zip(chunk.entries, weights, strict=True):
                 session = shown[branch] or shown_by(branch, seq)
                 if session is None:
                     continue
-                # Words and age weigh by factors of their own, and both come again and again.
-                weight, age = weights.get((counts, length)), (now - at) // _HOUR
-                if weight is None:
-                    weight = score(chunk.frequencies(counts), length, 0.0)
-                    weights[counts, length] = weight
-                factor = ages.get(age)
-                if factor is None:
-                    factor = ages[age] = _faded(age)
-                found.append((1, -weight * factor, -at, -branch, -seq, mark, session))
+                found.append((1, weight, -at, -branch, -seq, mark, session))
                 if len(found) == MOST:
                     return found
         return found
+
+    def _weighed(self, chunk: Chunk) -> list[float]:
+        """Weigh messages; more is less, so that the best comes first.
+
+        Words and age weigh by factors of their own, and both come again and again.
+        """
+        weights, ages, now, found = self._weights, self._ages, self._now, []
+        for _, _, at, _, length, counts in chunk.entries:
+            weight, age = weights.get((counts, length)), (now - at) // _HOUR
+            if weight is None:
+                weight = score(chunk.frequencies(counts), length, 0.0)
+                weights[counts, length] = weight
+            factor = ages.get(age)
+            if factor is None:
+                factor = ages[age] = _faded(age)
+            found.append(-weight * factor)
+        return found
+
+    def _likely(self, entries: Sequence[Entry], weights: Sequence[float]) -> list[Segment]:
+        """Guess which messages will be shown: the best of each branch, if all can be seen."""
+        if self._asked.after is not None:
+            return []
+        best: dict[int, tuple[float, int, int, int]] = {}
+        for (branch, seq, at, _, _, _), weight in zip(entries, weights, strict=True):
+            rank = (weight, -at, -branch, -seq)
+            if branch not in best or rank < best[branch]:
+                best[branch] = rank
+        likely = nsmallest(min(_CHUNK, self._asked.limit), best.values())
+        return [Segment(-branch, -seq, -seq, "") for _, _, branch, seq in likely]
 
     def _chunks(self) -> Iterator[Chunk]:
         """Give what matches, whoever shows it: what the index lacks first, for it is newer."""
         yield from _chunked(self._scanned())
         if self._file is None:
             return
-        bounds = self._asked.bounds
-        if self._only is not None:
-            bounds = msgspec.structs.replace(bounds, branches=self._branches(self._only))
+        bounds = self._narrowed(self._file)
         found = self._file.matching(self._query, bounds, thinking=self._asked.thinking)
         yield from _chunked(self._confirmed(found)) if self._query.needs_scan else found
+
+    def _narrowed(self, file: Kept) -> Bounds:
+        """Say what must be so, and on which branches, if that is known."""
+        asked, branches = self._asked, None
+        if self._only is not None:
+            branches = self._branches(self._only)
+        elif asked.scopes or asked.agents:
+            branches = file.narrowed(asked.scopes, asked.agents, all_branches=asked.all_branches)
+        if branches is None:
+            return asked.bounds
+        return msgspec.structs.replace(asked.bounds, branches=branches)
 
     def _branches(self, session: SessionRow) -> tuple[int, ...]:
         roots = self._views.roots(session)
@@ -234,14 +303,13 @@ class _Search:
 
     def _titled(self) -> Iterator[Weighed]:
         """Give the sessions whose title has everything that is wanted."""
-        query, bounds = self._query, self._asked.bounds
-        if not query.wanted or bounds.role is not None:
+        query, bounds, needed = self._query, self._asked.bounds, _in_titles(self._asked)
+        if needed is None:
             return
-        needed = [word for term in query.wanted for word in term.parts or term.tokens]
         # Most titles that only hold a word within another are told apart without much ado.
         plain = [term for term in query.wanted if not term.prefix and not term.parts]
         whole = {word for term in plain for word in term.tokens}
-        for session in self._snapshot.titled(needed[:_MOST_NEEDED]):
+        for session in self._snapshot.titled(needed):
             at = session.updated_at
             late = bounds.since is not None and at < bounds.since
             early = bounds.until is not None and at >= bounds.until
@@ -253,7 +321,7 @@ class _Search:
             if match is not None:
                 weight = score(match.frequencies, match.length, 0.0)
                 weight *= _faded((self._now - at) // _HOUR)
-                yield 0, -weight, -at, -session.n, 0, 0, session
+                yield 0, -weight, -at, -session.n, 0, -session.n, session
 
     def _is_asked_for(self, session: Owner) -> bool:
         return (self._only is None or self._only.n == session.n) and self._fits(session)

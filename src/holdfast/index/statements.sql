@@ -3,8 +3,10 @@
 
 -- ------------------------------------------------------------------------------- its life
 
+-- The highest number that is there comes along.
 -- name: state
-SELECT stamp, activity, erasures, anchor_branch, anchor_seq, anchor_crc, newest, documents, text
+SELECT stamp, activity, erasures, anchor_branch, anchor_seq, anchor_crc, newest, documents, text,
+  (SELECT coalesce(max(n), 0) FROM indexed)
 FROM indexes
 
 -- Rows without a state are what is left of an index that somebody began to remove.
@@ -52,8 +54,11 @@ WHERE hash <> hashtextextended(said || thought, 0) ORDER BY n LIMIT 5
 -- name: add
 INSERT INTO indexed (tenant, n, branch, seq, role, at, length, thoughts, mark, weight, said, thought,
   hash)
-VALUES (current_setting('holdfast.tenant')::uuid, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
-  hashtextextended($10::text || $11::text, 0))
+SELECT current_setting('holdfast.tenant')::uuid, doc.*,
+  hashtextextended(doc.said || doc.thought, 0)
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::integer[],
+  $7::integer[], $8::bigint[], $9::integer[], $10::text[], $11::text[])
+  AS doc (n, branch, seq, role, at, length, thoughts, mark, weight, said, thought)
 
 -- name: weight
 SELECT coalesce(sum(weight), 0)::bigint FROM indexed WHERE branch = $1 AND seq BETWEEN $2 AND $3
@@ -69,37 +74,93 @@ SELECT count(*) FROM gone
 
 -- --------------------------------------------------------------------------------- asking
 
--- name: highest
-SELECT coalesce(max(n), 0) FROM indexed
+-- How many of the newest $1 messages have some words; `{has}` says so of them.
+-- name: probe
+SELECT count(*) FROM (
+  SELECT branch, role, at, said, thought FROM indexed WHERE length >= 0 ORDER BY n DESC LIMIT $1
+) AS newest WHERE {has}
+
+-- How many messages some branches have, up to $2.
+-- name: count_on
+SELECT count(*) FROM (
+  SELECT FROM indexed WHERE branch = ANY ($1::bigint[]) LIMIT $2
+) AS on_branches
 
 -- Messages in which the words may be that are wanted, before number $1, up to $2 of them. Of each it
--- is told how often every term is there, as `core.search.matching` counts: terms are needles in what
--- is said ($3) and, where they are names, in the parts of names ($4); $5 and $6 are those that must
--- not be there. $7: thinking counts, too. $8: what is said is needed to count.
+-- is told how often every term is there, as `core.search.matching` counts, and whether it fits. How
+-- they are found is said by `{which}`; numbers, their order and the limit must not say it: the server
+-- would guess how soon it has enough. `{counts}` are the terms' frequencies, `{often}` all of them.
 -- name: matching
-SELECT d.branch, d.seq, d.at, d.mark, d.length + CASE WHEN $7 THEN d.thoughts ELSE 0 END,
-  found.often, d.n, coalesce(found.least > 0, true) AND NOT EXISTS (
-    SELECT FROM unnest($5::text[], $6::text[]) AS term (needle, parts)
-    WHERE strpos(d.said, term.needle) > 0 OR $7 AND strpos(d.thought, term.needle) > 0
-      OR term.parts <> '' AND strpos(split_part(d.said, E'\n', 2), term.parts) > 0),
-  CASE WHEN $8 THEN d.said END, CASE WHEN $8 AND $7 THEN d.thought END
+SELECT d.branch, d.seq, d.at, d.mark, {length}, {often}, d.n, {fits}, {texts}
 FROM (
-  SELECT n, branch, seq, at, length, thoughts, mark, said, thought FROM indexed
-  WHERE n < $1 AND length >= 0
+  SELECT chosen.*, {counts} FROM (
+    SELECT * FROM (
+      SELECT n, branch, seq, at, length, thoughts, mark, said, thought FROM indexed
+      WHERE n + 0 < $1 AND length >= 0 {which} OFFSET 0
+    ) AS candidates ORDER BY n DESC LIMIT $2
+  ) AS chosen OFFSET 0
+) AS d ORDER BY d.n DESC
 
--- name: matching_end
-  ORDER BY n DESC LIMIT $2
-) AS d CROSS JOIN LATERAL (
-  SELECT string_agg(term.often::text, ',' ORDER BY term.place) AS often, min(term.often) AS least
-  FROM (
-    SELECT wanted.place, greatest(
-      (octet_length(d.said) - octet_length(replace(d.said, wanted.needle, '')))
-        / octet_length(wanted.needle)
-      + CASE WHEN $7 THEN (octet_length(d.thought) - octet_length(
-          replace(d.thought, wanted.needle, ''))) / octet_length(wanted.needle) ELSE 0 END,
-      CASE WHEN wanted.parts <> '' THEN (octet_length(split_part(d.said, E'\n', 2)) - octet_length(
-          replace(split_part(d.said, E'\n', 2), wanted.parts, '')))
-        / octet_length(wanted.parts) ELSE 0 END) AS often
-    FROM unnest($3::text[], $4::text[]) WITH ORDINALITY AS wanted (needle, parts, place)
-  ) AS term
-) AS found ORDER BY d.n DESC
+-- The same, one after the other by their numbers, until there are enough.
+-- name: newest_matching
+SELECT d.branch, d.seq, d.at, d.mark, {length}, {often}, d.n, {fits}, {texts}
+FROM (
+  SELECT chosen.*, {counts} FROM (
+    SELECT n, branch, seq, at, length, thoughts, mark, said, thought FROM indexed
+    WHERE n < $1 AND length >= 0 {which} ORDER BY n DESC LIMIT $2
+  ) AS chosen OFFSET 0
+) AS d ORDER BY d.n DESC
+
+-- What must be so, by pieces. {0} is what it is compared with.
+-- name: from_number
+n >= {0}
+
+-- name: by_lexemes
+lexemes(tenant, n, said, thought) @@ {0}
+
+-- name: is_said
+strpos(said, {0}) > 0
+
+-- name: is_thought
+strpos(thought, {0}) > 0
+
+-- name: of_role
+role = {0}
+
+-- name: since
+at >= {0}
+
+-- name: until
+at < {0}
+
+-- name: on_branches
+branch = ANY ({0})
+
+-- The same, where it names no way to go.
+-- name: if_on_branches
+branch + 0 = ANY ({0})
+
+-- How often a needle is in a text: {0} in {1}.
+-- name: count_in
+(octet_length({1}) - octet_length(replace({1}, {0}, ''))) / octet_length({0})
+
+-- The counts of very many terms: {said} and {named} are their needles in what is said and in the
+-- parts of names.
+-- name: counts_of_many
+(SELECT string_agg(term.often::text, ',' ORDER BY term.place) FROM (
+  SELECT wanted.place, greatest(
+    (octet_length(chosen.said) - octet_length(replace(chosen.said, wanted.needle, '')))
+      / octet_length(wanted.needle)
+    + CASE WHEN {thinking} THEN (octet_length(chosen.thought) - octet_length(
+        replace(chosen.thought, wanted.needle, ''))) / octet_length(wanted.needle) ELSE 0 END,
+    CASE WHEN wanted.parts <> '' THEN (octet_length(split_part(chosen.said, E'\n', 2)) - octet_length(
+        replace(split_part(chosen.said, E'\n', 2), wanted.parts, '')))
+      / octet_length(wanted.parts) ELSE 0 END) AS often
+  FROM unnest({said}::text[], {named}::text[]) WITH ORDINALITY AS wanted (needle, parts, place)
+) AS term)
+
+-- name: has_none_of
+NOT EXISTS (
+  SELECT FROM unnest({said}::text[], {named}::text[]) AS term (needle, parts)
+  WHERE strpos(d.said, term.needle) > 0 OR {thinking} AND strpos(d.thought, term.needle) > 0
+    OR term.parts <> '' AND strpos(split_part(d.said, E'\n', 2), term.parts) > 0)

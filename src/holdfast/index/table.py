@@ -3,7 +3,7 @@
 A row is a message. The engine's index of lexemes tells in which messages the words are that are
 wanted, wherever they stand: it keeps no places, since it could keep only the first of many. Whether
 they stand next to each other, and how often, is counted in the words themselves, which are kept in
-order between spaces of their own: a term is a needle there, just as in `core.search.matching`.
+order between spaces of their own (`phrasing`).
 
 What is written is written in one transaction with how far the index is, behind a lock that one has
 at a time. A reader sees all of it or nothing.
@@ -14,15 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from holdfast.backends.base import TableLink, Tables
-from holdfast.backends.statements import load
+from holdfast.backends.base import Backend, Rows, Snapshot, TableLink, Tables
 from holdfast.core.branches import Segment
 from holdfast.core.search import words as words_module
-from holdfast.core.search.query import Query, Term
+from holdfast.core.search.query import Query
 from holdfast.core.search.words import parts, words
 from holdfast.errors import HoldfastError, StoreFull, StoreUnavailable
 from holdfast.index.kept import (
@@ -33,29 +32,25 @@ from holdfast.index.kept import (
     Bounds,
     Chunk,
     Doc,
-    Entry,
     Gone,
     Hindered,
     Lost,
+    Wanted,
     mark_of,
 )
+from holdfast.index.phrasing import CHUNK, PROBED, SQL, Asked, Statement, listed, spaced
 
+T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
-SQL: Final = load(__package__)
-_CHUNK: Final = 1000
-_LAST: Final = (1 << 63) - 1
 _REMOVED_AT_ONCE: Final = 20_000
 _PATIENCE: Final = 5.0  # seconds that whoever removes an index waits for others
-_FIRST_STEP: Final = 1500  # messages that are looked at before the index of lexemes is asked
-_LONGEST_STEP: Final = 50_000
-_RARE: Final = 50  # what one message of so many has is quicker found by that index
-_MOST_PHRASES: Final = 5
-_HAS: Final = (
-    "(strpos(said, (${0}::text[])[1]) > 0 OR strpos(said, (${0}::text[])[2]) > 0 "
-    "OR strpos(thought, (${0}::text[])[3]) > 0)"
-)
-_MOST_LEXEMES: Final = 48  # of a query; what it says beside them is looked at in what is found
-_MOST_OF_A_TERM: Final = 8
+_COMMON: Final = 4  # what one message of so many has is found by looking at one after the other
+_UNCOMMON: Final = 16  # what fewer have is not any more
+_ONE_BY_ONE: Final = 4000  # messages of some branches that are, whatever is wanted
+_LONGEST_STEP: Final = 20_000
+_BLOCK_BITS: Final = 14  # of the numbers in a block, by which lexemes are told apart
+_FIRST_BLOCKS: Final = 2
+_MOST_BLOCKS: Final = 64  # that are asked for at once
 
 
 def stamp() -> str:
@@ -154,6 +149,7 @@ class _State(msgspec.Struct):
     newest: int
     documents: int
     text: int
+    highest: int  # the highest number that is there
 
     def values(self) -> tuple[object, ...]:
         """Give the values of its row."""
@@ -163,15 +159,16 @@ class _State(msgspec.Struct):
 
 
 def _read_state(row: Sequence[Any]) -> _State:
-    stamp, activity, erasures, branch, seq, crc, newest, documents, text = row
+    stamp, activity, erasures, branch, seq, crc, *counts = row
     anchor = None if branch is None else Anchor(branch, seq, crc)
-    return _State(stamp, activity, erasures, anchor, newest, documents, text)
+    return _State(stamp, activity, erasures, anchor, *counts)
 
 
 class IndexTable:
     """An index, reached by one connection."""
 
     needs_words: Final = False
+    far: Final = True
 
     def __init__(self, tables: Tables) -> None:
         """Reach it in these tables."""
@@ -180,6 +177,7 @@ class IndexTable:
         self._link = tables.connect()
         self._patience = BUSY
         self._known: _State | None = None
+        self._foreseen: _Foreseen | None = None
 
     def close(self) -> None:
         """Let go of it."""
@@ -210,15 +208,37 @@ class IndexTable:
         return self._link.rows(SQL["left"]) == [(True,)]
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Let everything that is read be of one moment."""
+    def reading(self, wanted: Wanted | None = None) -> Iterator[None]:
+        """Let everything that is read be of one moment.
+
+        With how far it is, all is asked for that will be looked at, as far as that can be known:
+        from what is wanted, and from what was there the last time.
+        """
         with telling():
             self._link.begin_reading()
         try:
-            self._learn()
+            with telling():
+                state = self._link.send(SQL["state"])
+                if wanted is not None:
+                    self._foresee(wanted)
+                found = state.fetchall()
+            self._learn(found)
             yield
         finally:
+            self._foreseen = None
             self._link.roll_back()
+
+    def _foresee(self, wanted: Wanted) -> None:
+        anchor = None if self._known is None else self._known.anchor
+        place = [] if anchor is None else [Segment(anchor.branch, anchor.seq, anchor.seq, "")]
+        self._link.foresee(place, wanted.titles)
+        asked = Asked(wanted.query, wanted.bounds, self._code, thinking=wanted.thinking)
+        if not asked.wanted or not wanted.certain or self._known is None:
+            return
+        few = self._known.highest <= _ONE_BY_ONE
+        ahead = asked.by_lexemes(_first_blocks(_ONE_BY_ONE)) if few else asked.probe()
+        answer = self._link.send(ahead.text, ahead.values)
+        self._foreseen = _Foreseen(wanted.query, wanted.bounds, wanted.thinking, few, answer)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -226,8 +246,10 @@ class IndexTable:
         with telling():
             self._link.begin_writing(self._patience)
         try:
-            self._refuse_rest()
-            before = self._learn().values()
+            found = self._rows("state")
+            if not found:
+                self._refuse_rest()
+            before = self._learn(found).values()
             yield
             with telling():
                 if self._state.values() != before:
@@ -237,9 +259,14 @@ class IndexTable:
             self._link.roll_back()
             raise
 
-    def _learn(self) -> _State:
-        """Read how far it is; refuse one that cannot be used."""
-        rows = self._rows("state")
+    def _refuse_rest(self) -> None:
+        """Refuse what is left of an index that somebody began to remove: it has to go first."""
+        with telling():
+            if self._is_left():
+                raise Lost("it was removed, and not all of it")
+
+    def _learn(self, rows: Sequence[Sequence[Any]]) -> _State:
+        """Learn how far it is; refuse one that cannot be used."""
         if not rows:
             raise Gone("it was removed")
         self._known = _read_state(rows[0])
@@ -249,11 +276,25 @@ class IndexTable:
             raise Lost("it is of another version")
         return self._known
 
-    def _refuse_rest(self) -> None:
-        """Refuse what is left of an index that somebody began to remove: it has to go first."""
+    def beside(self, backend: Backend, query: Callable[[Snapshot, bool], T]) -> T:  # noqa: ARG002 - it is in the same database
+        """Run a query on the log, as of the moment that is read here."""
+        log = self._link.log()
+        try:
+            return query(log, self._link.log_activity() > self.activity)
+        except (StoreUnavailable, StoreFull) as error:
+            raise Hindered(str(error)) from error  # The log has connections of its own.
+
+    def expect(self, places: Sequence[Segment]) -> None:
+        """Ask the log for messages that will probably be read next."""
         with telling():
-            if not self._link.rows(SQL["state"]) and self._is_left():
-                raise Lost("it was removed, and not all of it")
+            self._link.foresee(places)
+
+    def narrowed(
+        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+    ) -> tuple[int, ...] | None:
+        """Name the branches that such sessions may show: what is said elsewhere is not read."""
+        with telling():
+            return tuple(self._link.branches_of(scopes, agents, all_branches=all_branches))
 
     @property
     def _state(self) -> _State:
@@ -335,7 +376,7 @@ class IndexTable:
         state = self._state
         rows = [self._row(number, doc) for number, doc in enumerate(docs, state.newest + 1)]
         with telling():
-            self._link.send_many(SQL["add"], rows)
+            self._link.send(SQL["add"], _columns(rows))
         state.newest += len(docs)
         state.documents += len(docs)
         state.text += sum(_weight(doc) for doc in docs)
@@ -343,12 +384,12 @@ class IndexTable:
     def _row(self, number: int, doc: Doc) -> tuple[object, ...]:
         text, thinking = words(doc.document.text), words(doc.document.thinking)
         length = LOST if doc.lost else len(text)
-        said = _spaced(text)
+        said = spaced(text)
         if names := parts(doc.document.text):
-            said = f"{said}\n{_spaced(names)}"
+            said = f"{said}\n{spaced(names)}"
         return (
             number, doc.branch, doc.seq, ROLES.index(doc.role), doc.at, length, len(thinking),
-            mark_of(doc.id), _weight(doc), said, _spaced(thinking),
+            mark_of(doc.id), _weight(doc), said, spaced(thinking),
         )  # fmt: skip
 
     def forget(
@@ -375,218 +416,120 @@ class IndexTable:
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
         """Give what has the words that are wanted and none that is not, the last added first.
 
-        Terms without words are left out: whoever asks looks at the texts.
+        Terms without words are left out: whoever asks looks at the texts. Messages are looked at
+        one after the other if there are few, or if the words are common. Otherwise the index of
+        lexemes tells where to look, block by block.
         """
-        asked = _Asked(query, bounds, self._code, thinking=thinking)
-        before, steps = _LAST, _Steps(self._highest())
-        while asked.wanted and bounds.branches is None:
-            low = steps.next()
-            if low is None:
-                break
-            chunk = asked.chunk(self._ask(asked, before, _LONGEST_STEP, asked.scanning(low)))
-            yield chunk
-            steps.learn(len(chunk.entries))
-            before = low
-        while before > 1:
-            found = self._ask(asked, before, _CHUNK, asked.conditions())
-            yield asked.chunk(found)
-            if len(found) < _CHUNK:
-                return
-            before = found[-1][6]
+        asked = Asked(query, bounds, self._code, thinking=thinking)
+        foreseen = self._take_foreseen(query, bounds, thinking=thinking)
+        before = self._state.highest + 1
+        if not asked.wanted or self._are_few(bounds.branches):
+            yield from self._pages(asked, asked.one_by_one(), before)
+            return
+        if self._are_common(asked, foreseen):
+            for chunk, low in self._one_by_one(asked, before):
+                before = low
+                yield chunk
+        yield from self._by_lexemes(asked, before, foreseen)
 
-    def _highest(self) -> int:
-        found: int = self._rows("highest")[0][0]
-        return found
+    def _take_foreseen(self, query: Query, bounds: Bounds, *, thinking: bool) -> _Foreseen | None:
+        """Give what was asked ahead, if it is what is wanted, and the index is still as small."""
+        found, self._foreseen = self._foreseen, None
+        if found is None or (found.query, found.bounds, found.thinking) != (
+            query,
+            bounds,
+            thinking,
+        ):
+            return None
+        return found if found.few == (self._state.highest <= _ONE_BY_ONE) else None
 
-    def _ask(
-        self, asked: _Asked, before: int, limit: int, conditions: Sequence[tuple[str, object]]
-    ) -> list[tuple[Any, ...]]:
-        values = [before, limit, *asked.values, *(value for _, value in conditions)]
-        first = len(values) - len(conditions) + 1
-        wanted = (f"  AND {text.format(at)}" for at, (text, _) in enumerate(conditions, first))
+    def _are_few(self, branches: Sequence[int] | None) -> bool:
+        """Say whether some branches have few messages."""
+        if branches is None:
+            return False
+        found: int = self._rows("count_on", listed(branches), _ONE_BY_ONE)[0][0]
+        return found < _ONE_BY_ONE
+
+    def _are_common(self, asked: Asked, foreseen: _Foreseen | None) -> bool:
+        """Say whether many messages have the words, going by the newest ones."""
+        if self._state.highest <= _ONE_BY_ONE:
+            return False
+        probe = asked.probe()
         with telling():
-            return self._link.rows(
-                "\n".join((SQL["matching"], *wanted, SQL["matching_end"])), values
-            )
+            answer = foreseen.answer if foreseen else self._link.send(probe.text, probe.values)
+            found: int = answer.fetchall()[0][0]
+        return found * _COMMON >= PROBED
+
+    def _one_by_one(self, asked: Asked, before: int) -> Iterator[tuple[Chunk, int]]:
+        """Go back message by message, while many are found so."""
+        highest, found, step = before, 0, _COMMON * CHUNK
+        while before > 1 and found * _UNCOMMON >= highest - before:
+            if found:
+                step = min(_LONGEST_STEP, max(step, 2 * CHUNK * (highest - before) // found))
+            low = max(1, before - step)
+            rows = self._ask(asked.newest(low), before)
+            before = rows[-1][6] if len(rows) == CHUNK else low
+            chunk = asked.chunk(rows)
+            found += len(chunk.entries)
+            yield chunk, before
+
+    def _by_lexemes(self, asked: Asked, before: int, foreseen: _Foreseen | None) -> Iterator[Chunk]:
+        """Ask the index of lexemes, block by block: for more of them if few messages are found."""
+        blocks = _first_blocks(before - 1) if before > 1 else []
+        ready = foreseen.answer if foreseen is not None and foreseen.few else None
+        while blocks:
+            found = 0
+            for chunk in self._pages(asked, asked.by_lexemes(blocks), before, ready):
+                found += len(chunk.entries)
+                yield chunk
+            ready, size = None, len(blocks) * CHUNK // max(1, found) + 1
+            blocks = _blocks_before(blocks[-1], min(size, _MOST_BLOCKS))
+
+    def _pages(
+        self, asked: Asked, statement: Statement, before: int, ready: Rows | None = None
+    ) -> Iterator[Chunk]:
+        """Give what a statement finds, page by page."""
+        while True:
+            if ready is None:
+                rows = self._ask(statement, before)
+            else:
+                with telling():
+                    rows = ready.fetchall()
+                ready = None
+            yield asked.chunk(rows)
+            if len(rows) < CHUNK:
+                return
+            before = rows[-1][6]
+
+    def _ask(self, statement: Statement, before: int) -> list[tuple[Any, ...]]:
+        with telling():
+            return self._link.rows(statement.text, [before, *statement.values[1:]])
 
 
-class _Steps:
-    """How far to go back, message by message, for words that are common.
-
-    First a few messages are looked at. If many of them have the words, it is the quickest to go on
-    so until there are enough; if few have, the index of lexemes finds the others.
-    """
-
-    def __init__(self, highest: int) -> None:
-        self._low = highest + 1
-        self._seen = self._found = 0
-
-    def next(self) -> int | None:
-        """Give the number to go back to; nothing if it is time to ask the index of lexemes."""
-        if self._seen and self._found * _RARE < self._seen:
-            return None
-        step = _FIRST_STEP
-        if self._seen:
-            step = min(_LONGEST_STEP, max(step, _CHUNK * self._seen // self._found))
-        if self._low <= 1:
-            return None
-        low = max(1, self._low - step)
-        self._seen += self._low - low
-        self._low = low
-        return low
-
-    def learn(self, found: int) -> None:
-        """Be told how many messages had the words in the last step."""
-        self._found += found
+def _first_blocks(highest: int) -> list[int]:
+    return _blocks_before((highest >> _BLOCK_BITS) + 1, _FIRST_BLOCKS)
 
 
-class _Asked:
-    """A query, as it is asked of tables."""
-
-    def __init__(self, query: Query, bounds: Bounds, code: str, *, thinking: bool) -> None:
-        self.wanted = [term for term in query.wanted if term.tokens]
-        self._recounted = [at for at, term in enumerate(self.wanted) if _overlaps(term)]
-        self._code = code
-        self._thinking = thinking
-        self._bounds = list(_bounds(bounds))
-        unwanted = [term for term in query.unwanted if term.tokens]
-        self.values: tuple[object, ...] = (
-            *_needles(self.wanted), *_needles(unwanted), thinking, bool(self._recounted),
-        )  # fmt: skip
-
-    def conditions(self) -> list[tuple[str, object]]:
-        """Say what must be so: the engine's index of lexemes tells where that may be."""
-        if not self.wanted:
-            return self._bounds
-        phrases = [term for term in self.wanted if len(term.tokens) > 1][:_MOST_PHRASES]
-        text = "lexemes(tenant, said, thought) @@ ${0}::tsquery"
-        return [*self._bounds, (text, _lexemes(self.wanted, self._code)), *map(self._has, phrases)]
-
-    def scanning(self, low: int) -> list[tuple[str, object]]:
-        """Say what must be so from a number on, where each message is looked at.
-
-        The longest word of all tells most of them apart.
-        """
-        longest = max(self.wanted, key=lambda term: max(map(len, term.tokens)))
-        return [("n >= ${0}", low), *self._bounds, self._has(longest)]
-
-    def _has(self, term: Term) -> tuple[str, object]:
-        """Say that a term is there; no line break is in what was thought."""
-        (said,), (named,) = _needles([term])
-        return _HAS, [said, named or said, said if self._thinking else "\n"]
-
-    def chunk(self, rows: Sequence[Sequence[Any]]) -> Chunk:
-        """Give those of some rows that match."""
-        entries = [_entry(row, self.wanted, self._recounted) for row in rows if row[7]]
-        return Chunk(entries, _frequencies)
+def _blocks_before(block: int, size: int) -> list[int]:
+    """Give the blocks of numbers before one, the newest first."""
+    return list(range(block - 1, max(block - 1 - size, -1), -1))
 
 
-def _bounds(bounds: Bounds) -> Iterator[tuple[str, object]]:
-    """Say what must be so beside the words."""
-    if bounds.role is not None:
-        yield "role = ${0}", ROLES.index(bounds.role)
-    if bounds.since is not None:
-        yield "at >= ${0}", bounds.since
-    if bounds.until is not None:
-        yield "at < ${0}", bounds.until
-    if bounds.branches is not None:
-        branches = ",".join(map(str, bounds.branches))
-        yield "branch = ANY (${0}::bigint[])", f"{{{branches}}}"
+class _Foreseen(msgspec.Struct, frozen=True):
+    """What was asked ahead: what has the words, of an index with few messages, or a probe."""
+
+    query: Query
+    bounds: Bounds
+    thinking: bool
+    few: bool
+    answer: Rows
 
 
 def _weight(doc: Doc) -> int:
     return len(doc.document.text) + len(doc.document.thinking)
 
 
-def _spaced(tokens: Sequence[str]) -> str:
-    """Put words between spaces of their own, so that two of them never share one."""
-    return f" {'  '.join(tokens)} " if tokens else ""
-
-
-def _needles(terms: Sequence[Term]) -> tuple[list[str], list[str]]:
-    """Give what terms are in what is said, and in the parts of names."""
-    said = [_needle(term.tokens, prefix=term.prefix) for term in terms]
-    named = [_needle(term.parts, prefix=term.prefix) if term.parts else "" for term in terms]
-    return said, named
-
-
-def _needle(tokens: Sequence[str], *, prefix: bool) -> str:
-    spaced = _spaced(tokens)
-    return spaced[:-1] if prefix else spaced
-
-
-# ------------------------------------------------------------------------------------- counting
-
-
-def _overlaps(term: Term) -> bool:
-    """Say whether a phrase may begin again before it ends; the engine counts only one then."""
-    return any(
-        tokens[0] in tokens[1:] or (term.prefix and tokens[0].startswith(tokens[-1]))
-        for tokens in (term.tokens, term.parts)
-        if len(tokens) > 1
-    )
-
-
-def _entry(row: Sequence[Any], wanted: Sequence[Term], recounted: Sequence[int]) -> Entry:
-    branch, seq, at, mark, length, often = row[:6]
-    if recounted:
-        counts = list(_frequencies(often))
-        for place in recounted:
-            counts[place] = _recount(wanted[place], row[8], row[9] or "")
-        often = tuple(counts)
-    return branch, seq, at, mark, length, often
-
-
-def _recount(term: Term, said: str, thought: str) -> int:
-    needle = _needle(term.tokens, prefix=term.prefix)
-    often = _count(said, needle) + _count(thought, needle)
-    if not term.parts:
-        return often
-    names = said.partition("\n")[2]
-    return max(often, _count(names, _needle(term.parts, prefix=term.prefix)))
-
-
-def _count(text: str, needle: str) -> int:
-    often, at = 0, text.find(needle)
-    while at >= 0:
-        often += 1
-        at = text.find(needle, at + 1)
-    return often
-
-
-def _frequencies(often: str | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Say how often each term is there."""
-    if isinstance(often, tuple):
-        return often
-    return tuple(map(int, often.split(","))) if often else ()
-
-
-# -------------------------------------------------------------------------------------- lexemes
-
-
-def _lexemes(terms: Sequence[Term], code: str) -> str:
-    """Ask for messages that may have some terms, in the engine's grammar.
-
-    Tokens have no quotes in them. Messages with too many words to be asked for have a mark.
-    """
-    room = _MOST_LEXEMES
-    asked = []
-    for term in sorted(terms, key=lambda term: -max(map(len, term.tokens))):
-        found = _lexemes_of(term.tokens, code, prefix=term.prefix)
-        if term.parts:
-            found = f"({found} | {_lexemes_of(term.parts, code, prefix=term.prefix)})"
-        asked.append(found)
-        room -= len(term.tokens) + len(term.parts)
-        if room <= 0:
-            break
-    return f"({' & '.join(asked)}) | '{code}*'"
-
-
-def _lexemes_of(tokens: Sequence[str], code: str, *, prefix: bool) -> str:
-    """Ask for the words of a term; of many the longest, which are in the fewest messages."""
-    marked = dict.fromkeys(tokens, "")
-    if prefix and tokens.count(tokens[-1]) == 1:
-        marked[tokens[-1]] = ":*"
-    rarest = sorted(marked, key=len, reverse=True)[:_MOST_OF_A_TERM]
-    asked = (f"'{code}{token}'{marked[token]}" for token in rarest)
-    return f"({' & '.join(asked)})"
+def _columns(rows: Sequence[Sequence[Any]]) -> list[object]:
+    """Put the values of several rows together, column by column."""
+    *numbers, said, thought = zip(*rows, strict=True)
+    return [*map(listed, numbers), list(said), list(thought)]

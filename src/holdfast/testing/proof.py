@@ -38,6 +38,7 @@ import msgspec
 
 import holdfast
 from holdfast import settings
+from holdfast.backends import registry
 from holdfast.backends.sqlite.place import filesystem_of, refuse_network
 from holdfast.errors import HoldfastError, SessionBusy, StoreUnavailable
 from holdfast.records import Message, TurnInfo
@@ -146,8 +147,9 @@ def nearest_place(url: str | None, environ: Mapping[str, str], here: Path) -> Pa
     """Find a directory on the disk of the user's store, without touching that; else `here`."""
     location = settings.parse(url, environ)
     wanted = [here, Path(tempfile.gettempdir())]
-    if location.scheme == "sqlite":
-        home = Path(os.path.abspath(location.address)).parent.parent  # noqa: PTH100 - keep symlinks
+    file = registry.file_of(location)
+    if file is not None:
+        home = Path(os.path.abspath(file)).parent.parent  # noqa: PTH100 - keep symlinks
         wanted[:0] = [path for path in (home, *home.parents) if path.is_dir()][:1]
     return next((path for path in wanted if os.access(path, os.W_OK | os.X_OK)), here)
 

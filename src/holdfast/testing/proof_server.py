@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 import holdfast
 from holdfast import settings
@@ -40,9 +40,10 @@ class Place:
         """Make a store there; say at once if that cannot be."""
         self.schema = f"holdfast_prove_{secrets.token_hex(4)}"
         where, _, asked = url.partition("?")
-        kept = [pair for pair in parse_qsl(asked, keep_blank_values=True) if pair[0] not in _OURS]
+        options = settings.split_options(asked)
+        kept = [written for name, _, written in options if name not in _OURS]
         ours = {"schema": self.schema, "lease": lease, "application_name": self.schema}
-        self.url = f"{where}?{urlencode([*kept, *ours.items()])}"
+        self.url = f"{where}?{'&'.join([*kept, urlencode(ours)])}"
         try:
             store = holdfast.open(self.url)
         except StoreUnavailable as error:

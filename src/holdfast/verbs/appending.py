@@ -6,9 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.backends.base import HeadRow, MessageRow, QueueRow, Snapshot, Transaction, Verb
+from holdfast.backends.base import (
+    Foreseen,
+    Foresight,
+    HeadRow,
+    MessageRow,
+    QueueRow,
+    Snapshot,
+    Transaction,
+    Verb,
+)
 from holdfast.codec import Encoded, decode, files_named
 from holdfast.core.appending import compare, new_messages
+from holdfast.core.measuring import REACH
 from holdfast.ids import turn_id
 from holdfast.records import Head, Message
 from holdfast.verbs.placing import (
@@ -41,7 +51,8 @@ def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None
         compare(expect, head_of(head))
         return head_of(place(tx, head, fresh))
 
-    return run
+    newest = REACH if any(item.message.usage for item in batch) else 0
+    return Foreseen(run, Foresight(session, tuple(item.id for item in batch), newest))
 
 
 def add(session: int, item: Encoded, turn: int) -> Verb[Message]:
@@ -57,7 +68,8 @@ def add(session: int, item: Encoded, turn: int) -> Verb[Message]:
         name = None if row.turn is None else turn_id(owner, row.turn)
         return decode(row.body, id=item.id, seq=row.seq, turn_id=name, blob=tx.blob)
 
-    return run
+    newest = REACH if item.message.usage else 0
+    return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
 
 
 def _new(

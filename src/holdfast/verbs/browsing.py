@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.backends.base import BranchRow, Query, SessionRow, Snapshot
+from holdfast.backends.base import BranchRow, Foreseen, Foresight, Query, SessionRow, Snapshot
 from holdfast.clock import to_datetime
 from holdfast.core.branches import interval, shared
 from holdfast.errors import BadQuery, SessionNotFound
@@ -150,4 +150,4 @@ def news(
         kept = shared(left, taken, min(seen.seq, following.fork_seq))
         return [BranchChanged(Head(following.number, kept), kept, following.reason)]
 
-    return run
+    return Foreseen(run, Foresight(session))

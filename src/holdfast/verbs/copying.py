@@ -84,17 +84,29 @@ def bring(
 
     def run(tx: Transaction) -> Brought:
         everybody = [who for family in families for who in family]
-        here = {who.name: tx.relative(who.name) for who in everybody}
+        here = _held(tx, [who.name for who in everybody])
         refuse_unlike(tx, everybody, original, is_coming)
         # What an earlier try of this verb stored, though it seemed to fail, is new all the same.
         found = [who.name for who in everybody if who.name in begun and here[who.name]]
         brought = Brought(found, [], [])
         begun.update(who.name for who in everybody if not who.is_husk and not here[who.name])
         for family in families:
-            _Coming(tx, original, here, brought).run(family)
+            _Coming(tx, original, here, brought, is_coming).run(family)
         return brought
 
     return run
+
+
+def _held(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRow | None]:
+    """Find those that are here, and hold them: what they are now they stay until all is stored.
+
+    They are held in one order: two who copy at once would else wait for each other.
+    """
+    here = {name: tx.relative(name) for name in names}
+    found = [(row.n, name) for name, row in here.items() if row is not None and not row.purged_at]
+    for n, name in sorted(found):
+        here[name] = tx.session(n)
+    return here
 
 
 def refuse_unlike(
@@ -250,11 +262,13 @@ class _Coming:
         original: Original,
         here: Mapping[str, SessionRow | None],
         brought: Brought,
+        is_coming: Callable[[str], bool],
     ) -> None:
         self._tx = tx
         self._original = original
         self._here = here
         self._brought = brought
+        self._is_coming = is_coming
         self._known = Known({}, {})
         self._arrived = Arrived([], 0, [], brought.damage)
 
@@ -295,10 +309,16 @@ class _Coming:
         )
 
     def _free_key(self, row: SessionRow) -> None:
-        """Take the key from whoever had it there before, and is renewed later."""
+        """Take the key from whoever had it there before, and is renewed later.
+
+        It is held first, and asked again: another may have the key by now, who keeps it.
+        """
         taken = _key_holder(self._tx, row)
-        if taken is not None:
-            self._tx.put_session(msgspec.structs.replace(taken, key=None))
+        if taken is None or not self._is_coming(taken.id):
+            return
+        held = self._tx.session(taken.n)
+        if held is not None and held.key == row.key and held.trashed_at is None:
+            self._tx.put_session(msgspec.structs.replace(held, key=None))
 
 
 class _Renewal(Settling):

@@ -159,8 +159,9 @@ def in_order(sessions: Iterable[tuple[int, int]]) -> Verb[None]:
     numbers = [n for _, n in sorted(sessions)]
 
     def run(tx: Transaction) -> None:
-        for n in numbers:
-            head = tx.head(n)
+        # All are held in one order: two who do this at once would else wait for each other.
+        heads = {n: tx.head(n) for n in sorted(numbers)}
+        for head in map(heads.__getitem__, numbers):
             if head is not None:
                 tx.put_head(head)
 
@@ -253,7 +254,10 @@ class _Arrival:
     # ------------------------------------------------------------------- those that are here
 
     def _join(self, row: SessionRow, shared: Newcomer) -> bool:
-        """Let forks start on what is here, if it is the same as what they shared there."""
+        """Let forks start on what is here, if it is the same as what they shared there.
+
+        It need not be held: nothing is written to it, and whoever erases does so alone.
+        """
         found: dict[int, BranchRow] = {}
         known: dict[tuple[str, int], int] = {}
         for branch in shared.branches:

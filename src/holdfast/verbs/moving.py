@@ -93,19 +93,19 @@ def clear(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
 
 def _move(session: int, decide: Decide, token: str, expect: Head | None) -> Verb[Head]:
     def run(tx: Transaction) -> Head:
+        head = find_head(tx, session)  # First: an earlier try may still be under way until then.
         done = tx.branch_by_token(session, token)
         if done is not None:
             return Head(done.number, done.fork_seq)
-        head = _movable(tx, session, expect)
+        head = _movable(tx, head, expect)
         start = decide(tx, head)
         return head_of(head if start is None else _leave(tx, head, start))
 
     return run
 
 
-def _movable(tx: Transaction, session: int, expect: Head | None) -> HeadRow:
+def _movable(tx: Transaction, head: HeadRow, expect: Head | None) -> HeadRow:
     """Give the head of a session that may be moved; its expected place is compared first."""
-    head = find_head(tx, session)
     compare(expect, head_of(head))
     return free_head(tx, head)
 
@@ -148,13 +148,13 @@ def replace(
 
     def run(tx: Transaction) -> Head:
         wanted = new_messages(batch, {})
+        head = find_head(tx, session)  # First, as above.
         done = tx.branch_by_token(session, token)
         if done is not None:
             return Head(done.number, len(wanted))
-        head = find_head(tx, session)
         if expect is not None and _has_grown(tx, head, wanted, expect):
             return Head(head.branch_no, len(wanted))
-        head = _movable(tx, session, expect)
+        head = _movable(tx, head, expect)
         refuse_waiting(tx, head, wanted)
         same = _shared(tx, head, wanted)
         if same < head.seq:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final, TypeVar
+
 import msgspec
 
 from holdfast import checks, codec
 from holdfast.backends.base import (
+    Foreseen,
+    Foresight,
     HeadRow,
     Query,
     QueueRow,
@@ -42,6 +46,9 @@ from holdfast.verbs.appending import queued_message
 from holdfast.verbs.histories import Report, covered_by, newest_summary, read_span
 from holdfast.verbs.turns import is_abandoned
 
+_FORESEEN: Final = 500  # messages: more than that are not asked for before they are needed
+Found = TypeVar("Found", SessionRow, SessionRow | None)
+
 # ------------------------------------------------------------------------------------- sessions
 
 
@@ -51,7 +58,7 @@ def info(session: int) -> Query[SessionInfo]:
     def run(snapshot: Snapshot) -> SessionInfo:
         return describe(snapshot, _row(snapshot, session), _head(snapshot, session))
 
-    return run
+    return Foreseen(run, Foresight(session, looks=("session",)))
 
 
 def describe(
@@ -108,9 +115,16 @@ def _state(snapshot: Snapshot, head: HeadRow) -> SessionState:
     return "open" if turn and not is_abandoned(turn, snapshot.now()) else "interrupted"
 
 
-def is_interrupted(session: int) -> Query[bool]:
-    """Say whether a crash left something to recover."""
-    return lambda snapshot: _state(snapshot, _head(snapshot, session)) == "interrupted"
+def opened(find: Query[Found]) -> Query[tuple[Found, bool]]:
+    """Find a session, and say whether a crash left something to recover in it."""
+
+    def run(snapshot: Snapshot) -> tuple[Found, bool]:
+        row = find(snapshot)
+        if row is None:
+            return row, False
+        return row, _state(snapshot, _head(snapshot, row.n)) == "interrupted"
+
+    return run
 
 
 def activity(since: int) -> Query[list[Activity]]:
@@ -122,7 +136,7 @@ def activity(since: int) -> Query[list[Activity]]:
             for number, session_id, branch, seq in snapshot.activity_after(since, 1000)
         ]
 
-    return run
+    return Foreseen(run)
 
 
 # ------------------------------------------------------------------------------------- messages
@@ -135,7 +149,7 @@ def head(session: int) -> Query[Head]:
         row = _head(snapshot, session)
         return Head(row.branch_no, row.seq)
 
-    return run
+    return Foreseen(run, Foresight(session))
 
 
 def messages(
@@ -159,7 +173,9 @@ def messages(
         span = interval(row.seq, limit=limit, before=before, after=after)
         return read_messages(snapshot, row, span, report=report)
 
-    return run
+    at_the_end = before is None and after is None and branch is None
+    newest = limit if at_the_end and limit is not None and limit <= _FORESEEN else 0
+    return Foreseen(run, Foresight(session, newest=newest))
 
 
 def _on_branch(snapshot: Snapshot, row: HeadRow, number: int | None) -> HeadRow:

@@ -160,7 +160,7 @@ def trash(item: PlanItem, at: int) -> Verb[str | None]:
     """Put a session in the trash if it is as it was; else say why not."""
 
     def run(tx: Transaction) -> str | None:
-        row = tx.find_session(id=item.session_id)
+        row = _held(tx, item)
         if row is not None and row.trashed_at == at:
             return None  # It was this very write that did it.
         against = _changed(tx, item, row)
@@ -189,7 +189,7 @@ def purge(
 
     def erase(doomed: Sequence[Segment] | None) -> Verb[PurgeReport | str]:
         def run(tx: Transaction) -> PurgeReport | str:
-            row = tx.find_session(id=item.session_id)
+            row = _held(tx, item)
             against = _changed(tx, item, row)
             if against is not None or row is None:
                 return against or ""
@@ -198,6 +198,12 @@ def purge(
         return run
 
     return erase
+
+
+def _held(tx: Transaction, item: PlanItem) -> SessionRow | None:
+    """Find a session and hold it; what it was before it was held counts for nothing."""
+    found = tx.find_session(id=item.session_id)
+    return None if found is None else tx.session(found.n)
 
 
 def _changed(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | None:

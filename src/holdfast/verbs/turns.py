@@ -14,11 +14,20 @@ from typing import Literal
 import msgspec
 
 from holdfast import codec, tokens
-from holdfast.backends.base import HeadRow, ToolRow, Transaction, TurnRow, Verb
+from holdfast.backends.base import (
+    Foreseen,
+    Foresight,
+    HeadRow,
+    ToolRow,
+    Transaction,
+    TurnRow,
+    Verb,
+)
 from holdfast.clock import to_datetime
 from holdfast.core.appending import new_messages
 from holdfast.core.drafts import Chunk, Opening, put_together
 from holdfast.core.leases import may_take_over, settled
+from holdfast.core.measuring import REACH
 from holdfast.errors import SessionBusy, TooLarge
 from holdfast.ids import message_id, turn_id
 from holdfast.processes import has_given_up, is_alive
@@ -69,7 +78,7 @@ def open_turn(claim: Claim) -> Verb[Opened]:
         )
         return Opened(row.number, row.started_at, recovered)
 
-    return run
+    return Foreseen(run, Foresight(claim.session))
 
 
 def _new_turn(claim: Claim, head: HeadRow, now: int) -> TurnRow:
@@ -100,7 +109,7 @@ def renew(session: int, turn: int, lease: float) -> Verb[None]:
         until = tx.now() + int(lease * _SECOND)
         tx.put_turn(msgspec.structs.replace(row, lease_until=until))
 
-    return run
+    return Foreseen(run, Foresight(session, looks=("turn",), turn=turn))
 
 
 def start_tool(session: int, turn: int, call_id: str) -> Verb[None]:
@@ -113,7 +122,7 @@ def start_tool(session: int, turn: int, call_id: str) -> Verb[None]:
         if row.outcome == "called":
             tx.put_tool(msgspec.structs.replace(row, outcome="running", started_at=tx.now()))
 
-    return run
+    return Foreseen(run, Foresight(session, looks=("turn", "tools"), turn=turn))
 
 
 def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -> Verb[None]:
@@ -128,7 +137,7 @@ def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -
             return
         _settle(tx, head, _turn(tx, session, turn), state, error)
 
-    return run
+    return Foreseen(run, Foresight(session, looks=("turn", "draft", "tools", "session"), turn=turn))
 
 
 def abandon(claim: Claim) -> Verb[None]:
@@ -270,26 +279,26 @@ def flush_draft(
         head = held_head(tx, session, turn)
         if tx.stored(head.branch, [opening.id]):
             return False
-        records = tx.draft(session, turn)
-        there = _opening(records) if records else None
-        if records and there != opening:
+        record = tx.opening(session, turn)
+        there = None if record is None else _opening(record)
+        if record is not None and there != opening:
             if there is not None and there.at > opening.at:
                 return False
             # Left by an older reply that nobody closed: it stays, as it is.
             _keep_draft(tx, head, _turn(tx, session, turn))
-            records = []
-        if not records:
+            record = None
+        if record is None:
             tx.put_draft(session, turn, 0, codec.to_json(opening))
         for number, chunk in chunks:
             tx.put_draft(session, turn, number, codec.to_json(chunk))
         return True
 
-    return run
+    return Foreseen(run, Foresight(session, (opening.id,), looks=("opening",), turn=turn))
 
 
-def _opening(records: list[bytes]) -> Opening | None:
+def _opening(record: bytes) -> Opening | None:
     try:
-        return codec.from_json(records[0], Opening)
+        return codec.from_json(record, Opening)
     except (msgspec.DecodeError, ValueError):
         return None
 
@@ -306,7 +315,8 @@ def close_draft(session: int, turn: int, item: codec.Encoded) -> Verb[int]:
         tx.drop_draft(session, turn)
         return placed.seq
 
-    return run
+    newest = REACH if item.message.usage else 0
+    return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
 
 
 def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:

@@ -13,7 +13,7 @@ from typing import Final, get_args
 import msgspec
 
 from holdfast import checks, tokens
-from holdfast.backends.base import HeadRow, Query, Snapshot
+from holdfast.backends.base import Foreseen, Foresight, HeadRow, Look, Query, Snapshot
 from holdfast.core.leases import settled
 from holdfast.core.measuring import factor
 from holdfast.core.tokenizers import exact
@@ -81,7 +81,8 @@ def window(session: int, wish: Wish, report: Report) -> Query[Window]:
             raise SessionNotFound("this session is no longer in the store.")
         return _Maker(snapshot, head, wish, report).make()
 
-    return run
+    looks: tuple[Look, ...] = ("session", "usage", "summary")
+    return Foreseen(run, Foresight(session, newest=_FIRST_PAGE, looks=looks))
 
 
 def window_of(provider: Provider, text: str) -> Window:

@@ -1,16 +1,18 @@
 """What is shown of a text that was found."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.search import snippets
 from holdfast.core.search.documents import Document
 from holdfast.core.search.matching import frequencies, how_many, matches
 from holdfast.core.search.query import parse
 from holdfast.core.search.snippets import LEFT_OUT, Snippet, marked, snippet
-from holdfast.core.search.words import words
+from holdfast.core.search.words import Span, Traced, traced_parts, traced_words, words
 from tests.core.search.material import NOW, texts
 
 _FILLER = "Nobody knows why it takes so long to come this far. " * 20
@@ -182,6 +184,58 @@ def test_looking_piece_by_piece_finds_as_much_as_looking_at_all(text: str, width
 def test_a_term_is_there_if_it_is_there_at_least_once(text: str, query: str) -> None:
     for asked in (parse(query, now=NOW), parse(text[: len(query)], now=NOW)):
         assert how_many(asked.terms, text) == sum(map(bool, frequencies(asked.terms, text)))
+
+
+def _every_place(
+    spans: list[Span], tokens: tuple[str, ...], *, prefix: bool
+) -> list[tuple[int, int]]:
+    """Look at every stretch of tokens."""
+    found = []
+    for begin in range(len(spans) - len(tokens) + 1):
+        stretch = spans[begin : begin + len(tokens)]
+        last, wanted = stretch[-1][0], tokens[-1]
+        alike = last.startswith(wanted) if prefix else last == wanted
+        if alike and tuple(token for token, _, _ in stretch[:-1]) == tokens[:-1]:
+            found.append((stretch[0][1], stretch[-1][2]))
+    return found
+
+
+def _wanted(traced: Traced, query: str) -> Iterator[tuple[str, ...]]:
+    """Give something to look for: of the text itself, and of a query."""
+    for tokens in (traced.tokens, words(query)):
+        for size in (1, 2, 3):
+            yield from (tuple(tokens[at : at + size]) for at in range(len(tokens) - size + 1))
+
+
+@given(text=texts, query=texts)
+def test_tokens_are_where_looking_at_every_stretch_finds_them(text: str, query: str) -> None:
+    for traced in (traced_words(text), traced_parts(text)):
+        for tokens in _wanted(traced, query):
+            for prefix in (False, True):
+                expected = _every_place(traced.spans(), tokens, prefix=prefix)
+                for many in (False, True):
+                    assert list(traced.find(tokens, prefix=prefix, many=many)) == expected
+            if not traced_words(text).may_be_within(tokens[0]):
+                assert tokens[0] not in traced_parts(text).tokens
+
+
+@given(text=texts, query=texts, width=st.integers(0, 60))
+def test_many_terms_are_shown_as_few_are(text: str, query: str, width: int) -> None:
+    """Terms that are looked for one by one, and all at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        shown = [_shown(text, query, width=width)]
+        patch.setattr(snippets, "_FEW", 0)
+        shown.append(_shown(text, query, width=width))
+    assert shown[0] == shown[1]
+
+
+def test_a_query_of_very_many_words_that_are_all_there() -> None:
+    """It takes no longer than what it is as long as."""
+    said = [f"word{number * 7919 % 3_000}" for number in range(3_000)]
+    shown = _shown(" ".join(said), " ".join(sorted(said)))
+    inside = shown.text.removesuffix(LEFT_OUT)
+    assert shown.text.startswith("word0 word1919 ")
+    assert [shown.text[start:end] for start, end in shown.marks] == inside.split()
 
 
 @pytest.mark.parametrize(("behind", "expected"), [("green.", 2), ("green, or red.", 3)])

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from holdfast.backends.base import Backend, Check, Pending, Query, Verb
+from holdfast.backends.base import Backend, Check, Foreseen, Pending, Query, Verb, sight_of
 from holdfast.backends.interrupts import undisturbed
 from holdfast.backends.postgres import migrations, server, tables
 from holdfast.backends.postgres.failures import is_lost, translate
@@ -36,7 +36,6 @@ from holdfast.records import BackupReport, Damage, Growth, SalvageReport, Scan, 
 from holdfast.settings import Durability, Location
 
 T = TypeVar("T")
-_MOST_PATHS: Final = 100_000
 _PAUSE: Final = 0.05
 _UNCHANGED: Final = "nothing was changed."
 _live: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
@@ -66,7 +65,7 @@ class PostgresBackend(Backend):
         self._clock = None if isinstance(clock, SystemClock) else clock
         self._steps = migrations.load() if steps is None else steps
         self._whose = Tenant(tenant, self._target.schema, max(self._steps))
-        self._paths: Paths = {}
+        self._paths = Paths()
         self._closed = False
         self._pool = Pool(partial(Link, self._target), self._target.pool)
         self._watcher = Watcher(
@@ -74,6 +73,7 @@ class PostgresBackend(Backend):
             partial(Listener.open, self._target),
             self._newest,
             self._whose.channel,
+            self._whose.lock,
         )
         self._make_writer()
         self._start()
@@ -107,9 +107,8 @@ class PostgresBackend(Backend):
 
     def _newest(self, listener: Listener) -> object:
         """Read something that every write of this tenant changes."""
-        with listener.transaction():
-            listener.execute(SQL["enter_reading"], (self._whose.mark,))
-            return listener.execute(SQL["newest"], (self._whose.mark,)).fetchone()
+        listener.execute(SQL["stay"], (self._whose.mark,))
+        return listener.execute(SQL["newest"], (self._whose.mark,)).fetchone()
 
     @contextmanager
     def _lent(self, patience: float) -> Iterator[Link]:
@@ -131,19 +130,35 @@ class PostgresBackend(Backend):
 
     def read(self, query: Query[T]) -> T:
         """Run a query on a snapshot."""
-        return self._read(lambda _, snapshot: query(snapshot), self._target.answer)
+        sight = sight_of(query)
 
-    def _read(self, query: Callable[[Link, PostgresSnapshot], T], patience: float) -> T:
+        def run(_: Link, snapshot: PostgresSnapshot) -> T:
+            if sight is not None:
+                snapshot.foresee(sight)
+            return query(snapshot)
+
+        return self._read(run, self._target.answer, again=isinstance(query, Foreseen))
+
+    def _read(
+        self,
+        query: Callable[[Link, PostgresSnapshot], T],
+        patience: float,
+        *,
+        again: bool = False,
+    ) -> T:
         """Run a query; again if the link was lost before the query had heard anything.
 
-        Links that lay idle may be lost without anybody knowing.
+        Links that lay idle may be lost without anybody knowing. One that may be run `again` is
+        begun anew in any case.
         """
         self._refuse_closed()
         until = time.monotonic() + self.deadline
-        horizon: int | None = None
+        needed, horizon = False, None
         while True:
             heard = False
             try:
+                if needed:
+                    horizon = self._horizon()
                 with self._snapshot(patience, horizon) as (link, snapshot):
                     before = link.journeys
                     try:
@@ -153,11 +168,12 @@ class PostgresBackend(Backend):
                     finally:
                         heard = link.journeys != before
             except NeedsHorizon:
-                horizon = self._horizon()
+                needed = True
                 continue
             except StoreUnavailable as error:
                 lost = error.__cause__ is not None and is_lost(error.__cause__)
-                if heard or not lost or self._closed or time.monotonic() + _PAUSE > until:
+                over = self._closed or time.monotonic() + _PAUSE > until
+                if not lost or over or (heard and not again):
                     raise
             self._pool.clear()
             time.sleep(_PAUSE)
@@ -179,21 +195,13 @@ class PostgresBackend(Backend):
             snapshot.enter("enter_snapshot", self._target.reading)
             try:
                 yield link, snapshot
-            except psycopg.Error:
-                raise
-            except BaseException:
+            finally:
                 link.roll_back()
-                raise
-            try:
-                link.end()
-            except psycopg.Error:
-                link.close()  # What was asked was answered.
 
     def index_tables(self) -> PostgresTables | None:
         """Name the tables of this tenant's search index, if they can be used here."""
-        self._refuse_closed()
-        with self._lent(self._target.answer) as link:
-            return PostgresTables(self._target, self._whose) if tables.usable(link) else None
+        usable = self._read(lambda link, _: tables.usable(link), self._target.answer)
+        return PostgresTables(self._target, self._whose) if usable else None
 
     def write(self, verb: Verb[T], *, alone: bool = False) -> T:
         """Run a verb; durable when this returns."""
@@ -218,8 +226,6 @@ class PostgresBackend(Backend):
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed; open it again.")
-        if len(self._paths) > _MOST_PATHS:
-            self._paths.clear()
 
     def _refuse_write(self) -> None:
         self._refuse_closed()
@@ -240,7 +246,7 @@ class PostgresBackend(Backend):
             "the server's files cannot be searched from here; rows are gone at once, their bytes "
             "when the server has vacuumed and its write-ahead log was recycled (docs/postgresql.md)"
         )
-        return Scan(files=0, bytes=0, fragments=len(fragments), problem=why)
+        return Scan(files=0, bytes=0, fragments=len(fragments), problem=why, searchable=False)
 
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""
@@ -287,11 +293,14 @@ class PostgresBackend(Backend):
 
     def health(self) -> list[Check]:
         """Say how the server and the store are set up."""
-        self._refuse_closed()
-        with self._lent(self._target.answer) as link:
-            found = server.look(link)
+
+        def look(link: Link, _: PostgresSnapshot) -> list[Check]:
+            open_to_all = server.unguarded(link, self._target)
             number = migrations.version(link, self._target)
-        return [*server.checks(found, self._target), Check("format", str(number))]
+            found = server.checks(server.look(link), self._target, open_to_all)
+            return [*found, Check("format", str(number))]
+
+        return self._read(look, self._target.answer)
 
     @property
     def closed(self) -> bool:

@@ -28,6 +28,8 @@ _AGAIN: Final = frozenset(
     }
 )
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300"})
+# A server that only reads, as a standby does until it takes over: another link may lead elsewhere.
+_READS: Final = "25006"
 _SLOW: Final = frozenset({"55P03", "57014"})  # and query_canceled
 _FULL: Final = frozenset({"53100", "53200"})
 _DAMAGED: Final = frozenset({"XX001", "XX002"})
@@ -45,12 +47,16 @@ def is_lost(error: BaseException) -> bool:
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state in _LOST or state.startswith("08")
+    return state in _LOST or state == _READS or state.startswith("08")
 
 
 def translate(error: psycopg.Error, then: str) -> HoldfastError:
     """Say an error in our words; `then` says what that means for what was asked."""
     state, said = error.sqlstate, _first_line(error)
+    if state == _READS:
+        return StoreUnavailable(
+            f"the database only reads ({said}); {then} Connect to the primary server."
+        )
     if is_lost(error):
         return StoreUnavailable(f"the database cannot be reached ({said}); {then}")
     if state in _SLOW:
@@ -62,10 +68,6 @@ def translate(error: psycopg.Error, then: str) -> HoldfastError:
         return StoreFull(f"the database has no room ({said}); {then}")
     if state in _DAMAGED:
         return Damaged(f"the database is damaged ({said}); {then}")
-    if state == "25006":
-        return StoreUnavailable(
-            f"the database only reads ({said}); {then} Connect to the primary server."
-        )
     if state in {"42501", "3F000", "42P01"}:
         return StoreUnavailable(
             f"the role may not use the store's tables, or they are gone ({said}); {then} "

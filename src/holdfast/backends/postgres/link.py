@@ -2,37 +2,47 @@
 
 Statements are collected until somebody asks for an answer, or until there are many; then they are
 sent in one go, and all answers come back. So the server is never left waiting in the middle: while
-a client thinks, its transaction is idle, and how long it may be is limited.
+a client thinks, its transaction is idle, and how long it may be is limited. The end of a
+transaction that changed nothing is sent and not waited for: its answer is read with the next one.
 
-Nothing here waits longer than it is told to: whatever does not answer in time is as good as lost.
-A link that is lost, or of which it is not known in what state it is, is thrown away.
+This speaks to the driver's library below its cursors, which cost more than most statements do.
+
+Nothing here waits longer than it is told to: a server that is silent for so long is as good as
+lost. A link that is lost, or of which it is not known in what state it is, is thrown away.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
+from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import RawCursor
-from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
-from psycopg.pq.abc import PGconn
+from psycopg.abc import Buffer, PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result as _error
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryDumper
-from psycopg.waiting import Ready, Wait
 
+from holdfast.backends.postgres.failures import is_lost
 from holdfast.backends.postgres.statements import SQL
 from holdfast.backends.postgres.target import Target
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+_Known = tuple[str, tuple[int, ...]]
 _INTERVAL: Final = 0.1
-_COMMITTED: Final = "COMMIT"
+_COMMITTED: Final = b"COMMIT"
 _PER_STATEMENT: Final = 1_000
 _MOST_AT_ONCE: Final = 2_000_000
+_MOST_PREPARED: Final = 500  # of a connection; lists and searches have many forms
 _SLOWEST: Final = 250_000  # bytes a second: large writes have more time
+_DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 
 
 class Listener(psycopg.Connection[Row]):
@@ -62,57 +72,56 @@ class Listener(psycopg.Connection[Row]):
         self.close()
 
 
-def _flushed(connection: PGconn) -> PQGen[None]:
-    """Wait until all is sent: the driver waits for answers alone, though half may be unsent."""
-    while connection.flush():
-        ready = yield Wait.RW
-        if ready & Ready.R:
-            connection.consume_input()
+class Birth(NamedTuple):
+    """Who serves a connection, and in which life of the server.
+
+    When a connection is lost, who serves it may still hold what it held. A number of a transaction
+    means nothing in another life: what was not written before a crash is given out again.
+    """
+
+    process: int
+    since: object
+    life: tuple[object, object]
 
 
 class Answer:
     """What a statement gives; it is waited for when it is asked for."""
 
-    __slots__ = ("_cursor", "_link", "_prepare", "_text", "_values")
+    __slots__ = ("_link", "once", "rows", "status", "text", "values")
 
     def __init__(
-        self, link: Link, text: str, values: Sequence[object], *, prepare: bool | None = None
+        self, link: Link, text: str, values: Sequence[object] = (), *, once: bool = False
     ) -> None:
-        """Remember what to send."""
+        """Remember what to send; what is sent `once` need not be kept prepared."""
         self._link = link
-        self._text = text
-        self._values = values
-        self._prepare = prepare
-        self._cursor: psycopg.Cursor[Row] | None = None
+        self.text = text
+        self.values = values
+        self.once = once
+        self.rows: list[Row] | None = None
+        self.status: bytes | None = None  # What the server called what it did, once it is heard.
 
     @property
     def load(self) -> int:
         """About how many bytes are sent."""
-        return _PER_STATEMENT + sum(map(_weight, self._values))
-
-    def send(self, connection: psycopg.Connection[Row]) -> None:
-        """Send the statement."""
-        self._cursor = connection.execute(
-            self._text, self._values or None, binary=True, prepare=self._prepare
-        )
+        found = _PER_STATEMENT
+        for value in self.values:
+            kind = type(value)
+            if kind is bytes or kind is list:
+                found += _weight(value)
+        return found
 
     def fetchone(self) -> Row | None:
-        """Give the next row."""
-        return self._arrived().fetchone()
+        """Give the first row."""
+        rows = self.fetchall()
+        return rows[0] if rows else None
 
     def fetchall(self) -> list[Row]:
         """Give all rows."""
-        return self._arrived().fetchall()
-
-    def _arrived(self) -> psycopg.Cursor[Row]:
-        self._link.sync()
-        assert self._cursor is not None  # noqa: S101 - all that was asked was sent
-        return self._cursor
-
-    @property
-    def status(self) -> str | None:
-        """What the server called what it did; nothing if it was not heard."""
-        return None if self._cursor is None else self._cursor.statusmessage
+        if self.rows is None:
+            self._link.sync()
+        if self.rows is None:
+            raise psycopg.InterfaceError("something that was asked was never answered")
+        return self.rows
 
 
 class Link:
@@ -120,18 +129,31 @@ class Link:
 
     def __init__(self, target: Target) -> None:
         """Connect."""
-        self._connection = Listener.open(target)
         self.pid = os.getpid()
+        self._connection = Listener.open(target)
         # Whole numbers always have the same type: one prepared statement serves them all.
         self._connection.adapters.register_dumper(int, Int8BinaryDumper)
-        self._manager = self._connection.pipeline()
-        self._pipeline = self._manager.__enter__()
+        self._transformer = Transformer(self._connection)
+        self._library = self._connection.pgconn
+        self._library.enter_pipeline_mode()
+        self._socket = self._library.socket
+        self._poll = select.poll()
+        self._prepared: dict[_Known, bytes] = {}
+        self._names = itertools.count()
         self._queue: list[Answer] = []
+        self._owed: deque[Answer | _Known | None] = deque()  # `None` is the end of a journey
         self._load = 0
-        self.patience = target.answer  # seconds that an answer may take, if little was asked
+        self._ending = False  # All that is owed is the end of a transaction.
+        self.patience = target.answer  # seconds of silence, if little was asked
+        self.loan: object = None  # the pool's
         self.journeys = 0  # how often all that was asked was answered
-        # Who serves it: when it is lost, that one may still hold what it held.
-        self.served_by = self._connection.info.backend_pid
+        self.birth = self._look_around()
+
+    def _look_around(self) -> Birth:
+        ((process, since, *life),) = self.ask("birth").fetchall()
+        return Birth(process, since, (life[0], life[1]))
+
+    # -------------------------------------------------------------------------------- asking
 
     def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
         """Ask a statement by its name."""
@@ -141,6 +163,10 @@ class Link:
         """Ask a statement."""
         return self._asked(Answer(self, text, values))
 
+    def ask_once(self, text: str) -> Answer:
+        """Ask what is not asked again."""
+        return self._asked(Answer(self, text, once=True))
+
     def _asked(self, answer: Answer) -> Answer:
         self._queue.append(answer)
         self._load += answer.load
@@ -148,59 +174,161 @@ class Link:
             self.sync()
         return answer
 
-    def _say(self, text: str) -> Answer:
-        """Say what begins or ends a transaction; there is nothing to prepare about it."""
-        return self._asked(Answer(self, text, (), prepare=False))
-
     def begin(self, name: str) -> None:
         """Begin a transaction."""
-        self._say(SQL[name])
+        self.ask(name)
 
     def commit(self) -> None:
         """Commit: done when this returns."""
-        answer = self._say("COMMIT")
+        answer = self.ask_once("COMMIT")
         self.sync()
         if answer.status != _COMMITTED:
-            raise psycopg.InternalError(f"COMMIT was answered with {answer.status}")
+            raise psycopg.InternalError(f"COMMIT was answered with {answer.status!r}")
 
     def roll_back(self) -> None:
-        """Undo; what was not sent yet never is."""
+        """End a transaction and undo what it did; it ends soon, and nobody waits for that.
+
+        What was not sent yet never is. A link that is lost is closed, the server undoes what it
+        does not hear of; one in an unknown state is left in it.
+        """
+        self._drop_queue()
+        if self._owed or self._library.transaction_status == TransactionStatus.IDLE:
+            return
+        try:
+            self.ask_text("ROLLBACK")
+            self._send_all()
+            self._ending = True
+        except psycopg.Error:
+            self.close()
+
+    def _drop_queue(self) -> None:
         self._queue.clear()
         self._load = 0
-        self.end()
-
-    def end(self) -> None:
-        """End a transaction that changed nothing."""
-        self._say("ROLLBACK")
-        self.sync()
 
     def sync(self) -> None:
         """Send all that was asked, and wait until it is answered."""
         if not self._queue:
             return
-        self._connection.patience = self.patience + self._load / _SLOWEST
-        queue, self._queue, self._load = self._queue, [], 0
-        error: psycopg.Error | None = None
-        try:
-            for answer in queue:
-                answer.send(self._connection)
-            self._connection.wait(_flushed(self._connection.pgconn))
-        except psycopg.Error as first:
-            # It is the server's answer to something before; the rest is answered by silence.
-            error = first
-        try:
-            self._pipeline.sync()
-        except psycopg.Error as later:
-            raise (error or later) from None
-        if error is not None:
-            raise error
+        patience = self.patience + self._load / _SLOWEST
+        self._ending = False
+        self._send_all()
+        self._receive_all(patience)
         self.journeys += 1
+
+    # ------------------------------------------------------------------------------- sending
+
+    def _send_all(self) -> None:
+        queue, self._queue, self._load = self._queue, [], 0
+        for answer in queue:
+            self._send(answer)
+        self._library.pipeline_sync()
+        self._owed.append(None)
+        self._flush()
+
+    def _send(self, answer: Answer) -> None:
+        values: Sequence[Buffer | None] = ()
+        types: tuple[int, ...] = ()
+        formats: Sequence[int] = ()
+        if answer.values:
+            auto = (PyFormat.AUTO,) * len(answer.values)
+            values = self._transformer.dump_sequence(answer.values, auto)
+            types, formats = self._transformer.types or (), self._transformer.formats or ()
+        if answer.once or len(self._prepared) >= _MOST_PREPARED:
+            self._library.send_query_params(
+                answer.text.encode(), values, types, formats, Format.BINARY
+            )
+        else:
+            name = self._prepare(answer.text, types)
+            self._library.send_query_prepared(name, values, formats, Format.BINARY)
+        self._owed.append(answer)
+
+    def _prepare(self, text: str, types: tuple[int, ...]) -> bytes:
+        """Give the name of a prepared statement."""
+        known = (text, types)
+        name = self._prepared.get(known)
+        if name is None:
+            name = f"s{next(self._names)}".encode()
+            self._library.send_prepare(name, text.encode(), types)
+            self._owed.append(known)
+            self._prepared[known] = name
+        return name
+
+    def _flush(self) -> None:
+        """Send what is written; while the server does not take it, take what it says."""
+        while self._library.flush():
+            if self._wait(select.POLLIN | select.POLLOUT, self.patience) & select.POLLIN:
+                self._library.consume_input()
+
+    # ----------------------------------------------------------------------------- receiving
+
+    def _receive_all(self, patience: float) -> None:
+        """Read all that is owed; the first error counts, the rest is answered by silence."""
+        first: psycopg.Error | None = None
+        while self._owed:
+            try:
+                found = self._receive(self._owed[0], patience)
+            except psycopg.OperationalError as lost:
+                raise (first if first is not None and is_lost(first) else lost) from None
+            self._owed.popleft()
+            first = first or found
+        if first is not None:
+            raise first
+
+    def _receive(self, owed: Answer | _Known | None, patience: float) -> psycopg.Error | None:
+        """Read the answer to one thing that was sent; give the error that it is."""
+        result = self._next(patience)
+        if result is None or (owed is None) != (result.status == ExecStatus.PIPELINE_SYNC):
+            raise psycopg.OperationalError("the server answered something else than was asked")
+        if owed is None:
+            return None
+        while self._next(patience) is not None:
+            """An answer ends with nothing."""
+        done = result.status in _DONE
+        if isinstance(owed, Answer) and done:
+            self._keep(owed, result)
+        elif isinstance(owed, tuple) and not done:
+            del self._prepared[owed]
+        return None if done or result.status == ExecStatus.PIPELINE_ABORTED else _error(result)
+
+    def _keep(self, answer: Answer, result: PGresult) -> None:
+        answer.status = result.command_status
+        if result.status == ExecStatus.TUPLES_OK:
+            self._transformer.set_pgresult(result)
+            answer.rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        else:
+            answer.rows = []
+
+    def _next(self, patience: float) -> PGresult | None:
+        """Give the next result; each silence is as long as the patience at most."""
+        while self._library.is_busy():
+            self._wait(select.POLLIN, patience)
+            self._library.consume_input()
+        return self._library.get_result()
+
+    def _wait(self, events: int, patience: float) -> int:
+        self._poll.register(self._socket, events)
+        ready = self._poll.poll(1000 * patience)
+        if not ready:
+            raise psycopg.OperationalError(f"the server was silent for {patience:g} s")
+        found = ready[0][1]
+        # What went wrong with a socket is told by reading from it.
+        return found if found & (select.POLLIN | select.POLLOUT) else select.POLLIN
+
+    # ---------------------------------------------------------------------------------- ending
 
     @property
     def idle(self) -> bool:
-        """Whether it is connected and nothing is under way."""
-        status = self._connection.info.transaction_status
-        return status == TransactionStatus.IDLE and not self._queue
+        """Whether it is connected, and nothing is under way but an end that will be heard of."""
+        if self._connection.closed or self._queue:
+            return False
+        if self._owed:
+            return self._ending
+        return self._library.transaction_status == TransactionStatus.IDLE
+
+    def __del__(self) -> None:
+        """Close what was dropped by an interrupt."""
+        if hasattr(self, "_connection"):
+            self.close()
 
     def close(self) -> None:
         """Let go of the connection, in whatever state it is."""
@@ -208,8 +336,6 @@ class Link:
             self._connection.close()
         elif not self._connection.closed:
             self._connection.disown()
-        with suppress(psycopg.Error):
-            self._manager.__exit__(None, None, None)
 
 
 def _weight(value: object) -> int:

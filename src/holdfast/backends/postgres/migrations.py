@@ -77,11 +77,11 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
     lock = store_lock(target.schema)
     try:
         link.begin("begin_writing")
-        link.ask_text("SELECT pg_advisory_xact_lock($1)", (lock,)).fetchone()
-        place = link.ask_text("SELECT to_regnamespace($1::text) IS NULL", (target.schema,))
+        link.ask("lock_store", (lock,)).fetchone()
+        place = link.ask("lacks_schema", (target.schema,))
         if place.fetchone() == (True,):
-            # Its name was checked: it needs no quotes.
-            link.ask_text(f"CREATE SCHEMA {target.schema}")
+            # Its name was checked: quotes are all it needs, if it is a word of SQL.
+            link.ask_once(f'CREATE SCHEMA "{target.schema}"')
         row = link.ask("has_schema", (target.schema,)).fetchone()
         found = link.ask("version").fetchone() if row and row[0] else None
         before = 0 if found is None else found[0]
@@ -89,7 +89,7 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
         for number, script in steps.items():
             if number > before:
                 for statement in _split(script):
-                    link.ask_text(statement)
+                    link.ask_once(statement)
                 link.ask("put_version", (number,))
         link.commit()
     except psycopg.Error as error:

@@ -15,6 +15,11 @@ _OLDEST: Final = 150000
 _FSYNC: Final = "set it to on: without it a power cut may destroy the whole database"
 _PAGES: Final = "set it to on: without it a power cut may tear pages that were written before"
 _STANDBY: Final = "connect to the primary: a standby may lag behind what was acknowledged"
+_POOLER: Final = (
+    "Something in between drops the settings of connections, as some poolers do: connect to the "
+    "server itself."
+)
+_UNGUARDED: Final = "revoke this role's rights on these tables: they show it everybody's rows"
 _ROLE: Final = "use a role that is no superuser: row-level security does not hold for this one"
 
 
@@ -48,6 +53,11 @@ def refuse_unfit(server: Server, target: Target, *, readonly: bool) -> None:
         return
     if server.standby:
         raise StoreUnavailable(f"{target.shown} is a standby, which only reads: {_STANDBY}.")
+    if server.synchronous_commit != target.synchronous_commit:
+        raise StoreUnavailable(
+            f"{target.shown} has synchronous_commit = {server.synchronous_commit} though this "
+            f"connection asked for {target.synchronous_commit}; nothing was opened. {_POOLER}"
+        )
     for name, value, hint in _durable(server):
         if value != "on" and target.durability == "power":
             raise StoreUnavailable(
@@ -63,7 +73,13 @@ def _durable(server: Server) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def checks(server: Server, target: Target) -> list[Check]:
+def unguarded(link: Link, target: Target) -> str | None:
+    """Name the tables that this role may read whosever rows they hold."""
+    row = link.ask("unguarded", (target.schema,)).fetchone()
+    return None if row is None else row[0]
+
+
+def checks(server: Server, target: Target, unguarded: str | None) -> list[Check]:
     """Say how the server is set up, for `doctor`."""
     synced = {"power": "survives a power cut", "process": "survives kill -9"}
     return [
@@ -75,4 +91,5 @@ def checks(server: Server, target: Target) -> list[Check]:
         Check("synchronous_commit", server.synchronous_commit),
         Check("standby", "yes" if server.standby else "no", not server.standby, _STANDBY),
         Check("role", server.role, not server.bypasses, _ROLE),
+        Check("row security", unguarded or "on", unguarded is None, _UNGUARDED),
     ]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast.backends.base import (
     MEASURED_ROWS,
     BranchRow,
+    Foresight,
     HeadRow,
     Listed,
     Listing,
+    Look,
     MessageRow,
     Owner,
     QueueRow,
@@ -45,13 +47,43 @@ from holdfast.errors import Damaged, SchemaTooNew
 from holdfast.records import Measured, Usage
 
 T = TypeVar("T")
-Paths = dict[int, Path]
 
 _LAST: Final = (1 << 63) - 1
 _LONGEST_KEPT: Final = 64
+_MOST_PATHS: Final = 100_000
 _TEXT_PAGE: Final = 500
 _HASH_LENGTH: Final = 64
 _MARKS_AT_ONCE: Final = 5_000
+_OF_TURN: Final = frozenset({"turn", "tools", "draft", "opening"})
+
+
+class Paths:
+    """The ways back that are known, by their branch, and the sessions they are of.
+
+    Shared by all who read and write. Branches never move, so what is known stays right.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._known: dict[int, Path] = {}
+        self._sessions: set[int] = set()
+
+    def get(self, branch: int) -> Path | None:
+        """Give the way back from a branch, if it is known."""
+        return self._known.get(branch)
+
+    def keep(self, branch: int, path: Path) -> None:
+        """Remember the way back from a branch, if it is short."""
+        if len(path) <= _LONGEST_KEPT:
+            if len(self._known) >= _MOST_PATHS:
+                self._known.clear()
+                self._sessions.clear()
+            self._known[branch] = path
+            self._sessions.add(split_branch(branch)[0])
+
+    def knows(self, session: int) -> bool:
+        """Say whether the way back from one of a session's branches is known."""
+        return session in self._sessions
 
 
 class NeedsHorizon(Exception):
@@ -134,6 +166,12 @@ class PostgresSnapshot:
         self._entered: Answer | None = None
         self._told: tuple[Any, ...] | None = None
         self._began: tuple[int, int] | None = None
+        self._heads: dict[int, HeadRow | None] = {}
+        self._foreseen: dict[tuple[str, *tuple[int, ...]], Answer] = {}
+        self._starts: Answer | None = None
+        self._tails: dict[int, tuple[int, Answer]] = {}
+        self._forks: dict[str, int] = {}
+        self._open_turns: dict[tuple[int, int], TurnRow] = {}
 
     def enter(self, name: str, *values: object) -> None:
         """Say whose transaction this is; the answer has the time."""
@@ -152,6 +190,30 @@ class PostgresSnapshot:
                 f"a newer Holdfast has changed the store's tables to format {found}, this one "
                 f"knows {self._whose.known}; nothing was stored. Update this program."
             )
+
+    def foresee(self, *sights: Foresight) -> None:
+        """Ask for what will be looked at; it comes with the answer to the first question."""
+        self._foresee_heads(list(dict.fromkeys(sight.session for sight in sights)))
+        for sight in sights:
+            n = sight.session
+            if sight.newest:
+                self._tails[n] = sight.newest, self._ask("tail", n, sight.newest)
+            for look in sight.looks:
+                values = (n, sight.turn) if look in _OF_TURN else (n,)
+                self._foreseen[look, *values] = self._ask(look, *values)
+
+    def _foresee_heads(self, sessions: Sequence[int]) -> None:
+        self._foreseen.update((("head", n), self._ask("head", n)) for n in sessions)
+        self._foresee_starts(sessions)
+
+    def _foresee_starts(self, sessions: Sequence[int]) -> None:
+        unknown = [n for n in sessions if not self._paths.knows(n)]
+        if unknown:
+            self._starts = self._ask("starts", rows.numbers(unknown))
+
+    def _look(self, look: Look | Literal["head"], *values: int) -> Answer:
+        """Ask something that may have been foreseen."""
+        return self._foreseen.pop((look, *values), None) or self._ask(look, *values)
 
     def _ask(self, name: str, *values: object) -> Answer:
         return self._statements.ask(name, (self._tenant, *values))
@@ -186,8 +248,18 @@ class PostgresSnapshot:
             row = self._first("session_by_key", mark(key), bind(key))
         else:
             row = self._first("session_by_id", bind(id))
-        found = None if row is None else rows.session_row(row)
+        found = None if row is None else self._identity(row)
         return None if found is None or found.purged_at is not None else found
+
+    def _identity(self, row: Sequence[Any]) -> SessionRow:
+        """Read a session's identity; where it stands comes along and is kept."""
+        identity, head = row[: rows.SESSION_COLUMNS], row[rows.SESSION_COLUMNS :]
+        found = rows.session_row(identity)
+        self._note_head(found.n, None if head[0] is None else rows.head_row(head))
+        return found
+
+    def _note_head(self, n: int, head: HeadRow | None) -> None:
+        self._heads[n] = head
 
     def owners(self, branches: Collection[int]) -> dict[int, Owner]:
         """Tell whose these branches are."""
@@ -206,7 +278,7 @@ class PostgresSnapshot:
     def relative(self, id: str) -> SessionRow | None:
         """Read a session's identity by its id, also of what a purge left."""
         row = self._first("session_by_id", bind(id))
-        return None if row is None else rows.session_row(row)
+        return None if row is None else self._identity(row)
 
     def children(self, id: str) -> list[SessionRow]:
         """Read the sessions that name this one as their parent, oldest first."""
@@ -228,11 +300,12 @@ class PostgresSnapshot:
         return self._sessions("sessions_by_loose_title", mark(wanted), bind(wanted), trashed)
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
-        """Count the sessions that were split off these."""
-        if not ids:
-            return {}
-        found = self._all("forks", [bind(name) for name in ids])
-        return {text_of(parent): count for parent, count in found}
+        """Count the sessions that were split off these; of those just listed it is known."""
+        unknown = [bind(name) for name in ids if name not in self._forks]
+        found = self._all("forks", unknown) if unknown else []
+        counts = {name: self._forks.get(name, 0) for name in ids}
+        counts.update((text_of(parent), count) for parent, count in found)
+        return {name: count for name, count in counts.items() if count}
 
     def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions in the trash by the key or title they had."""
@@ -245,13 +318,15 @@ class PostgresSnapshot:
 
     def session(self, n: int) -> SessionRow | None:
         """Read a session's identity."""
-        row = self._first("session", n)
+        row = self._look("session", n).fetchone()
         return None if row is None else rows.session_row(row)
 
     def head(self, n: int) -> HeadRow | None:
         """Read where a session stands."""
-        row = self._first("head", n)
-        return None if row is None else rows.head_row(row)
+        if n not in self._heads:
+            row = self._look("head", n).fetchone()
+            self._heads[n] = None if row is None else rows.head_row(row)
+        return self._heads[n]
 
     def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
         """List by activity, newest first."""
@@ -261,13 +336,25 @@ class PostgresSnapshot:
 
     def _list(
         self, listing: Listing, before: int | None, limit: int
-    ) -> Iterator[tuple[SessionRow, HeadRow]]:
+    ) -> list[tuple[SessionRow, HeadRow]]:
         values: list[object] = [self._tenant, _LAST if before is None else before, limit]
         wanted = _conditions(listing, values)
         text = "\n".join((SQL["list"], *wanted, SQL["list_end"]))
-        for row in self._statements.ask_text(text, values).fetchall():
-            columns = rows.SESSION_COLUMNS
-            yield rows.session_row(row[:columns]), rows.head_row(row[columns:])
+        columns = rows.SESSION_COLUMNS
+        found: list[tuple[SessionRow, HeadRow]] = []
+        for forks, *row in self._statements.ask_text(text, values).fetchall():
+            found.append((rows.session_row(row[:columns]), rows.head_row(row[columns:])))
+            self._forks[found[-1][0].id] = forks
+        self._foresee_turns([head for _, head in found if head.open_turn is not None])
+        return found
+
+    def _foresee_turns(self, heads: Sequence[HeadRow]) -> None:
+        """Read the open turns of sessions that were listed, in one go."""
+        if heads:
+            places = zip(*((head.session, head.open_turn or 0) for head in heads), strict=True)
+            for row in self._all("turns_of", *map(rows.numbers, places)):
+                turn = rows.turn_row(row)
+                self._open_turns[turn.session, turn.number] = turn
 
     def _list_by_text(self, listing: Listing, before: int | None) -> Iterator[Listed]:
         """List what shows a text. The engine folds no letters as Python does, so this is done here.
@@ -275,7 +362,7 @@ class PostgresSnapshot:
         It goes through the list page by page.
         """
         while True:
-            page = list(self._list(listing, before, _TEXT_PAGE))
+            page = self._list(listing, before, _TEXT_PAGE)
             yield from (pair for pair in page if listing.matches(*pair))
             if len(page) < _TEXT_PAGE:
                 return
@@ -292,7 +379,7 @@ class PostgresSnapshot:
 
     def path(self, branch: int, low: int = 1) -> Path:
         """Give the way a branch's history runs; branches never move, so it is kept if short."""
-        known = self._paths.get(branch)
+        known = self._paths.get(branch) or self._short_path(branch)
         if known is not None:
             return known
         way = self._all("path", *split_branch(branch), low)
@@ -306,9 +393,16 @@ class PostgresSnapshot:
             self._keep_path(branch, found)
         return found
 
+    def _short_path(self, branch: int) -> Path | None:
+        """Look whether the path was foreseen."""
+        answer, self._starts = self._starts, None
+        for session, number, id in [] if answer is None else answer.fetchall():
+            start = branch_number(session, number)
+            self._keep_path(start, joined([Step(start, 0, text_of(id))]))
+        return self._paths.get(branch)
+
     def _keep_path(self, branch: int, path: Path) -> None:
-        if len(path) <= _LONGEST_KEPT:
-            self._paths[branch] = path
+        self._paths.keep(branch, path)
 
     def branch(self, session: int, number: int) -> BranchRow | None:
         """Read a session's branch by its number there."""
@@ -337,7 +431,9 @@ class PostgresSnapshot:
         """Read ranges, in order."""
         wanted = list(ranges)
         if len(wanted) == 1:
-            return [(wanted[0].session_id, self._range(wanted[0]))]
+            span = wanted[0]
+            found_at_the_end = self._at_the_end(span)
+            return [(span.session_id, found_at_the_end or self._range(span))]
         found: list[tuple[str, list[MessageRow]]] = [(span.session_id, []) for span in wanted]
         if wanted:
             spans = [(*split_branch(s.branch), s.first, s.last or 0) for s in wanted]
@@ -346,19 +442,40 @@ class PostgresSnapshot:
                 found[place - 1][1].append(rows.message_row(row))
         return found
 
+    def _at_the_end(self, span: Segment) -> list[MessageRow]:
+        """Give a range if it was foreseen: what lies on a head's branch, near the head."""
+        session, branch = split_branch(span.branch)
+        newest, answer = self._tails.get(session, (0, None))
+        head = self.head(session) if answer is not None else None
+        if answer is None or head is None or head.branch != span.branch:
+            return []
+        if span.first <= head.seq - newest:
+            return []
+        return [
+            rows.message_row(row)
+            for at, *row in answer.fetchall()
+            if at == branch and span.first <= row[0] <= (span.last or 0)
+        ]
+
     def _range(self, span: Segment) -> list[MessageRow]:
         values = (*split_branch(span.branch), span.first, span.last or 0)
         return [rows.message_row(row) for row in self._all("messages", *values)]
 
     def newest_summary(self, path: Path, last: int) -> int | None:
         """Find the last summary along a path; an index has them, so no other message is read."""
-        for span in reversed(ranges(path, 1, last)):
-            values = (*split_branch(span.branch), span.first, span.last or 0)
-            row = self._first("newest_summary", *values)
-            if row is not None and row[0] is not None:
-                seq: int = row[0]
-                return seq
-        return None
+        found = (self._summary_on(span) for span in reversed(ranges(path, 1, last)))
+        return next((seq for seq in found if seq is not None), None)
+
+    def _summary_on(self, span: Segment) -> int | None:
+        session, branch = split_branch(span.branch)
+        head = self._heads.get(session)
+        if head is not None and (head.branch, head.seq) == (span.branch, span.last):
+            answer = self._foreseen.pop(("summary", session), None)
+        else:
+            answer = None
+        answer = answer or self._ask("newest_summary", session, branch, span.first, span.last or 0)
+        row = answer.fetchone()
+        return None if row is None else row[0]
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
         """Look ids up along a branch's history."""
@@ -404,7 +521,9 @@ class PostgresSnapshot:
 
     def turn(self, session: int, number: int) -> TurnRow | None:
         """Read one turn."""
-        row = self._first("turn", session, number)
+        if (session, number) in self._open_turns:
+            return self._open_turns[session, number]
+        row = self._look("turn", session, number).fetchone()
         return None if row is None else rows.turn_row(row)
 
     def turns(self, session: int, limit: int | None) -> list[TurnRow]:
@@ -414,11 +533,16 @@ class PostgresSnapshot:
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
         """Read the ledger of a turn, in call order."""
-        return [rows.tool_row(row) for row in self._all("tools", session, turn)]
+        return [rows.tool_row(row) for row in self._look("tools", session, turn).fetchall()]
 
     def draft(self, session: int, turn: int) -> list[bytes]:
         """Read the records of an open draft."""
-        return [row[0] for row in self._all("draft", session, turn)]
+        return [row[0] for row in self._look("draft", session, turn).fetchall()]
+
+    def opening(self, session: int, turn: int) -> bytes | None:
+        """Read the first record of an open draft."""
+        row = self._look("opening", session, turn).fetchone()
+        return None if row is None else row[0]
 
     def queue(self, session: int) -> list[QueueRow]:
         """Read waiting input in order."""
@@ -435,7 +559,7 @@ class PostgresSnapshot:
         """Read usage by day and model."""
         return in_order(
             UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
-            for day, model, *spent in self._all("usage", session)
+            for day, model, *spent in self._look("usage", session).fetchall()
         )
 
     def measured(self, model: str) -> Measured:

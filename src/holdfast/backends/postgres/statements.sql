@@ -22,13 +22,22 @@ t.session, t.number, t.token, t.state, t.run_id, t.model, t.holder, t.lease_unti
 -- name: owner_columns
 s.n, s.id, s.scope, s.agent, s.title, s.parent, s.relation, h.branch, h.updated_at
 
+-- Who listens holds a lock beside the tenant's ($2), which many can: then nobody else gets it alone.
+-- name: heard_columns
+CASE WHEN pg_try_advisory_lock($2 # 1) THEN NOT pg_advisory_unlock($2 # 1) ELSE true END
+
 -- ------------------------------------------------------------------------------- transactions
 
 -- name: begin_reading
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 
+-- Not READ WRITE: who made the database read-only meant it.
 -- name: begin_writing
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
+BEGIN ISOLATION LEVEL READ COMMITTED
+
+-- Whose all transactions of a connection are.
+-- name: stay
+SELECT set_config('holdfast.tenant', $1::uuid::text, false)
 
 -- Whose transaction it is, and what time it is here.
 -- name: enter_reading
@@ -43,31 +52,51 @@ SELECT set_config('holdfast.tenant', $1::uuid::text, true),
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- Many write at once; who erases does so alone, and nobody writes while the tables are changed ($3).
--- The time is told once nobody is waited for.
+-- Then it is told whether anybody listens, and the time.
 -- name: enter_writing
 SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($3),
-  pg_advisory_xact_lock_shared($2), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+  pg_advisory_xact_lock_shared($2), {heard}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: enter_alone
 SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($3),
-  pg_advisory_xact_lock($2), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+  pg_advisory_xact_lock($2), {heard}, pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- Who serves this connection, and in which life of the server: statistics are reset by a crash.
+-- name: birth
+SELECT pg_backend_pid(),
+  (SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()),
+  pg_postmaster_start_time(), (SELECT b.stats_reset FROM pg_stat_bgwriter b)
+
+-- End who serves a lost connection, unless it ended and another has its number.
 -- name: end_orphan
-SELECT pg_terminate_backend($1::integer, 1000)
+SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
+WHERE a.pid = $1::integer AND a.backend_start = $2
+
+-- name: fate
+SELECT pg_xact_status($1::text::xid8)
+
+-- Something whose commit waits for the disk and for standbys, and so for all that was written before.
+-- name: fence
+SELECT pg_logical_emit_message(true, 'holdfast', '')
 
 -- name: announce
 SELECT pg_notify($1, $2)
+
+-- name: lend_an_ear
+SELECT pg_advisory_lock_shared($1::bigint # 1)
 
 -- --------------------------------------------------------------------------------- sessions
 
 -- name: session
 SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.n = $2 AND s.purged_at IS NULL
 
+-- Whoever finds a session asks next where it stands.
 -- name: session_by_id
-SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.id = $2
+SELECT {session}, {head} FROM sessions s LEFT JOIN heads h ON h.tenant = $1 AND h.session = s.n
+WHERE s.tenant = $1 AND s.id = $2
 
 -- name: session_by_key
-SELECT {session} FROM sessions s
+SELECT {session}, {head} FROM sessions s LEFT JOIN heads h ON h.tenant = $1 AND h.session = s.n
 WHERE s.tenant = $1 AND s.key_mark = $2 AND s.trashed_at IS NULL AND s.key = $3
 
 -- name: sessions_by_prefix
@@ -127,7 +156,8 @@ WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL
 ORDER BY s.n
 
 -- name: next_session
-SELECT (SELECT value FROM meta WHERE name = 'version'), nextval('session_numbers')
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text,
+  nextval('session_numbers')
 
 -- name: add_tenant
 INSERT INTO tenants (tenant, name) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -156,43 +186,43 @@ DELETE FROM sessions WHERE tenant = $1 AND n = $2
 SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2
 
 -- Whoever writes to a session holds its head until it has committed: here writes get their order.
--- The format comes along: the tables may have been changed since the store was opened.
+-- The format comes along, since the tables may have been changed since the store was opened, and the
+-- transaction's number, by which it can be asked later what became of it.
 -- name: hold
-SELECT (SELECT value FROM meta WHERE name = 'version'), {head} FROM heads h
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h
 
 -- The same, for somebody who must not wait: nothing if another holds it.
 -- name: try_to_hold
-SELECT (SELECT value FROM meta WHERE name = 'version'), {head} FROM heads h
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h SKIP LOCKED
 
--- $18 is the tenant's half of the locks of activity numbers; who writes to very many sessions, or is
--- alone, goes without.
+-- name: try_to_hold_many
+SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
+WHERE h.tenant = $1 AND h.session = ANY ($2::bigint[]) FOR UPDATE OF h SKIP LOCKED
+
+-- $18 is the tenant's half of the lock that is taken before a number.
 -- name: add_head
 INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
   input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
   queued)
-VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($1, $18::integer), $8, $9, $10, $11, $12, $13,
+VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($18::integer), $8, $9, $10, $11, $12, $13,
   $14, $15, $16, $17)
 
 -- name: put_head
 UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
-  activity = take_activity($1, $18::integer),
+  activity = take_activity($18::integer),
   input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
   preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
 WHERE tenant = $1 AND session = $2
-
--- Nobody is ever given the number of a head that goes.
--- name: raise_activity
-INSERT INTO tenants (tenant, name, activity)
-SELECT $1, $3, coalesce(max(h.activity), 0) FROM heads h WHERE h.tenant = $1 AND h.session = $2
-ON CONFLICT (tenant) DO UPDATE SET activity = greatest(tenants.activity, excluded.activity)
 
 -- name: drop_head
 DELETE FROM heads WHERE tenant = $1 AND session = $2
 
 -- name: list
-SELECT {session}, {head} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
+SELECT (SELECT count(*) FROM sessions f WHERE f.tenant = $1 AND f.parent = s.id
+    AND f.relation IN ('fork', 'continue') AND f.trashed_at IS NULL AND f.purged_at IS NULL),
+  {session}, {head} FROM heads h JOIN sessions s ON s.tenant = $1 AND s.n = h.session
 WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
 
 -- name: list_end
@@ -256,6 +286,14 @@ WITH RECURSIVE way AS (
 SELECT way.session, way.number, way.parent_session, way.fork_seq, s.id
 FROM way JOIN sessions s ON s.tenant = $1 AND s.n = way.session ORDER BY way.step
 
+-- Where sessions are on a branch that starts with nothing, the way back is short.
+-- name: starts
+SELECT b.session, b.number, s.id FROM unnest($2::bigint[]) AS wanted (session)
+  JOIN heads h ON h.tenant = $1 AND h.session = wanted.session
+  JOIN branches b ON b.tenant = $1 AND b.session = wanted.session AND b.number = h.branch
+  JOIN sessions s ON s.tenant = $1 AND s.n = wanted.session
+WHERE b.parent_session IS NULL
+
 -- name: add_branch
 INSERT INTO branches (tenant, session, number, parent_session, parent_number, fork_seq, asked_seq,
   created_at, reason, token, token_mark)
@@ -282,9 +320,23 @@ FROM unnest($2::bigint[], $3::integer[], $4::bigint[], $5::bigint[]) WITH ORDINA
     AND m.seq BETWEEN wanted.first AND wanted.last
 ORDER BY wanted.place, m.seq
 
+-- The end of a history, as far as it lies on its newest branch. They are counted from the end: where
+-- there is a policy, a sum is not looked for in an index, lest its errors tell of others' rows.
+-- name: tail
+SELECT m.* FROM heads h CROSS JOIN LATERAL (
+  SELECT m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
+  WHERE m.tenant = $1 AND m.session = $2 AND m.branch = h.branch ORDER BY m.seq DESC LIMIT $3) AS m
+WHERE h.tenant = $1 AND h.session = $2 AND m.seq > h.seq - $3 ORDER BY m.seq
+
 -- name: newest_summary
 SELECT max(m.seq) FROM messages m
 WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq BETWEEN $4 AND $5 AND m.summary
+
+-- The newest on the branch that a session is on, where that branch has one.
+-- name: summary
+SELECT (SELECT max(m.seq) FROM messages m WHERE m.tenant = $1 AND m.session = $2
+  AND m.branch = h.branch AND m.seq <= h.seq AND m.summary)
+FROM heads h WHERE h.tenant = $1 AND h.session = $2
 
 -- name: messages_by_id
 SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
@@ -359,6 +411,10 @@ RETURNING octet_length(b.data)
 -- name: turn
 SELECT {turn} FROM turns t WHERE t.tenant = $1 AND t.session = $2 AND t.number = $3
 
+-- name: turns_of
+SELECT {turn} FROM unnest($2::bigint[], $3::bigint[]) AS wanted (session, number)
+  JOIN turns t ON t.tenant = $1 AND t.session = wanted.session AND t.number = wanted.number
+
 -- name: turns
 SELECT {turn} FROM turns t WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.number DESC LIMIT $3
 
@@ -398,6 +454,10 @@ DELETE FROM tools WHERE tenant = $1 AND session = $2
 -- name: draft
 SELECT d.record FROM drafts d WHERE d.tenant = $1 AND d.session = $2 AND d.turn = $3
 ORDER BY d.number
+
+-- name: opening
+SELECT d.record FROM drafts d WHERE d.tenant = $1 AND d.session = $2 AND d.turn = $3
+ORDER BY d.number LIMIT 1
 
 -- name: put_draft
 INSERT INTO drafts (tenant, session, turn, number, record) VALUES ($1, $2, $3, $4, $5)
@@ -515,8 +575,20 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
   current_setting('synchronous_commit'), pg_is_in_recovery(),
   (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), current_user::text
 
+-- Tables of the store that this role may read and that show everybody's rows, such as partitions.
+-- name: unguarded
+SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
+WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity
+  AND c.relname <> 'meta' AND has_table_privilege(c.oid, 'SELECT')
+
 -- name: newest
 SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1
+
+-- name: lock_store
+SELECT pg_advisory_xact_lock($1)
+
+-- name: lacks_schema
+SELECT to_regnamespace($1::text) IS NULL
 
 -- name: has_schema
 SELECT to_regclass(format('%I.meta', $1::text)) IS NOT NULL

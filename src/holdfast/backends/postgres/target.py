@@ -2,8 +2,8 @@
 
     postgresql://user@host/database?schema=holdfast&deadline=10&pool=10
 
-What is not ours (`sslmode`, `application_name` …) goes to the driver as it is. The password never
-appears in what is shown.
+What is not ours (`sslmode`, `application_name` …) goes to the driver as it is written. What is
+shown says where the database is and nothing else: no password, whatever it is called.
 """
 
 from __future__ import annotations
@@ -11,15 +11,31 @@ from __future__ import annotations
 import math
 import re
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from holdfast.errors import UnknownBackend
-from holdfast.settings import Durability, Location
+from holdfast.settings import Durability, Location, split_options
 
-_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_SECRET: Final = frozenset({"password", "sslpassword", "passfile", "sslkey"})
+_SCHEMA: Final = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,62}")
+_SHOWN: Final = frozenset(
+    {
+        "application_name",
+        "dbname",
+        "host",
+        "hostaddr",
+        "port",
+        "service",
+        "sslmode",
+        "target_session_attrs",
+        "user",
+    }
+)
+_ALSO_KNOWN: Final = frozenset({"ssl"})  # the driver takes `ssl=true` from URLs alone
+_LEAST_POOL: Final = 2
 _LEAST_CONNECT: Final = 2  # the driver takes one second for two
 
 
@@ -47,6 +63,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """How long somebody who only reads may be idle: nobody waits for what it holds."""
         return f"{_millis(max(self.idle, self.statement))}ms"
 
+    @property
+    def synchronous_commit(self) -> str:
+        """What commits wait for."""
+        return "on" if self.durability == "power" else "off"
+
     def arguments(self) -> dict[str, str]:
         """Give what the driver is told beside the URL."""
         settings = {
@@ -55,13 +76,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             # The server gives up waiting first: who hears that knows what happened.
             "lock_timeout": _millis(0.8 * self.answer),
             "idle_in_transaction_session_timeout": _millis(self.idle),
-            "synchronous_commit": "on" if self.durability == "power" else "off",
+            "synchronous_commit": self.synchronous_commit,
+            # A plan for just these values looks better than one for lists of any length, so what
+            # has a list would be planned anew each time, which costs more than the statement.
+            "plan_cache_mode": "force_generic_plan",
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
             "client_min_messages": "warning",
         }
-        asked = dict(parse_qsl(urlsplit(self.url).query))
+        asked = conninfo_to_dict(self.url)
         given = {
             "connect_timeout": str(max(_LEAST_CONNECT, math.ceil(self.connect))),
             "application_name": "holdfast",
@@ -71,8 +95,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             "keepalives_count": "3",
         }
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        options = " ".join(filter(None, (asked.get("options"), ours)))
-        return {**{k: v for k, v in given.items() if k not in asked}, "options": options}
+        options = " ".join(str(text) for text in (asked.get("options"), ours) if text)
+        # In a database of another encoding text would come as bytes, or not at all.
+        forced = {"options": options, "client_encoding": "UTF8"}
+        return {**{k: v for k, v in given.items() if k not in asked}, **forced}
 
 
 def _millis(seconds: float) -> str:
@@ -81,24 +107,26 @@ def _millis(seconds: float) -> str:
 
 def target(location: Location, durability: Durability) -> Target:
     """Read a store's URL."""
-    parts = urlsplit(f"{location.scheme}:{location.address}")
-    shown = _without_secrets(parts)
+    url = f"{location.scheme}:{location.address}"
+    shown = _without_secrets(url)
+    _check(url, shown)
     options = dict(location.options)
     schema = options.pop("schema", "holdfast")
     if not _SCHEMA.fullmatch(schema):
         raise UnknownBackend(
-            f"{shown}: schema is a name of lower-case letters, digits and underscores"
+            f"{shown}: schema is a name of lower-case letters, digits and underscores, and none of "
+            "the server's own"
         )
     limits = {
         "connect": location.deadline / 2,
         "answer": location.deadline / 2,
         "statement": 60.0,
         "idle": location.deadline / 2,
-        "pool": 10.0,
     }
+    pool = _pool(options.pop("pool", "10"), shown)
     limits.update({name: _number(name, value, shown) for name, value in options.items()})
     return Target(
-        url=urlunsplit(parts),
+        url=url,
         shown=shown,
         schema=schema,
         durability=durability,
@@ -107,8 +135,20 @@ def target(location: Location, durability: Durability) -> Target:
         answer=limits["answer"],
         statement=limits["statement"],
         idle=limits["idle"],
-        pool=max(2, int(limits["pool"])),
+        pool=pool,
     )
+
+
+def _check(url: str, shown: str) -> None:
+    """Refuse a URL that the driver cannot read. What it says of it may hold a password."""
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    for name, _, _ in split_options(url.partition("?")[2]):
+        if name not in known | _ALSO_KNOWN:
+            raise UnknownBackend(f"{shown}: neither Holdfast nor the driver has an option {name!r}")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.Error:
+        raise UnknownBackend(f"{shown}: the driver cannot read this URL") from None
 
 
 def _number(name: str, value: str, shown: str) -> float:
@@ -117,13 +157,21 @@ def _number(name: str, value: str, shown: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < math.inf:
-        what = "number of connections" if name == "pool" else "positive number of seconds"
-        raise UnknownBackend(f"{shown}: {name} is a {what}")
+        raise UnknownBackend(f"{shown}: {name} is a positive number of seconds")
     return found
 
 
-def _without_secrets(parts: SplitResult) -> str:
-    user, at, host = parts.netloc.rpartition("@")
-    netloc = f"{user.partition(':')[0]}{at}{host}"
-    kept = [(k, v) for k, v in parse_qsl(parts.query) if k not in _SECRET]
-    return urlunsplit((parts.scheme, netloc, parts.path, urlencode(kept, safe="/"), ""))
+def _pool(value: str, shown: str) -> int:
+    if not (value.isascii() and value.isdecimal() and int(value) >= _LEAST_POOL):
+        raise UnknownBackend(f"{shown}: pool is a number of connections, {_LEAST_POOL} or more")
+    return int(value)
+
+
+def _without_secrets(url: str) -> str:
+    place, _, query = url.partition("?")
+    start, slashes, rest = place.partition("//")
+    authority, slash, database = rest.partition("/")
+    user, at, hosts = authority.rpartition("@")
+    kept = [written for name, _, written in split_options(query) if name in _SHOWN]
+    shown = f"{start}{slashes}{user.partition(':')[0]}{at}{hosts}{slash}{database}"
+    return f"{shown}?{'&'.join(kept)}" if kept else shown

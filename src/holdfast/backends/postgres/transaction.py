@@ -8,14 +8,17 @@ at the next question, or at the commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.backends.base import (
     Belongings,
     Cut,
+    Foresight,
     HeadRow,
+    Look,
     MessageRow,
     QueueRow,
     SessionRow,
@@ -27,19 +30,24 @@ from holdfast.backends.base import (
 from holdfast.backends.postgres import rows
 from holdfast.backends.postgres.rows import bind, branch_number, mark, split_branch
 from holdfast.backends.postgres.snapshot import (
+    Answer,
     Paths,
     PostgresSnapshot,
     Statements,
     Tenant,
     is_hash,
 )
+from holdfast.backends.postgres.statements import SQL
 from holdfast.clock import Clock
 from holdfast.core.branches import Path
+from holdfast.errors import StorageError
 from holdfast.records import Usage
 
 _LAST: Final = (1 << 63) - 1
+_HEARD: Final = 3  # the column of what entering tells
 _HEAVY: Final = 500_000  # bytes
-_MOST_TAKEN: Final = 64  # The server has room for a few thousand locks.
+_MOST_FORESEEN: Final = 5_000  # messages
+_OF_NO_SESSION: Final = frozenset({"add_tenant", "add_blob", "note_erasure"})
 
 
 class HeldByOthers(Exception):
@@ -62,23 +70,126 @@ class PostgresTransaction(PostgresSnapshot):
         """Write for this tenant; one that does not wait raises `HeldByOthers` instead."""
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
+        self.number: str | None = None  # what the server calls it, once it has written
         self._alone = alone
         self._waits = waits
-        self._heads: dict[int, HeadRow | None] = {}
+        self._held: tuple[Sequence[int], Answer] | None = None
+        self._missed: set[int] = set()
+        self._lookup: tuple[list[tuple[int, str]], Answer] | None = None
+        self._looked: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
         self._new: set[int] = set()
+        self._own: set[int] = set()  # the sessions that are held, or new
+        self._read: set[int] = set()  # those of them whose identity was read since
         self._steps = 0
         self._erased = False
+
+    def enter(self, name: str, *values: object) -> None:
+        """Say whose transaction this is; one that is alone has waited for others when it has."""
+        super().enter(name, *values)
+        if self._alone and self._entered is not None:
+            self._told = self._entered.fetchone()
+            self.number = None if self._told is None else self._told[-2]
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listened for writes when this began; it is asked when it is over."""
+        row = self._entered.fetchone() if self._entered is not None else None
+        return row is None or bool(row[_HEARD])
 
     def _keep_path(self, branch: int, path: Path) -> None:
         """Keep a path, but not through a branch whose number is given anew after a rollback."""
         if not self._new.intersection({branch}, (segment.branch for segment in path)):
             super()._keep_path(branch, path)
 
+    # --------------------------------------------------------------------------- foreseeing
+
+    def foresee(self, *sights: Foresight) -> None:
+        """Hold sessions and ask for what verbs will look at, for all of them in one go.
+
+        Each statement sees what was committed before it, so what is asked behind the one that
+        holds a session is what whoever holds it finds.
+        """
+        super().foresee(*sights)
+        places = dict.fromkeys((sight.session, id) for sight in sights for id in sight.ids)
+        if 0 < len(places) <= _MOST_FORESEEN:
+            marks = [rows.place_mark(*place) for place in places]
+            self._lookup = (list(places), self._ask("messages_by_id", marks))
+
+    def _foresee_heads(self, sessions: Sequence[int]) -> None:
+        if self._waits:
+            self._foreseen.update((("head", n), self._ask("hold", n)) for n in sessions)
+        else:
+            self._held = (sessions, self._ask("try_to_hold_many", rows.numbers(sessions)))
+        self._foresee_starts(sessions)
+
+    def _learn_held(self) -> None:
+        """Take in which of the sessions that were foreseen are held."""
+        if self._held is not None:
+            (sessions, answer), self._held = self._held, None
+            for row in answer.fetchall():
+                self._note_held(row[2], row)
+            self._missed.update(n for n in sessions if n not in self._heads)
+
+    def _learn_looked(self) -> None:
+        """Take in which of the messages that were foreseen are there."""
+        if self._lookup is not None:
+            (places, answer), self._lookup = self._lookup, None
+            self._looked.update((place, []) for place in places)
+            for session, number, *values in answer.fetchall():
+                row = rows.message_row(values)
+                if (session, row.id) in self._looked:
+                    self._looked[session, row.id].append((branch_number(session, number), row))
+
+    def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        self._learn_looked()
+        places = [(session, name) for session in sessions for name in set(ids)]
+        if any(place not in self._looked for place in places):
+            return super()._by_ids(sessions, ids)
+        found = [item for place in places for item in self._looked[place]]
+        return sorted(found, key=lambda item: (item[0], item[1].seq))
+
+    def _forget_looked(self) -> None:
+        """Look again: messages are erased."""
+        self._lookup = None
+        self._looked.clear()
+        self._tails.clear()
+
+    def _note_head(self, n: int, head: HeadRow | None) -> None:
+        """Keep no head that was read without being held."""
+
+    def _identity(self, row: Sequence[Any]) -> SessionRow:
+        """Read a session's identity; one that is held stays what it is."""
+        found = super()._identity(row)
+        if found.n in self._own:
+            self._read.add(found.n)
+        return found
+
+    def _foresee_turns(self, heads: Sequence[HeadRow]) -> None:
+        """Keep no turn that was read before its session was held."""
+
+    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+        """Count the sessions that were split off these."""
+        self._forks.clear()
+        return super().forks(ids)
+
+    def _outdated(self, look: Look, *values: int) -> None:
+        """Forget what was foreseen: it is changed now."""
+        self._foreseen.pop((look, *values), None)
+
+    # -------------------------------------------------------------------------------- writing
+
     def _write(self, name: str, *values: object) -> None:
+        self._refuse_others(name, values[0])
         self.writes += 1
         self._ask(name, *values)
 
+    def _refuse_others(self, name: str, session: object) -> None:
+        """Refuse to change a session that others may write to meanwhile."""
+        if not self._alone and name not in _OF_NO_SESSION and session not in self._own:
+            raise _not_held(session)
+
     def _counted(self, name: str, *values: object) -> int:
+        self._refuse_others(name, values[0])
         self.writes += 1
         row = self._first(name, *values)
         return row[0] if row else 0
@@ -92,14 +203,25 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _hold(self, n: int) -> HeadRow | None:
         """Lock a session's head; from now on nobody else changes anything of this session."""
+        self._learn_held()
         if n not in self._heads:
-            row = self._first("hold" if self._waits else "try_to_hold", n)
+            row = None if n in self._missed else self._holding(n).fetchone()
+            # What was foreseen of one that was missed was read while others wrote to it.
             if row is None and not self._waits and self._first("head", n) is not None:
                 raise HeldByOthers
-            if row is not None:
-                self._check_format(row[0])
-            self._heads[n] = None if row is None else rows.head_row(row[1:])
+            self._note_held(n, row)
         return self._heads[n]
+
+    def _holding(self, n: int) -> Answer:
+        asked = self._foreseen.pop(("head", n), None)
+        return asked or self._ask("hold" if self._waits else "try_to_hold", n)
+
+    def _note_held(self, n: int, row: Sequence[Any] | None) -> None:
+        if row is not None:
+            self._check_format(row[0])
+            self.number = row[1]
+            self._own.add(n)
+        self._heads[n] = None if row is None else rows.head_row(row[2:])
 
     def head(self, n: int) -> HeadRow | None:
         """Read where a session stands, and hold it."""
@@ -108,6 +230,7 @@ class PostgresTransaction(PostgresSnapshot):
     def session(self, n: int) -> SessionRow | None:
         """Read a session's identity, and hold it."""
         self._hold(n)
+        self._read.add(n)
         return super().session(n)
 
     def add_session(self, row: SessionRow, start: Start) -> int:
@@ -116,7 +239,10 @@ class PostgresTransaction(PostgresSnapshot):
         found = self._statements.ask("next_session").fetchone()
         assert found is not None  # noqa: S101 - a sequence gives a number
         self._check_format(found[0])
-        n: int = found[1]
+        self.number = found[1]
+        n: int = found[2]
+        self._own.add(n)
+        self._read.add(n)
         self._write("add_session", n, *rows.session_values(row))
         if row.purged_at is None:
             branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
@@ -126,10 +252,14 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_session(self, row: SessionRow) -> None:
         """Replace a session's identity."""
+        if not self._alone and row.n not in self._read:
+            raise _not_held(row.n)
+        self._outdated("session", row.n)
         self._write("put_session", row.n, *rows.session_values(row))
 
     def drop_session(self, n: int) -> None:
         """Erase a session's identity."""
+        self._outdated("session", n)
         self._write("drop_session", n)
 
     def put_head(self, row: HeadRow) -> None:
@@ -138,8 +268,8 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _put_head(self, name: str, row: HeadRow) -> None:
         self._steps += 1
-        free = self._alone or self._steps > _MOST_TAKEN
-        lock = None if free else self._whose.activity_lock
+        # The lock of the first number holds for those behind it.
+        lock = None if self._alone or self._steps > 1 else self._whose.activity_lock
         self._write(name, row.session, *rows.head_values(row), lock)
         self._heads[row.session] = row
 
@@ -162,6 +292,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def cut_branch(self, n: int, last_seq: int) -> Cut:
         """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        self._forget_looked()
         blobs = self._unuse(n, last_seq + 1, _LAST)
         erased = self._counted("drop_messages", *split_branch(n), last_seq + 1)
         if erased:
@@ -189,8 +320,19 @@ class PostgresTransaction(PostgresSnapshot):
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
         """Store messages at their places."""
         place = split_branch(branch)
+        self._outdated("summary", place[0])
+        self._tails.pop(place[0], None)
+        self._learn_looked()
+        for row in rows_:
+            if (place[0], row.id) in self._looked:
+                self._looked[place[0], row.id].append((branch, row))
         if len(rows_) == 1:
             self._write("add_message", *place, *rows.message_values(place[0], rows_[0]))
+            return
+        several = f"add_messages_{len(rows_)}"
+        if several in SQL and sum(len(row.body) for row in rows_) < _HEAVY:
+            values = (rows.message_values(place[0], row) for row in rows_)
+            self._write(several, *place, *chain.from_iterable(values))
             return
         for some in rows.by_weight(rows_, _HEAVY):
             self._write("add_messages", *place, *rows.message_columns(place[0], some))
@@ -199,6 +341,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a stored message; give the blobs it needed."""
+        self._forget_looked()
         blobs = self._unuse(branch, row.seq, row.seq)
         self._note_erasure()
         self._write(
@@ -228,7 +371,6 @@ class PostgresTransaction(PostgresSnapshot):
 
     def drop_belongings(self, session: int) -> Belongings:
         """Erase what a session has."""
-        self._write("raise_activity", session, bind(self._whose.name))
         for name in ("drop_head", "drop_tools", "drop_usage", "drop_queue_blobs"):
             self._write(name, session)
         self._heads[session] = None
@@ -239,6 +381,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def add_usage(self, session: int, row: UsageRow) -> None:
         """Add to a session's usage by day and model."""
+        self._outdated("usage", session)
         self._write(
             "add_usage", session, row.day, rows.model_mark(row.model), bind(row.model),
             *msgspec.structs.astuple(row.usage), row.cost, row.measured.counted,
@@ -247,10 +390,12 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_turn(self, row: TurnRow) -> None:
         """Store or replace a turn."""
+        self._outdated("turn", row.session, row.number)
         self._write("put_turn", *rows.turn_values(row))
 
     def put_tool(self, row: ToolRow) -> None:
         """Store or replace a line of the ledger; a new one goes to its end."""
+        self._outdated("tools", row.session, row.turn)
         self._write(
             "put_tool", row.session, row.turn, mark(row.call_id), bind(row.call_id),
             bind(row.name), row.outcome, row.started_at, row.ended_at,
@@ -258,10 +403,14 @@ class PostgresTransaction(PostgresSnapshot):
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
         """Store or replace one record of a draft."""
+        self._outdated("opening", session, turn)
+        self._outdated("draft", session, turn)
         self._write("put_draft", session, turn, number, record)
 
     def drop_draft(self, session: int, turn: int) -> None:
         """Remove a draft that became a message."""
+        self._outdated("opening", session, turn)
+        self._outdated("draft", session, turn)
         self._write("drop_draft", session, turn)
 
     def add_queued(self, session: int, row: QueueRow) -> None:
@@ -276,3 +425,10 @@ class PostgresTransaction(PostgresSnapshot):
         """Remove input that became a message."""
         self._write("drop_queued", session, number)
         self._write("drop_queued_blobs", session, number)
+
+
+def _not_held(session: object) -> StorageError:
+    return StorageError(
+        f"a write to session number {session} was refused, because the session was not held when "
+        "it was read; nothing was stored. This is a mistake in Holdfast: please report it."
+    )

@@ -3,8 +3,10 @@
 Writes of this process wake waiters at once. Those of others are announced by `NOTIFY`, for which a
 thread listens from the first time somebody waits. An announcement is a hint: another thread sends
 it behind the commit, one for all commits of a moment, because a commit that announces makes all
-others wait for its sync. It may be lost with its sender, so who listens also looks by itself from
-time to time. What was written is read from the log, which has no gaps.
+others wait for its sync. Mostly nobody listens, and then none is sent: who listens holds a lock, by
+which writers know. A write that began before that is not announced, and an announcement may be lost
+with its sender, so who listens also looks by itself, soon at first and then from time to time. What
+was written is read from the log, which has no gaps.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import psycopg
 
 from holdfast.backends.postgres.link import Listener
 from holdfast.backends.postgres.pool import Pool
+from holdfast.backends.postgres.statements import SQL
 from holdfast.errors import HoldfastError
 from holdfast.ids import message_id
 
+_LOOK_FIRST: Final = 0.1
 _LOOK_AGAIN: Final = 2.0
 _PAUSE: Final = 0.5
 _BREATH: Final = 0.003
@@ -38,12 +42,14 @@ class Watcher:
         connect: Callable[[], Listener],
         newest: Callable[[Listener], Any],
         channel: str,
+        ear: int,
     ) -> None:
-        """Listen on this channel; `newest` gives something that every write changes."""
+        """Listen on this channel, holding this lock; `newest` gives what every write changes."""
         self._pool = pool
         self._connect = connect
         self._newest = newest
         self._channel = channel
+        self._ear = ear
         self._number = 0
         self._closed = False
         self._listener: Listener | None = None
@@ -59,21 +65,22 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._speaker: threading.Thread | None = None
 
-    def announce(self) -> None:
-        """Say that this process has committed: to those who wait here, and to all others."""
+    def announce(self, *, heard: bool = True) -> None:
+        """Say that this process has committed: to those who wait here, and to all who hear it.
+
+        What was committed stays so: this never fails.
+        """
         self.note()
-        self._unsaid = True
-        self._news.set()
-        if self._speaker is None:
-            self._start_to_speak()
+        if heard:
+            self._unsaid = True
+            self._news.set()
+            if not _lives(self._speaker):
+                self._start_to_speak()
 
     def _start_to_speak(self) -> None:
         with self._lock:
-            if self._speaker is None and not self._closed:
-                self._speaker = threading.Thread(
-                    target=self._speak, name="holdfast-speaker", daemon=True
-                )
-                self._speaker.start()
+            if not _lives(self._speaker) and not self._closed:
+                self._speaker = _started(self._speak, "holdfast-speaker")
 
     def _speak(self) -> None:
         """Announce what was committed, once for all that was meanwhile."""
@@ -114,37 +121,50 @@ class Watcher:
     # ----------------------------------------------------------------------------- the thread
 
     def _listen(self) -> None:
-        """See that somebody listens; what is written from now on is heard."""
+        """See that somebody listens, if that can be; what is written from now on is heard.
+
+        Whoever waits looks by itself from time to time, so it need not be heard that nobody can.
+        """
         with self._lock:
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-listener", daemon=True
-                )
-                self._thread.start()
-        self._ready.wait()
+            if not _lives(self._thread) and not self._closed:
+                self._ready.clear()
+                self._thread = _started(self._serve, "holdfast-listener")
+            begun = self._thread is not None
+        if begun:
+            self._ready.wait(_LOOK_AGAIN)
 
     def _serve(self) -> None:
-        while not self._closed:
-            try:
-                with self._connect() as listener:
-                    self._listener = listener
-                    listener.execute(f'LISTEN "{self._channel}"')
-                    newest = self._newest(listener)
+        try:
+            while not self._closed:
+                try:
+                    with self._connect() as listener:
+                        self._listener = listener
+                        self._attend(listener)
+                except (psycopg.Error, OSError):
+                    # Whatever was announced meanwhile was not heard.
                     self._ready.set()
-                    while not self._closed:
-                        newest = self._hear(listener, newest)
-            except (psycopg.Error, OSError):
-                # Whatever was announced meanwhile was not heard.
-                self._ready.set()
-                self.note()
-                self._pause()
-            finally:
-                self._listener = None
-        self._ready.set()
+                    self.note()
+                    self._pause()
+                finally:
+                    self._listener = None
+        finally:
+            self._ready.set()
 
-    def _hear(self, listener: Listener, newest: object) -> object:
+    def _attend(self, listener: Listener) -> None:
+        """Listen until the store is closed or the connection is lost."""
+        listener.execute(SQL["lend_an_ear"], (self._ear,))
+        listener.execute(f'LISTEN "{self._channel}"')
+        newest = self._newest(listener)
+        self.note()  # Whatever was written while nobody listened.
+        self._ready.set()
+        patience = _LOOK_FIRST
+        while not self._closed:
+            newest = self._hear(listener, newest, patience)
+            patience = min(2 * patience, _LOOK_AGAIN)
+
+    def _hear(self, listener: Listener, newest: object, patience: float) -> object:
         """Wait for an announcement of others, or until it is time to look."""
-        for notice in listener.notifies(timeout=_LOOK_AGAIN, stop_after=1):
+        for notice in listener.notifies(timeout=patience, stop_after=1):
             if notice.payload != self._me:
                 self.note()
             return newest
@@ -184,3 +204,17 @@ class Watcher:
 def _socket_of(listener: Listener) -> socket.socket:
     """Give the socket of a connection, to end it from another thread."""
     return socket.socket(fileno=os.dup(listener.fileno()))
+
+
+def _lives(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread | None:
+    """Start a thread; none if there is no room for one, or the interpreter is about to end."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

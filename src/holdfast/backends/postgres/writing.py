@@ -3,9 +3,12 @@
 A verb that is written runs in the caller's thread, on a link of its own. Before the commit was sent
 every failure means that nothing was stored; the verb is run again as long as the deadline allows,
 on a new link if the old one was lost. After the commit was sent and before it was answered nobody
-knows. Then the server's side of the lost link is ended, and the verb is run again all the same: it
-is idempotent by its ids, so it finds what it stored before, or stores it now. If the deadline ends
-this, the outcome is unknown, and is said to be.
+knows. Then the server is asked what became of the transaction, by its number: once it is known to
+be stored, what the verb gave then is the answer; once it is known to be undone, the verb is run
+again. A server that lived on cannot forget a number; one that crashed or was replaced meanwhile may
+mean another's. Then the verb is run again all the same: it is idempotent by its ids, so it finds
+what it stored before, or stores it now, and if it is refused, that may be because of itself.
+Whatever ends this, the outcome is then unknown, and is said to be.
 
 Verbs that are handed over are run in order by one thread, as many as wait in one transaction. Such
 a transaction waits for no lock: two of them, holding many sessions each, would wait for each other.
@@ -21,14 +24,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
+import msgspec
 import psycopg
 
-from holdfast.backends.base import Verb
+from holdfast.backends.base import Verb, sight_of
 from holdfast.backends.interrupts import undisturbed
 from holdfast.backends.postgres.failures import is_again, is_lost, translate
-from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.link import Birth, Link
 from holdfast.backends.postgres.pool import Pool
 from holdfast.backends.postgres.snapshot import Paths, Tenant
 from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction
@@ -37,24 +41,41 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
 
 T = TypeVar("T")
+Fate = Literal["stored", "undone", "unknown"]
 _NOT_STORED: Final = "nothing was stored."
 _LARGEST_BATCH: Final = 64
 _MOST_COLLISIONS: Final = 20
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.5
+_FATES: Final[dict[str | None, Fate | None]] = {
+    "committed": "stored",
+    "aborted": "undone",
+    "in progress": None,
+}
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What a transaction gave whose commit was sent, and by what it can be asked for.
+
+    `undone` is what is said if it turns out that it was not received.
+    """
+
+    number: str | None
+    value: Any
+    undone: HoldfastError
 
 
 class Lost(Exception):
-    """The link was lost; `attempted` says whether a commit may have been received."""
+    """The link was lost. With a receipt, its commit was sent and may have been received."""
 
     def __init__(
-        self, error: HoldfastError, *, attempted: bool = False, served_by: int | None = None
+        self, error: HoldfastError, born: Birth | None = None, receipt: Receipt | None = None
     ) -> None:
         """Remember why, and who served the link."""
         super().__init__(str(error))
         self.error = error
-        self.attempted = attempted
-        self.served_by = served_by
+        self.born = born
+        self.receipt = receipt
 
 
 class Again(Exception):
@@ -91,57 +112,120 @@ class Runner:
         self._longest = longest
         self._watcher = watcher
 
-    def run(self, verb: Verb[T], *, alone: bool = False, orphan: int | None = None) -> T:
+    def run(
+        self,
+        verb: Verb[T],
+        *,
+        alone: bool = False,
+        orphan: Birth | None = None,
+        doubt: HoldfastError | None = None,
+    ) -> T:
         """Run a verb until it is known what became of it, or the deadline has passed.
 
-        `orphan` names who served a link that was lost before, and may hold what this needs.
+        `orphan` names who served a link that was lost before, and may hold what this needs. With a
+        `doubt` it may have been stored before.
         """
-        return self._persist(partial(self._attempt, verb, alone=alone), orphan)
-
-    def _persist(self, attempt: Callable[[int | None], T], orphan: int | None) -> T:
         until = time.monotonic() + self._deadline
-        doubt: HoldfastError | None = None
         pause, collisions = _FIRST_PAUSE, 0
         while True:
             try:
-                return attempt(orphan)
+                return self._attempt(verb, orphan, alone=alone)
             except Lost as lost:
-                error = lost.error
-                orphan = lost.served_by or orphan
-                doubt = doubt or (lost.error if lost.attempted else None)
+                error, orphan = lost.error, lost.born or orphan
                 self._pool.clear()
+                if lost.receipt is not None:
+                    fate = self._fate(lost, until)
+                    if fate == "stored":
+                        self._watcher.announce()
+                        value: T = lost.receipt.value
+                        return value
+                    if fate == "undone":
+                        error = lost.receipt.undone
+                    else:
+                        doubt = doubt or lost.error
             except Again as again:
                 error = again.error
                 collisions += 1
+            except HoldfastError as refusal:
+                raise _last_word(refusal, doubt) from refusal
             if time.monotonic() + pause > until or collisions > _MOST_COLLISIONS:
                 raise _last_word(error, doubt) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _attempt(self, verb: Verb[T], orphan: int | None, *, alone: bool) -> T:
+    def _attempt(self, verb: Verb[T], orphan: Birth | None, *, alone: bool) -> T:
         """Run a verb in a transaction of its own; first end what a lost link left behind."""
         with self._link(self._longest if alone else self._answer) as link:
             if orphan is not None:
                 self._end_orphan(link, orphan)
-            tx = self._begin(link, alone=alone)
+            tx = self._begin(link, [verb], alone=alone)
             try:
                 value = verb(tx)
             except BaseException as error:
                 self._undo(link, error)
                 raise
-            self._commit(link, tx)
+            self._commit(link, tx, value)
             return value
 
-    def _end_orphan(self, link: Link, orphan: int) -> None:
+    # --------------------------------------------------------------------- after a lost commit
+
+    def _fate(self, lost: Lost, until: float) -> Fate:
+        """Find out what became of a commit whose answer was lost; unknown by the deadline."""
+        pause, error = _FIRST_PAUSE, lost.error
+        while True:
+            try:
+                with self._link(self._answer) as link:
+                    fate = self._ask_fate(link, lost)
+                if fate is not None:
+                    return fate
+            except Lost as again:
+                error = again.error
+                self._pool.clear()
+            except HoldfastError as other:
+                raise _last_word(other, lost.error) from other
+            if time.monotonic() + pause > until:
+                raise _last_word(error, lost.error) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _ask_fate(self, link: Link, lost: Lost) -> Fate | None:
+        """Ask what became of a transaction; nothing while it is under way."""
+        if lost.born is None or lost.receipt is None:
+            return "unknown"
+        self._end_orphan(link, lost.born)
+        if lost.receipt.number is None or link.birth.life != lost.born.life:
+            return "unknown"
+        try:
+            row = link.ask("fate", (lost.receipt.number,)).fetchone()
+            told = _FATES.get(row[0] if row else None, "unknown")
+            if told == "stored":
+                self._put_up_a_fence(link)
+        except psycopg.Error as error:
+            if is_lost(error):
+                self._undo(link, error)
+            link.roll_back()
+            return "unknown"
+        return told
+
+    def _put_up_a_fence(self, link: Link) -> None:
+        """Commit something that waits for the disk and for standbys, behind what is asked about.
+
+        Ending who served the lost link ended its waiting for a standby, too.
+        """
+        link.begin("begin_writing")
+        link.ask("fence")
+        link.commit()
+
+    def _end_orphan(self, link: Link, orphan: Birth) -> None:
         """End the server's side of a lost link: its commit has arrived by now, or never will.
 
-        It may have ended long ago, and another have its number: that one loses its connection,
-        which harms nobody.
+        If it cannot be ended it ends by itself, when it has been idle for too long.
         """
         try:
-            link.ask("end_orphan", (orphan,)).fetchall()
+            link.ask("end_orphan", (orphan.process, orphan.since)).fetchall()
         except psycopg.Error as error:
-            self._undo(link, error)
+            if is_lost(error):
+                self._undo(link, error)
 
     @contextmanager
     def _link(self, patience: float) -> Iterator[Link]:
@@ -156,7 +240,16 @@ class Runner:
         finally:
             self._pool.give_back(link)
 
-    def _begin(self, link: Link, *, alone: bool = False, waits: bool = True) -> PostgresTransaction:
+    def _begin(
+        self,
+        link: Link,
+        verbs: Sequence[Verb[Any]],
+        *,
+        alone: bool = False,
+        waits: bool = True,
+    ) -> PostgresTransaction:
+        """Begin a transaction for these; what they say they will look at is asked for at once."""
+        sights = [sight for sight in map(sight_of, verbs) if sight is not None]
         tx = PostgresTransaction(
             link, self._tenant, self._clock, self._paths, alone=alone, waits=waits
         )
@@ -164,6 +257,8 @@ class Runner:
             link.begin("begin_writing")
             whose = self._tenant
             tx.enter("enter_alone" if alone else "enter_writing", whose.lock, whose.store_lock)
+            if sights:
+                tx.foresee(*sights)
         except psycopg.Error as error:
             self._undo(link, error)
             raise
@@ -174,21 +269,15 @@ class Runner:
         if is_lost(error):
             assert isinstance(error, psycopg.Error)  # noqa: S101 - so says is_lost
             link.close()
-            raise Lost(translate(error, _NOT_STORED), served_by=link.served_by) from error
-        try:
-            link.roll_back()
-        except psycopg.Error as second:
-            link.close()
-            if not isinstance(error, psycopg.Error):
-                return  # The verb's own error counts; the server undoes what it does not hear of.
-            raise Lost(translate(second, _NOT_STORED), served_by=link.served_by) from second
+            raise Lost(translate(error, _NOT_STORED), link.birth) from error
+        link.roll_back()
         if is_again(error):
             assert isinstance(error, psycopg.Error)  # noqa: S101 - so says is_again
             raise Again(translate(error, _NOT_STORED)) from error
         if isinstance(error, psycopg.Error):
             raise translate(error, _NOT_STORED) from error
 
-    def _commit(self, link: Link, tx: PostgresTransaction) -> None:
+    def _commit(self, link: Link, tx: PostgresTransaction, value: object) -> None:
         try:
             link.commit()
         except psycopg.Error as error:
@@ -196,13 +285,13 @@ class Runner:
                 # An answer: something that was sent before the commit was refused.
                 self._undo(link, error)
             link.close()
-            said = translate(error, "it may be stored.")
-            raise Lost(said, attempted=True, served_by=link.served_by) from error
+            receipt = Receipt(tx.number, value, translate(error, _NOT_STORED))
+            raise Lost(translate(error, "it may be stored."), link.birth, receipt) from error
         except BaseException:
             link.close()
             raise
         if tx.writes:
-            self._watcher.announce()
+            self._watcher.announce(heard=tx.heard)
 
     # ------------------------------------------------------------------------- several at once
 
@@ -210,14 +299,14 @@ class Runner:
         """Run verbs in order, as many as possible in one transaction."""
         waiting = deque(batch)
         while waiting:
-            done, orphan = self._run_together(waiting)
-            for _ in range(done):
+            ended, orphan = self._run_together(waiting)
+            for _ in range(ended):
                 waiting.popleft()
             if waiting:
-                self._run_one(waiting.popleft(), orphan)
+                self._run_one(waiting.popleft(), orphan=orphan)
 
-    def _run_together(self, batch: Sequence[Handed[Any]]) -> tuple[int, int | None]:
-        """Run verbs in one transaction, up to the first that cannot be; say how many were run.
+    def _run_together(self, batch: Sequence[Handed[Any]]) -> tuple[int, Birth | None]:
+        """Run verbs in one transaction, up to the first that cannot be; say how many were ended.
 
         After any trouble none of them was, and the first is run by itself. If the link was lost,
         say who served it.
@@ -227,20 +316,44 @@ class Runner:
         done: list[Callable[[], None]] = []
         try:
             with self._link(self._answer) as link:
-                tx = self._begin(link, waits=False)
+                tx = self._begin(link, [handed.verb for handed in batch], waits=False)
                 try:
                     self._gather(tx, batch, done)
                 except Exception as error:  # noqa: BLE001 - each verb's own will be met again
                     self._undo(link, error)
                     return 0, None
-                self._commit(link, tx)
+                self._commit(link, tx, None)
         except Lost as lost:
-            return 0, lost.served_by
+            self._pool.clear()
+            ended = 0 if lost.receipt is None else self._settle(batch, done, lost)
+            return ended, lost.born
         except (HoldfastError, Again):
             return 0, None
         for tell in done:
             tell()
         return len(done), None
+
+    def _settle(
+        self, batch: Sequence[Handed[Any]], done: Sequence[Callable[[], None]], lost: Lost
+    ) -> int:
+        """End those whose common commit was not answered; say how many were ended."""
+        together = [batch[place] for place in range(len(done))]
+        try:
+            fate = self._fate(lost, time.monotonic() + self._deadline)
+        except HoldfastError as unknown:
+            for handed in together:
+                handed.fail(unknown)
+            return len(done)
+        if fate == "undone":
+            return 0
+        if fate == "stored":
+            self._watcher.announce()
+            for tell in done:
+                tell()
+        else:
+            for handed in together:
+                self._run_one(handed, doubt=lost.error)
+        return len(done)
 
     def _gather(
         self,
@@ -263,9 +376,15 @@ class Runner:
             else:
                 done.append(partial(handed.succeed, value))
 
-    def _run_one(self, handed: Handed[Any], orphan: int | None) -> None:
+    def _run_one(
+        self,
+        handed: Handed[Any],
+        *,
+        orphan: Birth | None = None,
+        doubt: HoldfastError | None = None,
+    ) -> None:
         try:
-            value = self.run(handed.verb, orphan=orphan)
+            value = self.run(handed.verb, orphan=orphan, doubt=doubt)
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
             handed.fail(error)
         else:
@@ -275,9 +394,11 @@ class Runner:
 def _last_word(error: HoldfastError, doubt: HoldfastError | None) -> HoldfastError:
     if doubt is None:
         return error
+    # What they say of being stored was meant for one attempt.
+    first, then = (str(one).partition(";")[0] for one in (doubt, error))
     return OutcomeUnknown(
-        f"the connection was lost while the write was committed ({doubt}) and the database could "
-        f"not be asked what became of it ({error}); retry with the same ids: it will be there once."
+        f"the connection was lost while the write was committed ({first}), and what became of it "
+        f"could not be found out ({then}); retry with the same ids: it will be there once."
     )
 
 
@@ -301,6 +422,15 @@ class Handed(Generic[T]):
     def fail(self, error: BaseException) -> None:
         """Say what went wrong."""
         self._future.set_exception(error)
+
+    def fail_if_open(self, error: BaseException) -> None:
+        """Say that it is not known what became of it, unless it was said."""
+        if not self._future.done():
+            unknown = OutcomeUnknown(
+                f"the write was broken off ({error!r}) and may be stored; retry with the same ids."
+            )
+            unknown.__cause__ = error
+            self._future.set_exception(unknown)
 
     def result(self) -> T:
         """Wait for the end; withdraw it if it has not begun by the deadline."""
@@ -369,13 +499,21 @@ class Line:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
-            self._waiting.append(handed)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-writer", daemon=True
-                )
-                self._thread.start()
+                self._thread = self._started()
+            self._waiting.append(handed)
             self._changed.notify_all()
+
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._serve, name="holdfast-writer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(
+                f"no thread can be started for writing ({error}); nothing was stored. Close some, "
+                "or allow the process more of them."
+            ) from error
+        return thread
 
     def _serve(self) -> None:
         while True:
@@ -387,7 +525,11 @@ class Line:
                     return
                 self._busy = True
                 batch = self._take_batch()
-            self._runner.run_batch(batch)
+            try:
+                self._runner.run_batch(batch)
+            except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+                for handed in batch:
+                    handed.fail_if_open(error)
 
     def _take_batch(self) -> list[Handed[Any]]:
         batch: list[Handed[Any]] = []

@@ -331,6 +331,9 @@ ON CONFLICT (session, turn, call_id) DO UPDATE SET name = excluded.name,
 -- name: draft
 SELECT CAST(record AS BLOB) FROM drafts WHERE session = ? AND turn = ? ORDER BY number
 
+-- name: opening
+SELECT CAST(record AS BLOB) FROM drafts WHERE session = ? AND turn = ? ORDER BY number LIMIT 1
+
 -- name: put_draft
 INSERT INTO drafts (session, turn, number, record, crc) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (session, turn, number) DO UPDATE SET record = excluded.record, crc = excluded.crc

@@ -513,6 +513,11 @@ class SQLiteSnapshot:
         """Read the records of an open draft."""
         return [row[0] for row in self._execute(SQL["draft"], (session, turn))]
 
+    def opening(self, session: int, turn: int) -> bytes | None:
+        """Read the first record of an open draft."""
+        row = self._execute(SQL["opening"], (session, turn)).fetchone()
+        return None if row is None else row[0]
+
     def queue(self, session: int) -> list[QueueRow]:
         """Read waiting input in order."""
         rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()

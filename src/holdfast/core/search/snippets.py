@@ -14,6 +14,7 @@ that may have more terms together than were found before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -27,6 +28,7 @@ _PIECE: Final = 800
 _OVERLAP: Final = 400  # what stands close together is together in one piece
 _TRIES: Final = 8  # pieces that have the terms, but perhaps not close together
 _ENOUGH: Final = 2_000_000  # as far as a better place is looked for
+_FEW: Final = 12  # terms that are looked for one by one
 _NARROWEST: Final = 16
 _LONG_WORD: Final = 24  # what is longer may be cut; there may be no spaces at all
 
@@ -82,10 +84,9 @@ def _best(text: str, terms: Sequence[Term], width: int) -> _Best:
     for begin, end in _pieces(text, overlap):
         if begin > _ENOUGH and best.terms:
             break
-        is_all = begin == 0 and end == len(text)
-        if not is_all and how_many(terms, text[begin:end]) <= best.terms:
+        found = _best_of(text, begin, end, terms, width, known=best.terms)
+        if found is None:
             continue
-        found = _best_of(text, begin, end, terms, width)
         best = found if found.terms > best.terms else best
         tries -= 1
         if best.terms == len(terms) or not tries:
@@ -101,8 +102,15 @@ def _pieces(text: str, overlap: int) -> Iterator[tuple[int, int]]:
         begin = _word_begin(text, begin + step) if end < len(text) else end
 
 
-def _best_of(text: str, begin: int, end: int, terms: Sequence[Term], width: int) -> _Best:
-    """Find the best place that begins in a piece; what is shown may reach further."""
+def _best_of(
+    text: str, begin: int, end: int, terms: Sequence[Term], width: int, *, known: int
+) -> _Best | None:
+    """Find the best place that begins in a piece; what is shown may reach further.
+
+    Nothing if the piece has no more terms than are known to be together elsewhere.
+    """
+    if not _is_whole(text, begin, end) and how_many(terms, text[begin:end]) <= known:
+        return None
     left = _word_begin(text, max(begin - width, 0))
     right = _word_end(text, min(end + width, len(text)))
     places = [
@@ -110,8 +118,17 @@ def _best_of(text: str, begin: int, end: int, terms: Sequence[Term], width: int)
         for place in _places(text[left:right], terms)
     ]
     inside = [place for place in places if begin <= place.start and place.end <= end]
+    is_all = begin == 0 and end == len(text)
+    if not is_all and len({place.term for place in inside}) <= known:
+        return None
     count, first, last = _closest(inside, width - 2 * len(LEFT_OUT))
     return _Best(count, first, last, places)
+
+
+def _is_whole(text: str, begin: int, end: int) -> bool:
+    """Say whether a piece begins and ends with whole words: then it has no others."""
+    begins = begin == 0 or text[begin - 1] == " "
+    return begins and (end == len(text) or text[end] == " ")
 
 
 def _word_begin(text: str, at: int) -> int:
@@ -135,36 +152,37 @@ def _word_end(text: str, at: int) -> int:
 
 def _places(text: str, terms: Sequence[Term]) -> list[_Place]:
     """Find the terms in a text, in the order of the text."""
-    tokens, inner = traced_words(text), traced_parts(text)
+    traced = _Traced(text, many=len(terms) > _FEW)
     found = [
         _Place(start, end, number)
         for number, term in enumerate(terms)
-        for start, end in _ranges(text, term, tokens, inner)
+        for start, end in traced.ranges(term)
     ]
     return sorted(found, key=lambda place: (place.start, -place.end))
 
 
-def _ranges(text: str, term: Term, tokens: Traced, inner: Traced) -> Iterator[tuple[int, int]]:
-    if not term.tokens:
-        yield from _literally(text, " ".join(term.raw.split()))
-        return
-    yield from _phrases(tokens, term.tokens, prefix=term.prefix)
-    yield from _phrases(inner, term.tokens, prefix=term.prefix)
-    if term.parts:
-        yield from _phrases(inner, term.parts, prefix=term.prefix)
+class _Traced:
+    """The words of a text and the parts of its names: these are few, and often not needed."""
 
+    def __init__(self, text: str, *, many: bool) -> None:
+        self._text = text
+        self._many = many
+        self._words = traced_words(text)
 
-def _phrases(traced: Traced, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
-    *first, last = tokens
-    found = traced.tokens
-    if prefix:
-        ends = [at for at, token in enumerate(found) if token.startswith(last)]
-    else:
-        ends = [at for at, token in enumerate(found) if token == last]
-    for end in ends:
-        begin = end - len(first)
-        if begin >= 0 and found[begin:end] == first:
-            yield traced.place(begin, end)
+    @cached_property
+    def _parts(self) -> Traced:
+        return traced_parts(self._text)
+
+    def ranges(self, term: Term) -> Iterator[tuple[int, int]]:
+        """Say where a term is."""
+        if not term.tokens:
+            yield from _literally(self._text, " ".join(term.raw.split()))
+            return
+        yield from self._words.find(term.tokens, prefix=term.prefix, many=self._many)
+        if self._many or term.prefix or self._words.may_be_within(term.tokens[0]):
+            yield from self._parts.find(term.tokens, prefix=term.prefix)
+        if term.parts:
+            yield from self._parts.find(term.parts, prefix=term.prefix)
 
 
 def _literally(text: str, raw: str) -> Iterator[tuple[int, int]]:

@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from itertools import accumulate, islice
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate, islice, takewhile
 from typing import Final, TypeAlias
 
 from holdfast.core.search.folding import (
@@ -70,6 +70,7 @@ _HASH: Final = r"(?:[0-9]+[{0}]+[0-9]|[{0}]+[0-9]+[{0}])[0-9{0}]*"
 _NO_NAME: Final = re.compile(f"{_TIME}|{_HASH.format('a-f')}|{_HASH.format('A-F')}")
 _CHARACTER: Final = re.compile(rf"[\x00-\x7f]+|{JOINED}|[\s\S]")
 _LONE_SIGNS: Final = re.compile(rf"(?<![^ ])[{_SIGNS}]+(?![^ ])")
+_LONG: Final = re.compile(f" [^ ]{{{LONGEST + 1}}}")
 _FEW_PIECES: Final = 3
 _MANY_PIECES_LENGTH: Final = 2  # on average, to be a name
 
@@ -138,6 +139,13 @@ def _names(separated: str) -> Iterator[tuple[int, str]]:
         seam = _SEAM.search(separated, end)
 
 
+@lru_cache(maxsize=1_024)
+def _behind(tokens: tuple[str, ...], *, prefix: bool) -> re.Pattern[str]:
+    """Give what stands behind the first token of some, up to the end of the last."""
+    words = "".join(f" +{re.escape(token)}" for token in tokens)
+    return re.compile(f"{words}[^ ]*" if prefix else f"{words}(?= )")
+
+
 @lru_cache(maxsize=16_384)
 def _pieces(name: str) -> tuple[Span, ...]:
     """Take a name apart; what is none gives nothing."""
@@ -161,64 +169,163 @@ def part_spans(text: str) -> list[Span]:
 def traced_words(text: str) -> Traced:
     """Give the tokens of a text with a way back to it."""
     separated = _separated(folded(text), _WORDS)
-    if _has_signs(separated):
+    signs = _has_signs(separated)
+    if signs:
         separated = _LONE_SIGNS.sub(_spaces, separated)
-    tokens = _tokens(separated)
-    return Traced(text, tokens, _places(tokens, separated), folded_sign)
-
-
-def _places(tokens: Iterable[str], separated: str) -> Iterator[tuple[int, int]]:
-    """Say where tokens are between which there are only spaces."""
-    end = 0
-    for token in tokens:
-        start = separated.index(token, end)
-        end = start + len(token)
-        yield start, end
+    return Traced(text, separated, _LENGTHS, whole=not signs)
 
 
 def traced_parts(text: str) -> Traced:
     """Give the parts of names in a text with a way back to it."""
+    separated = _separated(folded_in_case(text), _NAMES)
     found = [
         (piece, at + start, at + end)
-        for at, name in _names(_separated(folded_in_case(text), _NAMES))
+        for at, name in _names(separated)
         for piece, start, end in _pieces(name)
     ]
-    places = ((start, end) for _, start, end in found)
-    return Traced(text, [piece for piece, _, _ in found], places, folded_sign_in_case)
+    return Traced(text, separated, _LENGTHS_IN_CASE, found)
+
+
+class _Lengths(dict[str, int]):
+    """How long signs are when they are folded, found out when they are met first."""
+
+    def __init__(self, fold: Callable[[str], str]) -> None:
+        super().__init__()
+        self._fold = fold
+
+    def __missing__(self, sign: str) -> int:
+        if sign.isascii():  # It is any number of characters, and may never come again.
+            return len(sign)
+        self[sign] = length = len(self._fold(sign))
+        return length
+
+
+_LENGTHS: Final = _Lengths(folded_sign)
+_LENGTHS_IN_CASE: Final = _Lengths(folded_sign_in_case)
 
 
 class Traced:
     """Tokens, and where in their text they came from.
 
     To find that out takes longer than to find the tokens, most of all where the text is not ASCII:
-    it is done only for what is asked for, and up to there.
+    it is done only for what is asked for.
     """
 
     def __init__(
         self,
         text: str,
-        tokens: list[str],
-        places: Iterator[tuple[int, int]],
-        fold: Callable[[str], str],
+        separated: str,
+        lengths: _Lengths,
+        pieces: list[Span] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """Take tokens with their places in the folded text, and what folds a sign of the text."""
-        self.tokens = tokens
+        """Take a folded text, and how long signs are in it.
+
+        Its tokens are these pieces, or else what stands between spaces; a `whole` one may be too
+        long and be cut, but is otherwise a token as it is.
+        """
         self._text = text
-        self._places = places
-        self._placed: list[tuple[int, int]] = []
-        self._fold = fold
+        self._separated = separated
+        self._lengths = lengths
+        self._pieces = pieces
+        self._padded = f" {separated} "
+        self._simple = whole and not _LONG.search(self._padded)
         self._signs: list[str] = []
         self._ends: list[int] = []  # of each sign in the text, and folded
         self._folded_ends: list[int] = []
 
+    @cached_property
+    def tokens(self) -> list[str]:
+        """The tokens, in order."""
+        if self._pieces is None:
+            return _tokens(self._separated)
+        return [piece for piece, _, _ in self._pieces]
+
     def spans(self) -> list[Span]:
         """Give the tokens with their places."""
-        return [(token, *self.place(at, at)) for at, token in enumerate(self.tokens)]
+        return [
+            (token, *self._place(start, end))
+            for token, (start, end) in zip(self.tokens, self._places, strict=True)
+        ]
 
-    def place(self, first: int, last: int) -> tuple[int, int]:
-        """Say from where to where in the text two tokens are, and what is between them."""
-        self._placed.extend(islice(self._places, max(last + 1 - len(self._placed), 0)))
-        start, end = self._placed[first][0], self._placed[last][1]
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """Where the tokens are in the folded text."""
+        if self._pieces is not None:
+            return [(start, end) for _, start, end in self._pieces]
+        found, end = [], 0
+        for token in self.tokens:  # Between two of them there are only spaces.
+            start = self._separated.index(token, end)
+            end = start + len(token)
+            found.append((start, end))
+        return found
+
+    def may_be_within(self, token: str) -> bool:
+        """Say whether a token may be a part of a word of a text; false only if it is not."""
+        if not self._text.isascii() or token[0] in token[1:]:
+            return True
+        padded = self._padded
+        often = padded.count(token)
+        return often != padded.count(f" {token}") or often != padded.count(f"{token} ")
+
+    def find(
+        self, tokens: Sequence[str], *, prefix: bool, many: bool = False
+    ) -> Iterator[tuple[int, int]]:
+        """Say where in the text tokens stand next to each other; the last may be a beginning.
+
+        If `many` are going to be looked for, all tokens are put in order first.
+        """
+        found = (
+            self._literally(tokens, prefix=prefix)
+            if self._simple and not many
+            else self._by_index(tokens, prefix=prefix)
+        )
+        return (self._place(start, end) for start, end in found)
+
+    def _literally(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
+        """Look for tokens between spaces. What is padded is one further than the folded text."""
+        padded, behind = self._padded, _behind(tuple(tokens[1:]), prefix=prefix)
+        alone = len(tokens) == 1
+        needle = f" {tokens[0]}" if alone and prefix else f" {tokens[0]} "
+        at = padded.find(needle)
+        while at >= 0:
+            end = at + 1 + len(tokens[0])
+            if alone and not prefix:
+                yield at, end - 1
+            else:
+                found = behind.match(padded, end)
+                if found is not None:
+                    yield at, found.end() - 1
+            at = padded.find(needle, at + 1)
+
+    def _by_index(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
+        *first, last = tokens
+        ends = self._beginning_with(last) if prefix else self._index.get(last, [])
+        for end in ends:
+            begin = end - len(first)
+            if begin >= 0 and self.tokens[begin:end] == first:
+                yield self._places[begin][0], self._places[end][1]
+
+    @cached_property
+    def _index(self) -> dict[str, list[int]]:
+        """Where each token is among all."""
+        found: dict[str, list[int]] = {}
+        for at, token in enumerate(self.tokens):
+            found.setdefault(token, []).append(at)
+        return found
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self._index)
+
+    def _beginning_with(self, start: str) -> list[int]:
+        first = bisect_left(self._sorted, start)
+        alike = takewhile(lambda token: token.startswith(start), islice(self._sorted, first, None))
+        return sorted(at for token in alike for at in self._index[token])
+
+    def _place(self, start: int, end: int) -> tuple[int, int]:
+        """Say from where to where in the text something of the folded one is."""
         if self._text.isascii():
             return start, end
         if not self._signs:
@@ -226,11 +333,9 @@ class Traced:
         return self._start(start), self._end(end)
 
     def _trace(self) -> None:
-        fold = self._fold
         self._signs = _CHARACTER.findall(self._text)
         self._ends = list(accumulate(map(len, self._signs)))
-        lengths = [len(sign if sign.isascii() else fold(sign)) for sign in self._signs]
-        self._folded_ends = list(accumulate(lengths))
+        self._folded_ends = list(accumulate(map(self._lengths.__getitem__, self._signs)))
 
     def _start(self, at: int) -> int:
         sign = bisect_right(self._folded_ends, at)

@@ -122,6 +122,7 @@ class DamagedData(Setting):
         reply.flush()
 
         def verb(tx: Transaction) -> None:
+            assert tx.head(number_of(session)) is not None
             tx.put_draft(number_of(session), 1, 1, b'{"deltas": nonsense')
 
         store.backend.write(verb)

@@ -154,6 +154,7 @@ class Seam(Setting):
         before = self.everything(store, session)
 
         def verb(tx: Transaction) -> None:
+            _head(tx, session)  # Whoever writes to a session has read it.
             _WRITES[write](tx, session)
             raise error
 

@@ -105,6 +105,7 @@ class Setting:
         assert scan.found == ()
         assert scan.clean == self.proves
         assert (scan.problem is None) == self.proves
+        assert scan.searchable == self.proves
 
     def need_persistence(self) -> None:
         """Skip a test that makes sense only for what can be opened twice."""

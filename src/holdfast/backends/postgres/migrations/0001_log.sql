@@ -19,12 +19,10 @@ INSERT INTO meta VALUES ('created_at', (extract(epoch FROM now()) * 1000000)::bi
 -- Session numbers; a number that was rolled back is never given out again.
 CREATE SEQUENCE session_numbers AS bigint MAXVALUE 549755813887;
 
--- What is counted for a tenant. activity: the highest number of a head that is gone; erasures: how
--- many transactions erased messages.
+-- erasures: how many transactions of a tenant erased messages.
 CREATE TABLE tenants (
   tenant   uuid   PRIMARY KEY,
   name     bytea  NOT NULL,
-  activity bigint NOT NULL DEFAULT 0,
   erasures bigint NOT NULL DEFAULT 0
 );
 
@@ -104,33 +102,54 @@ CREATE TABLE heads (
 ) WITH (fillfactor = 60);
 CREATE UNIQUE INDEX heads_by_activity ON heads (whose, activity);
 
--- Activity numbers are counted for each tenant, and nobody waits for a counter: a transaction takes
--- the first number above all that are stored which no other has taken, by locking it. Then it looks
--- again: each of these statements sees what was committed before it, and if somebody has overtaken
--- the number meanwhile it takes another. Followers go no further than the lowest number that is
--- locked, nor than the highest that was stored when they asked: so nothing comes behind their back.
-CREATE FUNCTION take_activity(of_tenant uuid, lock integer) RETURNS bigint
-  LANGUAGE plpgsql VOLATILE AS $$
+-- Activity numbers. Each tenant has a sequence of them, which comes and goes with its row in tenants:
+-- from its numbers nobody can tell what others write. Nobody needs rights on it but these functions,
+-- which look for nothing in places of those who call them.
+SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
+
+CREATE FUNCTION keep_numbers() RETURNS trigger
+  LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-  number bigint;
+  mark uuid := CASE TG_OP WHEN 'DELETE' THEN OLD.tenant ELSE NEW.tenant END;
+  numbers text := 'activity_' || replace(mark::text, '-', '');
+  before text := current_setting('holdfast.tenant', true);
   highest bigint;
 BEGIN
-  LOOP
-    SELECT 1 + greatest((SELECT max(h.activity) FROM heads h
-        WHERE h.tenant = of_tenant AND h.whose = of_tenant),
-      (SELECT t.activity FROM tenants t WHERE t.tenant = of_tenant), 0) INTO number;
-    IF lock IS NULL THEN
-      RETURN number;
-    END IF;
-    WHILE NOT pg_try_advisory_xact_lock(lock, (number & 2147483647)::integer) LOOP
-      number := number + 1;
-    END LOOP;
-    SELECT max(h.activity) FROM heads h
-      WHERE h.tenant = of_tenant AND h.whose = of_tenant INTO highest;
-    IF highest IS NULL OR highest < number THEN
-      RETURN number;
-    END IF;
-  END LOOP;
+  IF TG_OP = 'DELETE' THEN
+    EXECUTE format('DROP SEQUENCE IF EXISTS %I', numbers);
+    RETURN NULL;
+  END IF;
+  EXECUTE format('CREATE SEQUENCE IF NOT EXISTS %I AS bigint', numbers);
+  -- Rows that were put back from elsewhere may be there before it.
+  PERFORM set_config('holdfast.tenant', mark::text, true);
+  SELECT max(h.activity) FROM heads h WHERE h.tenant = mark AND h.whose = mark INTO highest;
+  PERFORM set_config('holdfast.tenant', coalesce(before, ''), true);
+  IF highest > coalesce(pg_sequence_last_value(numbers::regclass), 0) THEN
+    PERFORM setval(numbers::regclass, highest);
+  END IF;
+  RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION keep_numbers() FROM PUBLIC;
+CREATE TRIGGER keep_numbers AFTER INSERT OR DELETE ON tenants
+  FOR EACH ROW EXECUTE FUNCTION keep_numbers();
+
+-- Nobody waits for anybody to get a number, so they are not stored in their order. Whoever is about
+-- to take one first locks the lowest that it may get (shared: others may have the same), and keeps
+-- that lock until it has committed; one lock is enough for all numbers of a transaction, and who is
+-- alone goes without. Followers go no further than the lowest that is locked, nor than the highest
+-- that was stored when they asked. Whoever has a number below that one took it before that one was
+-- taken, so it had its lock by then: nothing comes behind their back.
+CREATE FUNCTION take_activity(lock integer) RETURNS bigint
+  LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  numbers regclass :=
+    'activity_' || replace(current_setting('holdfast.tenant')::uuid::text, '-', '');
+BEGIN
+  IF lock IS NULL OR pg_try_advisory_xact_lock_shared(lock,
+      ((coalesce(pg_sequence_last_value(numbers), 0) + 1) & 2147483647)::integer) THEN
+    RETURN nextval(numbers);
+  END IF;
+  RAISE 'somebody else holds a lock of this store: class %', lock;
 END $$;
 
 -- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
@@ -157,7 +176,8 @@ CREATE INDEX branches_by_parent ON branches (tenant, parent_session, parent_numb
 CREATE INDEX branches_by_token ON branches (tenant, session, token_mark);
 
 -- crc = crc32(body, crc32(id, turn or 0)). A history is one range of this table per branch. id_mark
--- is that of the id and the session together, so that it finds a session's message and no other.
+-- is that of the id and the session together, so that it finds a session's message and no other; the
+-- marks of a session lie together, in the order of their ids' times if they have some.
 CREATE TABLE messages (
   tenant  uuid    NOT NULL,
   session bigint  NOT NULL,

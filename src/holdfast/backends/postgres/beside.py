@@ -1,0 +1,220 @@
+"""The log as a search sees it: in the transaction that its index is read in.
+
+A search looks at few things, and knows most of them beforehand: how far the log is, the message by
+which an index recognises it, titles, the messages that will probably be shown. These are asked for
+ahead and come with the answer to another question. Branches whose sessions have gone elsewhere are
+asked for with all that may be said about them, for many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from holdfast.backends.base import BranchRow, HeadRow, MessageRow, Owner, SessionRow
+from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.rows import bind, branch_number, mark, split_branch
+from holdfast.backends.postgres.snapshot import Answer, Paths, PostgresSnapshot, Statements, Tenant
+from holdfast.backends.statements import load
+from holdfast.core.branches import Segment
+
+S = TypeVar("S", SessionRow, Owner)
+_LAST: Final = (1 << 63) - 1
+_MOST_WORDS: Final = 4  # that the server looks for in titles; whoever asks looks for the others
+
+
+def _filled() -> dict[str, str]:
+    columns, found = load(__package__), load(__package__, "search.sql")
+    for name in ("session", "head", "branch", "owner"):
+        mark, listed = "{" + name + "}", columns[f"{name}_columns"]
+        found = {other: text.replace(mark, listed) for other, text in found.items()}
+    return found
+
+
+SQL: Final = _filled()
+
+
+class Beside(PostgresSnapshot):
+    """A snapshot of the log in which a search looks around."""
+
+    def __init__(self, statements: Statements, tenant: Tenant, paths: Paths) -> None:
+        """Look through these statements; whatever is committed counts."""
+        super().__init__(statements, tenant, None, paths, _LAST)
+        self._far: Answer | None = None
+        self._erased: Answer | None = None
+        self._titles: tuple[tuple[str, ...], Answer] | None = None
+        self._expected: dict[tuple[int, int], tuple[Answer, int]] = {}
+        self._known_branches: dict[int, BranchRow | None] = {}
+        self._known_children: dict[int, list[BranchRow]] = {}
+        self._known_sessions: dict[int, tuple[SessionRow, HeadRow] | None] = {}
+        self._known_relatives: dict[str, SessionRow | None] = {}
+        self._parents: set[str] = set()  # of sessions that were met
+
+    # ------------------------------------------------------------------------------ foreseeing
+
+    def expect(self, places: Sequence[Segment], titles: Sequence[str] | None) -> None:
+        """Ask for what will be looked at; it comes with the answer to the next question."""
+        if self._far is None:
+            self._far, self._erased = self._ask("newest"), self._ask("erasures")
+        if titles is not None:
+            self._titles = (tuple(titles), self._ask_titles(titles))
+        wanted = [
+            place
+            for place in places
+            if place.first == place.last and (place.branch, place.first) not in self._expected
+        ]
+        if wanted:
+            answer = self._ask("messages_of_ranges", *_ranges(wanted))
+            for at, place in enumerate(wanted, 1):
+                self._expected[place.branch, place.first] = answer, at
+
+    def _ask_titles(self, words: Sequence[str]) -> Answer:
+        """Ask for titles. Those that are not plain may fold to anything, the others to no more."""
+        values: list[object] = [self._tenant]
+        pieces = [SQL["titles"]]
+        if all(word.isascii() for word in words):
+            pieces.append(SQL["titles_plain"])
+            for word in sorted(set(words), key=len, reverse=True)[:_MOST_WORDS]:
+                values.append(word.encode())
+                pieces.append(SQL["titles_with"].format(word=f"${len(values)}"))
+        return self._statements.ask_text("\n".join((*pieces, SQL["titles_end"])), values)
+
+    # -------------------------------------------------------------------------------- answering
+
+    def activity(self) -> int:
+        """Tell the highest activity, whoever is still to commit a lower one."""
+        row = (self._far or self._ask("newest")).fetchone()
+        return 0 if row is None or row[0] is None else row[0]
+
+    def erasures(self) -> int:
+        """Tell how many transactions erased messages."""
+        row = (self._erased or self._ask("erasures")).fetchone()
+        return row[0] if row else 0
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:
+        """Find sessions whose title may hold all these words."""
+        known = self._titles
+        answer = known[1] if known and known[0] == tuple(words) else self._ask_titles(words)
+        return [self._met(rows.owner(row)) for row in answer.fetchall()]
+
+    def _met(self, session: S) -> S:
+        if session.parent is not None:
+            self._parents.add(session.parent)
+        return session
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Read a session's identity by its id; those of all others that were met come along."""
+        if id not in self._known_relatives:
+            wanted = (self._parents | {id}) - self._known_relatives.keys()
+            self._known_relatives.update(dict.fromkeys(wanted))
+            values = (self._tenant, [bind(name) for name in wanted])
+            for row in self._statements.ask_text(SQL["relatives"], values).fetchall():
+                found = rows.session_row(row)
+                self._known_relatives[found.id] = found
+        return self._known_relatives[id]
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Read ranges, in order."""
+        wanted = list(ranges)
+        unknown = [place for place in wanted if not self._is_expected(place)]
+        read = iter(super().messages(unknown) if unknown else ())
+        return [
+            (place.session_id, self._expected_at(place)) if self._is_expected(place) else next(read)
+            for place in wanted
+        ]
+
+    def _is_expected(self, place: Segment) -> bool:
+        return place.first == place.last and (place.branch, place.first) in self._expected
+
+    def _expected_at(self, place: Segment) -> list[MessageRow]:
+        answer, at = self._expected[place.branch, place.first]
+        return [rows.message_row(row[1:]) for row in answer.fetchall() if row[0] == at]
+
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Tell whose these branches are; of others than these are on, learn what there is."""
+        if not branches:
+            return {}
+        answer = self._ask("owners", *_places(branches))
+        found = {
+            branch_number(row[0], number): self._met(rows.owner(row))
+            for number, *row in answer.fetchall()
+        }
+        self._learn([n for n in branches if n not in found or found[n].branch != n])
+        return found
+
+    def _learn(self, branches: Sequence[int]) -> None:
+        """Read all about branches: what starts there, and their sessions."""
+        new = [n for n in branches if n not in self._known_children]
+        if not new:
+            return
+        values = (self._tenant, *_places(new))
+        found = self._statements.ask_text(SQL["branches_below"], values)
+        sessions = self._statements.ask_text(SQL["sessions_below"], values)
+        self._note_branches(new, [rows.branch_row(row) for row in found.fetchall()])
+        for n in self._known_branches:
+            self._known_sessions.setdefault(split_branch(n)[0], None)
+        for row in sessions.fetchall():
+            identity = self._met(rows.session_row(row[: rows.SESSION_COLUMNS]))
+            head = rows.head_row(row[rows.SESSION_COLUMNS :])
+            self._known_sessions[identity.n] = identity, head
+
+    def _note_branches(self, asked: Iterable[int], found: Sequence[BranchRow]) -> None:
+        """Keep branches, each with all that start on it: what was asked for, and what is below."""
+        self._known_branches.update(dict.fromkeys(asked))
+        self._known_branches.update((branch.n, branch) for branch in found)
+        children: dict[int, list[BranchRow]] = {n: [] for n in asked}
+        children.update((branch.n, []) for branch in found)
+        for branch in found:
+            if branch.parent in children:
+                children[branch.parent].append(branch)
+        self._known_children.update(children)
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Read a branch."""
+        return self._known_branches[n] if n in self._known_branches else super().find_branch(n)
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Read the branches that start on this one, oldest first."""
+        return self._known_children[n] if n in self._known_children else super().branches_from(n)
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity."""
+        if n not in self._known_sessions:
+            return super().session(n)
+        known = self._known_sessions[n]
+        return None if known is None else known[0]
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read where a session stands."""
+        known = self._known_sessions.get(n)
+        return super().head(n) if known is None else known[1]
+
+    def shown_in(
+        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+    ) -> list[int]:
+        """Name the branches that sessions of these scopes and agents may show."""
+        values: list[object] = [self._tenant, all_branches]
+        pieces = [SQL["shown"]]
+        for kind, names in (("scope", scopes), ("agent", agents)):
+            for name in names:
+                values += [mark(name), bind(name)]
+                at = len(values)
+                pieces.append(SQL[f"shown_of_{kind}"].format(mark=f"${at - 1}", name=f"${at}"))
+        answer = self._statements.ask_text("\n".join((*pieces, SQL["shown_end"])), values)
+        return [branch_number(*row) for row in answer.fetchall()]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Write numbers as the server does: for many that is far quicker than one by one."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _places(branches: Iterable[int]) -> tuple[str, ...]:
+    sessions, numbers = zip(*map(split_branch, branches), strict=True)
+    return _listed(sessions), _listed(numbers)
+
+
+def _ranges(places: Sequence[Segment]) -> tuple[Any, ...]:
+    branches = _places(place.branch for place in places)
+    firsts = _listed(place.first for place in places)
+    return (*branches, firsts, firsts)

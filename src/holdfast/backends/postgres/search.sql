@@ -1,0 +1,120 @@
+-- The statements of a search and of connections to its index, by name. {session} and the like stand
+-- for the columns that are named in statements.sql; $1 is the tenant where the log is asked.
+
+-- ------------------------------------------------------------------------------- connections
+
+-- How something is found is said by the statement, not by the values, so it is planned once. Where
+-- many messages have a word, they are still remembered one by one. Who erases holds the index for
+-- long.
+-- name: settings
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
+  set_config('max_parallel_workers_per_gather', '0', false),
+  set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false),
+  set_config('idle_in_transaction_session_timeout', $1, false)
+
+-- name: lock
+SELECT pg_advisory_xact_lock($1)
+
+-- name: patience
+SELECT set_config('lock_timeout', $1, true)
+
+-- Words of all scripts can be kept, and the role may look at the tables.
+-- name: usable
+SELECT getdatabaseencoding() = 'UTF8' AND coalesce(has_table_privilege(to_regclass('indexes'),
+  'SELECT'), false) AND coalesce(has_table_privilege(to_regclass('indexed'), 'SELECT'), false)
+
+-- ----------------------------------------------------------------------------------- titles
+
+-- Titles that are not plain may fold to anything, those that are to nothing else than letters.
+-- name: titles
+SELECT {owner} FROM sessions s JOIN heads h ON h.tenant = $1 AND h.session = s.n
+WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL AND (NOT s.plain
+
+-- name: titles_plain
+OR true
+
+-- name: titles_with
+AND position({word} IN s.loose) > 0
+
+-- name: titles_end
+) ORDER BY s.n
+
+-- -------------------------------------------------------------------------------- sessions
+
+-- Sessions by their ids ($2), and those whose history they begin with, also of what a purge left.
+-- name: relatives
+WITH RECURSIVE up AS (
+  SELECT s.id, s.parent, s.relation FROM sessions s
+  WHERE s.tenant = $1 AND s.id = ANY ($2::bytea[])
+  UNION
+  SELECT s.id, s.parent, s.relation FROM up JOIN sessions s ON s.tenant = $1 AND s.id = up.parent
+  WHERE up.relation IN ('fork', 'continue')
+)
+SELECT {session} FROM up JOIN sessions s ON s.tenant = $1 AND s.id = up.id
+
+-- --------------------------------------------------------------------------------- branches
+
+-- Each row is looked up by itself (OFFSET 0): the planner would guess that there are many, and read
+-- whole tables.
+
+-- Branches, those that start on them, and so on.
+-- name: branches_below
+WITH RECURSIVE down AS (
+  SELECT wanted.session, wanted.number
+  FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
+  UNION
+  SELECT below.session, below.number FROM down CROSS JOIN LATERAL (
+    SELECT b.session, b.number FROM branches b
+    WHERE b.tenant = $1 AND b.parent_session = down.session AND b.parent_number = down.number
+    OFFSET 0) AS below
+)
+SELECT {branch} FROM down
+  CROSS JOIN LATERAL (SELECT * FROM branches
+    WHERE tenant = $1 AND session = down.session AND number = down.number OFFSET 0) AS b
+  CROSS JOIN LATERAL (SELECT * FROM sessions
+    WHERE tenant = $1 AND n = down.session OFFSET 0) AS s
+  LEFT JOIN LATERAL (SELECT * FROM heads
+    WHERE tenant = $1 AND session = down.session OFFSET 0) AS h ON true
+ORDER BY b.created_at, b.session, b.number
+
+-- Whose these are.
+-- name: sessions_below
+WITH RECURSIVE down AS (
+  SELECT wanted.session, wanted.number
+  FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
+  UNION
+  SELECT below.session, below.number FROM down CROSS JOIN LATERAL (
+    SELECT b.session, b.number FROM branches b
+    WHERE b.tenant = $1 AND b.parent_session = down.session AND b.parent_number = down.number
+    OFFSET 0) AS below
+)
+SELECT {session}, {head} FROM (SELECT DISTINCT session FROM down) AS wanted
+  CROSS JOIN LATERAL (SELECT * FROM sessions
+    WHERE tenant = $1 AND n = wanted.session AND purged_at IS NULL OFFSET 0) AS s
+  CROSS JOIN LATERAL (SELECT * FROM heads
+    WHERE tenant = $1 AND session = wanted.session OFFSET 0) AS h
+
+-- What sessions may show: the branches they are on, or all they have ($2), and those before them.
+-- name: shown
+WITH RECURSIVE way AS (
+  SELECT b.session, b.number FROM sessions s
+    CROSS JOIN LATERAL (SELECT branch FROM heads
+      WHERE tenant = $1 AND session = s.n OFFSET 0) AS h
+    CROSS JOIN LATERAL (SELECT session, number FROM branches
+      WHERE tenant = $1 AND session = s.n AND ($2 OR number = h.branch) OFFSET 0) AS b
+  WHERE s.tenant = $1 AND s.trashed_at IS NULL
+
+-- name: shown_of_scope
+AND s.scope_mark = {mark} AND s.scope = {name}
+
+-- name: shown_of_agent
+AND s.agent_mark = {mark} AND s.agent = {name}
+
+-- name: shown_end
+  UNION
+  SELECT before.parent_session, before.parent_number FROM way CROSS JOIN LATERAL (
+    SELECT parent_session, parent_number FROM branches
+    WHERE tenant = $1 AND session = way.session AND number = way.number
+      AND parent_session IS NOT NULL OFFSET 0) AS before
+)
+SELECT session, number FROM way

@@ -1,0 +1,276 @@
+"""A commit whose answer is lost: the server is asked what became of it, and that is told."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Goal, Head, Message, Session
+from holdfast.aio import AsyncStore
+from holdfast.backends.base import MessageRow
+from holdfast.backends.postgres.transaction import PostgresTransaction
+from holdfast.errors import OutcomeUnknown, TurnLost
+from tests.places import with_options
+from tests.postgres.conftest import OpenStore, through
+from tests.postgres.proxy import Proxy
+from tests.servers import OWNER, OwnServer, as_user
+
+_GOAL = Goal(objective="a", state="active", started_at=datetime(2026, 1, 1, tzinfo=UTC))
+T = TypeVar("T")
+_Do = Callable[[Session], object]
+
+
+class Between:
+    """Lets another process' work happen behind a commit, before its loss is noticed."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def lose(self, call: Callable[[], T], others: Callable[[], object] | None = None) -> T:
+        """Do something whose commit is stored and whose answer is lost."""
+        before = len(self._proxy.happened)
+        self._proxy.meanwhile = others
+        self._proxy.failures.append("after the commit")
+        value = call()
+        self._proxy.meanwhile = None
+        assert len(self._proxy.happened) == before + 1
+        return value
+
+
+@pytest.fixture
+def between(proxy: Proxy) -> Between:
+    return Between(proxy)
+
+
+@pytest.fixture
+def here(open_store: OpenStore, proxy: Proxy, url: str) -> Session:
+    session = open_store(url=through(proxy, url, deadline=8, answer=3)).session("s")
+    for number in range(4):
+        with session.turn() as turn:
+            turn.user(str(number))
+    return session
+
+
+@pytest.fixture
+def there(here: Session, open_store: OpenStore) -> Session:
+    return open_store().get(here.id)
+
+
+def _texts(session: Session) -> list[str]:
+    return [m.text for m in session.messages()]
+
+
+def test_what_moves_a_session_moves_it_once(
+    here: Session, there: Session, between: Between
+) -> None:
+    assert between.lose(here.undo) == Head(2, 3)
+    assert between.lose(here.redo) == Head(3, 4)
+    assert between.lose(lambda: here.rewind(2)) == Head(4, 2)
+    assert len(there.branches()) == 4
+    assert _texts(there) == ["0", "1"]
+
+
+def test_what_others_wrote_meanwhile_stays(here: Session, there: Session, between: Between) -> None:
+    """What is known to be stored is not done again over what came behind it."""
+    grown = [*here.messages(), Message.user("4", id="4")]
+    between.lose(lambda: here.replace(grown), lambda: there.append(Message.user("by another")))
+    assert _texts(there) == ["0", "1", "2", "3", "4", "by another"]
+    between.lose(lambda: here.append(Message.user("5")), lambda: there.rewind(6))
+    assert _texts(there) == ["0", "1", "2", "3", "4", "by another"]
+    between.lose(lambda: here.update(title="A"), lambda: there.update(title="B"))
+    assert there.info().title == "B"
+
+
+def test_what_a_write_gave_is_given(here: Session, there: Session, between: Between) -> None:
+    here.update(goal=_GOAL)
+    further = msgspec.structs.replace(_GOAL, objective="b")
+    info = between.lose(lambda: here.update(goal=further, expect_goal=_GOAL))
+    assert info.goal == further
+    there.enqueue("waiting")
+    with here.turn() as turn:
+        assert [m.text for m in between.lose(turn.take_queued)] == ["waiting"]
+        assert between.lose(lambda: turn.user("hello")).text == "hello"
+    fork = between.lose(here.fork)
+    assert [link.session_id for link in there.children()] == [fork.id]
+
+
+def test_a_turn_that_is_taken_over_meanwhile_has_stored(
+    here: Session, there: Session, between: Between, postgres_admin: psycopg.Connection
+) -> None:
+    def take_over() -> None:
+        postgres_admin.execute(
+            "UPDATE holdfast.turns SET lease_until = 0, holder = "
+            """convert_to(replace(convert_from(holder, 'utf8'), '"boot":"', '"boot":"x'), 'utf8')"""
+        )
+        assert there.recover() is not None
+
+    turn = here.turn().__enter__()
+    assert between.lose(lambda: turn.user("in time"), take_over).text == "in time"
+    with pytest.raises(TurnLost):
+        turn.user("too late")
+    with suppress(TurnLost):
+        turn.__exit__(None, None, None)
+    assert _texts(there)[-1] == "in time"
+
+
+def test_writes_handed_over_together_are_in_doubt_together(
+    open_store: OpenStore, proxy: Proxy, url: str
+) -> None:
+    """When the server stays away nobody is told that nothing was stored: it was."""
+    store = open_store(url=through(proxy, url, deadline=2, answer=1))
+    store.session("s").append(Message.user("0"))
+
+    async def work() -> list[Head | BaseException]:
+        session = await AsyncStore(store).session("s")
+        proxy.failures.append("after the commit")
+        proxy.last = True
+        calls = (session.append(Message.user(str(number), id=str(number))) for number in range(9))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    told = asyncio.run(work())
+    there = open_store().session("s")
+    assert len(there.messages()) > 1
+    for number, error in enumerate(told):
+        stored = any(m.id == str(number) for m in there.messages())
+        assert isinstance(error, OutcomeUnknown) or not stored
+        assert not stored or "nothing was stored" not in str(error)
+
+
+@pytest.fixture
+def own() -> Iterator[OwnServer]:
+    """A server that may be killed."""
+    server = OwnServer()
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {OWNER} LOGIN")
+        admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
+    yield server
+    server.end()
+
+
+class Dedup:
+    """Counts messages that a write found stored already."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hits = 0
+        look = PostgresTransaction.stored
+
+        def counting(
+            tx: PostgresTransaction, branch: int, ids: Sequence[str]
+        ) -> dict[str, tuple[str, MessageRow]]:
+            found = look(tx, branch, ids)
+            self.hits += len(found)
+            return found
+
+        monkeypatch.setattr(PostgresTransaction, "stored", counting)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGQUIT])
+def test_a_server_that_died_meanwhile_forgets_numbers_not_messages(
+    own: OwnServer, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    """What became of a commit before is then told by the messages' own ids."""
+    url = as_user(own.url, OWNER)
+    holdfast.open(url).close()
+    with tempfile.TemporaryDirectory() as folder:
+        proxy = Proxy(Path(folder), own.folder / ".s.PGSQL.5432")
+        between, dedup = Between(proxy), Dedup(monkeypatch)
+
+        def die() -> None:
+            os.kill(own.pid, how)
+            own.start_again()
+
+        with holdfast.open(through(proxy, url, deadline=30, answer=10)) as store:
+            session = store.session("s")
+            session.append(Message.user("0"))
+            batch = [Message.user("1"), Message.user("2")]
+            assert between.lose(lambda: session.append(*batch), die) == Head(1, 3)
+            assert dedup.hits == 2
+            assert _texts(session) == ["0", "1", "2"]
+        proxy.stop()
+
+
+def test_a_role_that_may_end_no_connection(
+    here: Session,
+    there: Session,
+    between: Between,
+    postgres_admin: psycopg.Connection,
+) -> None:
+    """What a lost link left behind ends by itself; nobody is told anything wrong meanwhile."""
+    name = "pg_terminate_backend(integer, bigint)"
+    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
+    try:
+        between.lose(lambda: here.append(Message.user("4")))
+    finally:
+        postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
+    assert _texts(there)[-1] == "4"
+
+
+def test_without_its_standby_a_server_acknowledges_nothing(own: OwnServer) -> None:
+    """Ending who waits for a standby makes what it wrote visible; that is not enough."""
+    url = with_options(as_user(own.url, OWNER), deadline=3, answer=0.7)
+    with holdfast.open(url) as store:
+        store.session("s").append(Message.user("0"), Message.user("1"))
+    with psycopg.connect(own.url, autocommit=True) as superuser:
+        superuser.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    os.kill(own.pid, signal.SIGINT)
+    own.start_again()
+    doing: tuple[_Do, ...] = (
+        lambda session: session.append(Message.user("2")),
+        lambda session: session.undo(),
+        lambda _: store.create(),
+    )
+    with holdfast.open(url) as store:
+        for do in doing:
+            with pytest.raises(OutcomeUnknown):
+                do(store.session("s"))
+
+
+class _Interrupted(BaseException):
+    """What a handler of a signal raises."""
+
+
+# What a handler raises just when something that was dropped is closed goes nowhere.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupts_cost_no_connection(open_store: OpenStore, url: str) -> None:
+    """Whatever is interrupted wherever: no link is lost for good, and none is used half-way."""
+    store = open_store(url=f"{url}&pool=2")
+    session = store.session("s")
+    session.append(*(Message.user(str(number)) for number in range(30)))
+    work: tuple[Callable[[], object], ...] = (
+        lambda: session.messages(limit=10),
+        lambda: store.sessions(limit=3),
+        session.info,
+        lambda: session.append(Message.user("more")),
+    )
+
+    def interrupt(_: int, __: object) -> None:
+        raise _Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        for number in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + number % 40 * 0.0001)
+                work[number % len(work)]()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except _Interrupted:
+                interrupted += 1
+            finally:
+                with suppress(_Interrupted):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 20
+    assert session.messages()[0].text == "0"
+    assert len(store.sessions()) == 1

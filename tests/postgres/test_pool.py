@@ -1,0 +1,99 @@
+"""Links are lent in the order in which they are asked for, and every wait has an end."""
+
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.pool import Pool
+from holdfast.backends.postgres.target import target
+from holdfast.errors import StoreUnavailable
+from holdfast.settings import parse
+
+_LONG = 30.0
+
+
+@pytest.fixture
+def pool(url: str) -> Iterator[Pool]:
+    """Lends one link at a time."""
+    found = Pool(partial(Link, target(parse(url, {}), "process")), 1)
+    yield found
+    found.close()
+
+
+def test_who_came_first_is_served_first(pool: Pool) -> None:
+    """Also before whoever gave the link back and comes again."""
+    served: list[int] = []
+
+    def use(number: int) -> None:
+        link = pool.take(_LONG)
+        served.append(number)
+        pool.give_back(link)
+
+    lent = pool.take(_LONG)
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(5)]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        while len(pool._line) < number:  # noqa: SLF001 - who stands in line
+            time.sleep(0.001)
+    pool.give_back(lent)
+    use(5)
+    for thread in threads:
+        thread.join(_LONG)
+    assert served == [0, 1, 2, 3, 4, 5]
+
+
+def test_many_threads_get_by_with_one_link(pool: Pool) -> None:
+    """However often others come again, everybody gets what it asked for."""
+    asked: list[object] = []
+
+    def read() -> None:
+        for _ in range(20):
+            link = pool.take(_LONG)
+            asked.append(link.ask("version").fetchone())
+            pool.give_back(link)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_LONG)
+    assert len(asked) == 160
+
+
+def test_a_wait_ends(pool: Pool) -> None:
+    """Who waits too long is told so, and the line goes on behind it."""
+    lent = pool.take(_LONG)
+    with pytest.raises(StoreUnavailable, match="in use for"):
+        pool.take(0.05)
+    pool.give_back(lent)
+    pool.give_back(pool.take(_LONG))
+
+
+def test_a_link_that_is_dropped_is_not_missed(pool: Pool) -> None:
+    """Nobody gives back what an interrupt dropped."""
+    lent = pool.take(_LONG)
+    del lent
+    pool.give_back(pool.take(_LONG))
+
+
+def test_who_waits_when_the_store_is_closed_is_told(pool: Pool) -> None:
+    lent = pool.take(_LONG)
+    told: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(StoreUnavailable) as raised:
+            pool.take(_LONG)
+        told.append(str(raised.value))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not pool._line:  # noqa: SLF001 - who stands in line
+        time.sleep(0.001)
+    pool.close()
+    thread.join(_LONG)
+    assert told == ["the store is closed; open it again."]
+    pool.give_back(lent)

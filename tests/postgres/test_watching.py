@@ -1,0 +1,97 @@
+"""Announcements of what was written: only where somebody listens, and never in a write's way."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from holdfast import Message, Store
+from holdfast.backends.postgres.snapshot import Tenant
+from tests.postgres.conftest import OpenStore
+
+_CHANNEL = Tenant("default", "holdfast").channel
+_LONG = 30.0
+_start = threading.Thread.start
+
+
+@pytest.fixture
+def outsider(url: str) -> Iterator[psycopg.Connection]:
+    """Somebody who hears what is announced and does not say so."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'LISTEN "{_CHANNEL}"')
+        yield connection
+
+
+def _told(outsider: psycopg.Connection) -> int:
+    """Count the announcements up to now."""
+    outsider.execute(f"NOTIFY \"{_CHANNEL}\", 'the end'")
+    for number, notice in enumerate(outsider.notifies(timeout=_LONG)):
+        if notice.payload == "the end":
+            return number
+    raise AssertionError("not even the end was heard")
+
+
+def _write(open_store: OpenStore, times: int = 3) -> None:
+    """Write something; all that is to be announced of it is, when this returns."""
+    store = open_store()
+    for number in range(times):
+        store.session(str(number)).append(Message.user("x"))
+    store.close()
+
+
+def test_nothing_is_announced_where_nobody_listens(
+    open_store: OpenStore, outsider: psycopg.Connection
+) -> None:
+    """That would be a transaction more for each write, and nobody to hear of it."""
+    _write(open_store)
+    assert _told(outsider) == 0
+
+
+def test_whoever_waits_is_told_until_it_is_gone(
+    open_store: OpenStore, outsider: psycopg.Connection
+) -> None:
+    """From the first time that anybody waits, in any process, until its store is closed."""
+    listening = open_store()
+    seen = listening.backend.wait(-1, 0)
+    _write(open_store)
+    assert listening.backend.wait(seen, _LONG) != seen
+    assert _told(outsider) > 0
+    listening.close()
+    _write(open_store)
+    assert _told(outsider) == 0
+
+
+def test_another_tenants_listener_is_told_nothing(
+    open_store: OpenStore, outsider: psycopg.Connection
+) -> None:
+    """Nor is anything announced because of it."""
+    open_store(tenant="another").backend.wait(-1, 0)
+    _write(open_store)
+    assert _told(outsider) == 0
+
+
+def _refuse(thread: threading.Thread) -> None:
+    if thread.name.startswith("holdfast-"):
+        raise RuntimeError("can't start new thread")
+    _start(thread)
+
+
+def test_a_thread_that_cannot_be_started_breaks_no_write(
+    open_store: OpenStore, outsider: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was stored is not called a failure; the next one who needs the thread tries again."""
+    open_store().backend.wait(-1, 0)
+    store: Store = open_store()
+    session = store.session("k")
+    monkeypatch.setattr(threading.Thread, "start", _refuse)
+    session.append(Message.user("stored"))
+    seen = store.backend.wait(-1, 0)
+    assert store.backend.wait(seen, 0.01) == seen
+    monkeypatch.undo()
+    session.append(Message.user("told"))
+    next(outsider.notifies(timeout=_LONG, stop_after=1))
+    seen = store.backend.wait(-1, 0)
+    _write(open_store)
+    assert store.backend.wait(seen, _LONG) != seen
+    assert [message.text for message in session.messages()] == ["stored", "told"]

@@ -1,0 +1,162 @@
+"""The servers of the tests go when nobody uses them, however a run ends, and no others go."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests import keeper
+
+_USES = (
+    "import sys; from tests import servers; print(servers.start(), flush=True); sys.stdin.read()"
+)
+_WAITS = """
+import time
+
+def test_waits(postgres: object) -> None:
+    time.sleep(600)
+
+def test_waits_too(postgres: object) -> None:
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the servers of these runs are; paths of sockets are short, so it has a short name."""
+    made = Path(tempfile.mkdtemp(prefix="holdfast-runs-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "HOLDFAST_"))}
+    return kept | {"TMPDIR": str(folder)}
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+    """Start a process of a run that uses the run's server."""
+
+    def started(run: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", _USES],
+            env=_environment(folder) | {"HOLDFAST_TEST_RUN": run},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        opened.enter_context(process)
+        opened.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("postgresql://")
+        return process
+
+    with ExitStack() as opened:
+        yield started
+
+
+def _server(folder: Path, run: str) -> keeper.Server:
+    return keeper.Server(folder / f"{keeper.PREFIX}{run}", Path(), None)
+
+
+def _is_gone(server: keeper.Server, pid: int) -> bool:
+    """Wait until nothing is left of a server."""
+    until = time.monotonic() + 60
+    while server.folder.exists() or Path(f"/proc/{pid}").exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _answers(server: keeper.Server) -> bool:
+    with psycopg.connect(server.url) as admin:
+        return admin.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_server_goes_with_the_last_process_that_uses_it(
+    folder: Path, start: Callable[[str], "subprocess.Popen[str]"]
+) -> None:
+    """Whether it is killed or ends; as long as there is one the server stays."""
+    killed, ended = start("run"), start("run")
+    server = _server(folder, "run")
+    pid = server.pid
+    assert pid > 0
+    killed.kill()
+    killed.wait()
+    assert _answers(server)
+    ended.communicate()
+    assert _is_gone(server, pid)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_keeper_that_was_killed_is_made_up_for(
+    folder: Path, start: Callable[[str], "subprocess.Popen[str]"]
+) -> None:
+    """By the next one, which leaves those alone that are in use."""
+    first = start("first")
+    used = start("used")
+    forgotten, still = _server(folder, "first"), _server(folder, "used")
+    pid = forgotten.pid
+    os.kill(int((forgotten.folder / "keeper").read_text()), signal.SIGKILL)
+    first.kill()
+    first.wait()
+    start("next").communicate()
+    assert _is_gone(forgotten, pid)
+    assert _answers(still)
+    pid = still.pid
+    used.communicate()
+    assert _is_gone(still, pid)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "processes"),
+    [(signal.SIGTERM, "0"), pytest.param(signal.SIGKILL, "2", marks=pytest.mark.long)],
+)
+def test_a_run_that_is_killed_leaves_no_server(
+    folder: Path, number: signal.Signals, processes: str
+) -> None:
+    """The real thing: pytest, with processes of its own or without."""
+    waits = folder / "test_waits.py"
+    waits.write_text(_WAITS)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-n", processes, str(waits)],
+        env=_environment(folder),
+        stdout=subprocess.DEVNULL,
+    )
+    with run:
+        made: list[Path] = []
+        while not made:
+            assert run.poll() is None
+            made = list(folder.glob(f"{keeper.PREFIX}*/made"))
+            time.sleep(0.01)
+        server = keeper.Server(made[0].parent, Path(), None)
+        pid = server.pid
+        assert _answers(server)
+        run.send_signal(number)
+    assert _is_gone(server, pid)
+
+
+def test_what_is_not_a_server_of_ours_is_left_alone(folder: Path) -> None:
+    """A folder of that name without our lock; a process that only has the number of a server."""
+    foreign = folder / f"{keeper.PREFIX}foreign"
+    stale = folder / f"{keeper.PREFIX}stale"
+    for each in (foreign, stale):
+        (each / "data").mkdir(parents=True)
+        (each / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n")
+    (stale / "users").touch()
+    keeper.clear_forgotten(folder / "mine", Path(), None)
+    assert (foreign / "data").exists()
+    assert not stale.exists()
