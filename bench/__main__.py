@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +68,8 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
 def main(arguments: list[str]) -> int:
     """Run the benchmarks that were asked for."""
     asked = _parse(arguments)
+    # Whoever ends the run by force (a time limit, say) finds nothing left behind, either.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.dir) as made:
         directory = Path(made).resolve()
@@ -75,15 +78,27 @@ def main(arguments: list[str]) -> int:
         _print_row("what", "figure", "ratio", "bar", "")
         _print_row(*("-" * width for width in _WIDTHS))
         for name in asked.names or BENCHMARKS:
-            for result in BENCHMARKS[name](plan):
-                results.append(result)
-                _print(result)
+            results += _printed(BENCHMARKS[name](plan))
     missed = sum(result.met is False for result in results)
     judged = sum(result.met is not None for result in results)
     print(f"\n{judged - missed} of {judged} bars met, {missed} missed.")
     if asked.json:
         asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     return 0
+
+
+def _printed(found: Iterator[Result]) -> list[Result]:
+    """Print results as they are found; however this ends, the benchmark has ended then, too."""
+    results = []
+    try:
+        for result in found:
+            results.append(result)
+            _print(result)
+    finally:
+        # The directory is about to go, and a server may run in it.
+        if isinstance(found, Generator):
+            found.close()
+    return results
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -34,6 +34,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     purged: tuple[int, ...]
     carried: tuple[int, ...]
     searched: tuple[int, ...]
+    searched_on_server: tuple[int, ...]
     search_rounds: int
 
 
@@ -53,6 +54,7 @@ FULL = Sizes(
     purged=(10_000, 100_000),
     carried=(10_000, 100_000),
     searched=(10_000, 100_000, 1_000_000),
+    searched_on_server=(2_000, 10_000, 100_000),
     search_rounds=5,
 )
 QUICK = Sizes(
@@ -71,6 +73,7 @@ QUICK = Sizes(
     purged=(2_000, 10_000),
     carried=(2_000, 10_000),
     searched=(2_000, 20_000),
+    searched_on_server=(2_000, 10_000),
     search_rounds=3,
 )
 

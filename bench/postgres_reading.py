@@ -1,9 +1,6 @@
 """Reading on PostgreSQL: resume, list and search, each beside SQL written by hand.
 
-By hand, a session is found by its key and its last 50 messages are read, two statements in one
-pipeline; a page of the list is one range of an index; a search is the server's own text search over
-the same texts, its 20 best by `ts_rank` with a headline each. None of it decodes, checks, knows
-tenants or branches, or looks whether a hit may still be seen.
+What is written by hand, and what it leaves out, is in `bench/by_hand.py`.
 """
 
 from __future__ import annotations
@@ -12,57 +9,50 @@ import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
+from uuid import UUID
+
+import msgspec
 
 import holdfast
 from bench import material
+from bench.by_hand import PAGE, TOP, ByHand, Json
 from bench.measure import TIMES, Result, Times, alternate, median, millis, ratio, timed
 from bench.plan import Plan
-from bench.texts import Question, Texts, lay, spaced
+from bench.texts import Laid, Question, Texts, lay, spaced
+from holdfast.records import Hit, Page
 
-if TYPE_CHECKING:
-    import psycopg
-
-Connect = Callable[[], "psycopg.Connection[Any]"]
-
+TENANT: Final = UUID(int=1)
 _BAR: Final = 1.5
-_TOP: Final = 20
-_PAGE: Final = 50
 _REPEAT: Final = 5
 _PHRASE: Final = re.compile(r'"([^"]*)"( \*)?')
-_TABLES: Final = """
-DROP TABLE IF EXISTS keys, said, listed;
-CREATE TABLE keys (key text PRIMARY KEY, session bigint NOT NULL);
-CREATE TABLE said (session bigint, seq bigint, id uuid, body bytea, PRIMARY KEY (session, seq));
-CREATE TABLE listed (n bigint PRIMARY KEY, activity bigint NOT NULL, title text, preview text);
-CREATE INDEX listed_by_activity ON listed (activity);
-"""
-_TEXTS: Final = """
-DROP TABLE IF EXISTS texts;
-CREATE TABLE texts (
-  n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, role text, scope text, body text,
-  words tsvector GENERATED ALWAYS AS (to_tsvector('simple', body)) STORED
-);
-CREATE INDEX texts_words ON texts USING gin (words);
-"""
-_ASK: Final = """
-SELECT n, ts_headline('simple', body, query, 'MaxFragments=1, MaxWords=24, MinWords=1')
-FROM (
-  SELECT n, body, query FROM texts, to_tsquery('simple', %s) AS query
-  WHERE words @@ query AND role = coalesce(%s, role) AND scope = coalesce(%s, scope)
-  ORDER BY ts_rank(words, query) DESC, n DESC LIMIT 20
-) AS best
+_SESSIONS: Final = """
+WITH made AS (
+  INSERT INTO sessions (tenant, id, key, scope, agent, title, title_by, model)
+  SELECT %(tenant)s, 'bench' || n, 'customer-' || n, CASE WHEN n %% 100 = 0 THEN 'returns'
+    ELSE 'support' END, 'bench', 'Parcel ' || n, 'auto', 'model-1'
+  FROM generate_series(1, %(count)s) AS n RETURNING n
+)
+INSERT INTO heads (tenant, session, seq, turns, updated_at, preview)
+SELECT %(tenant)s, n, 24, 6, now() + n * interval '1 microsecond', %(preview)s FROM made
 """
 
 
-def reading(plan: Plan, where: str, connect: Connect) -> Iterator[Result]:
-    """Measure all three in a store that holds the histories `flat N`."""
-    with connect() as connection:
-        connection.execute(_TABLES)
-        yield from _resume(plan, where, connection)
-        yield _list(plan, where, connection)
-        for messages in plan.sizes.searched:
-            yield from _search(plan, where, connection, messages)
+class Place(msgspec.Struct, frozen=True):
+    """Where both are: a store's URL and the database's, and what tidies up the server."""
+
+    store: str
+    database: str
+    settle: Callable[[], None]
+
+
+def reading(plan: Plan, place: Place) -> Iterator[Result]:
+    """Measure all three; both hold the histories `flat N`."""
+    yield from _resume(plan, place)
+    for number, size in enumerate(plan.sizes.lists):
+        yield _list(plan, place, size, UUID(int=100 + number))
+    for number, messages in enumerate(plan.sizes.searched_on_server):
+        yield _search(plan, place, messages, UUID(int=200 + number))
 
 
 def _beside(what: str, found: list[list[Times]], more: str = "") -> Result:
@@ -80,100 +70,101 @@ def _beside(what: str, found: list[list[Times]], more: str = "") -> Result:
     )
 
 
+def _repeated(work: Callable[[], object]) -> Callable[[], Times]:
+    return lambda: [timed(work) for _ in range(_REPEAT)]
+
+
 # ----------------------------------------------------------------------------------------- resume
 
 
-def _resume(plan: Plan, where: str, connection: psycopg.Connection[Any]) -> Iterator[Result]:
-    bodies = [body.encode() for body in material.bodies()]
-    for number, length in enumerate(plan.sizes.histories[1:], 1):
-        connection.execute("INSERT INTO keys VALUES (%s, %s)", (f"flat {length}", number))
-        connection.execute(
-            "INSERT INTO said SELECT %s, n, gen_random_uuid(), (%s::bytea[])[n %% 4 + 1]"
-            " FROM generate_series(1, %s) AS n",
-            (number, bodies, length),
-        )
-    connection.execute("ANALYZE keys, said")
-    with holdfast.open(where) as store:
+def _resume(plan: Plan, place: Place) -> Iterator[Result]:
+    with holdfast.open(place.store) as store, ByHand(place.database, TENANT) as hand:
         for length in plan.sizes.histories[1:]:
             key = f"flat {length}"
-
-            def ours(key: str = key) -> Times:
-                work = partial(_last, store, key)
-                return [timed(work) for _ in range(_REPEAT)]
-
-            def theirs(key: str = key) -> Times:
-                work = partial(_last_by_hand, connection, key)
-                return [timed(work) for _ in range(_REPEAT)]
-
+            ours = _repeated(partial(_last, store, key))
+            theirs = _repeated(partial(_last_by_hand, hand, key))
             alternate(2, ours, theirs)
             found = alternate(plan.sizes.rounds, ours, theirs)
-            yield _beside(f"a session and the last {_PAGE} of {length:,}", found)
+            yield _beside(f"a session and the last {PAGE} of {length:,}", found)
 
 
 def _last(store: holdfast.Store, key: str) -> None:
-    assert len(store.session(key).messages(limit=_PAGE)) == _PAGE
+    assert len(store.session(key).messages(limit=PAGE)) == PAGE
 
 
-def _last_by_hand(connection: psycopg.Connection[Any], key: str) -> None:
-    row = connection.execute("SELECT session FROM keys WHERE key = %s", (key,)).fetchone()
-    assert row is not None
-    found = connection.execute(
-        "SELECT seq, id, body FROM said WHERE session = %s ORDER BY seq DESC LIMIT 50", row
-    ).fetchall()
-    assert len(found) == _PAGE
+def _last_by_hand(hand: ByHand, key: str) -> None:
+    session, messages = hand.resume(key)
+    assert session["state"] == "done"
+    assert len(messages) == PAGE
 
 
 # ------------------------------------------------------------------------------------------- list
 
 
-def _list(plan: Plan, where: str, connection: psycopg.Connection[Any]) -> Result:
-    size = plan.sizes.lists[0]
-    connection.execute(
-        "INSERT INTO listed SELECT n, n, 'Parcel ' || n, repeat('x', 120)"
-        " FROM generate_series(1, %s) AS n",
-        (size,),
-    )
-    connection.execute("ANALYZE listed")
-    with holdfast.open(where, tenant="many", durability="process") as store:
+def _list(plan: Plan, place: Place, size: int, tenant: UUID) -> Result:
+    with (
+        holdfast.open(place.store, tenant=f"many {size}", durability="process") as store,
+        ByHand(place.database, tenant) as hand,
+    ):
         material.add_sessions(store, size)
-    with holdfast.open(where, tenant="many") as store:
-
-        def ours() -> Times:
-            return [timed(partial(store.sessions, limit=_PAGE)) for _ in range(_REPEAT)]
-
-        def theirs() -> Times:
-            return [timed(partial(_page_by_hand, connection)) for _ in range(_REPEAT)]
-
+        hand.fill(_SESSIONS, {"count": size, "preview": material.prose(120, 1)})
+        place.settle()
+        ours = _repeated(partial(_page, store))
+        theirs = _repeated(partial(_page_by_hand, hand))
         alternate(2, ours, theirs)
         found = alternate(plan.sizes.rounds, ours, theirs)
-    return _beside(f"list {_PAGE} of {size:,}", found)
+    return _beside(f"list {PAGE} of {size:,}", found)
 
 
-def _page_by_hand(connection: psycopg.Connection[Any]) -> None:
-    found = connection.execute("SELECT * FROM listed ORDER BY activity DESC LIMIT 50").fetchall()
-    assert len(found) == _PAGE
+def _page(store: holdfast.Store) -> None:
+    page = store.sessions(limit=PAGE)
+    assert len(page.items) == PAGE
+    assert page.cursor is not None
+
+
+def _page_by_hand(hand: ByHand) -> None:
+    sessions, more = hand.page()
+    assert len(sessions) == PAGE
+    assert more
 
 
 # ----------------------------------------------------------------------------------------- search
 
 
-def _search(
-    plan: Plan, where: str, connection: psycopg.Connection[Any], messages: int
-) -> Iterator[Result]:
-    """Ask for what the benchmark of files asks for; the last size only in a full run."""
+def _search(plan: Plan, place: Place, messages: int, tenant: UUID) -> Result:
+    """Ask for what the benchmark of files asks for."""
     questions = Texts().questions(messages)
-    with holdfast.open(where, tenant=f"searched {messages}", durability="process") as store:
-        _fill(store, connection, messages)
+    with (
+        holdfast.open(place.store, tenant=f"searched {messages}", durability="process") as store,
+        ByHand(place.database, tenant) as hand,
+    ):
+        _fill(store, hand, messages)
         caught_up = timed(store.catch_up_index)
-        ours, theirs = partial(_ask, store, questions), partial(_ask_by_hand, connection, questions)
+        place.settle()
+        ours, theirs = partial(_ask, store, questions), partial(_ask_by_hand, hand, questions)
         alternate(1, ours, theirs)
         found = alternate(plan.sizes.search_rounds, ours, theirs)
     worst = [_p99(rounds) for rounds in found]
-    yield _beside(
-        f"search in {messages:,}, top {_TOP} with snippets",
+    return _beside(
+        f"search in {messages:,}, top {TOP} with snippets",
         found,
         more=f"; p99 {millis(worst[0])} and {millis(worst[1])}; indexed in {caught_up:.0f} s",
     )
+
+
+def search_both(
+    place: Place, messages: int, tenant: UUID
+) -> Iterator[tuple[Question, Page[Hit], list[Json]]]:
+    """Ask both all questions; give what each found, to be compared."""
+    with (
+        holdfast.open(place.store, durability="process") as store,
+        ByHand(place.database, tenant) as hand,
+    ):
+        _fill(store, hand, messages)
+        store.catch_up_index()
+        for one in Texts().questions(messages):
+            theirs = hand.search(_query(one.theirs), one.role, one.scope)
+            yield one, store.search(one.ours, limit=TOP), theirs
 
 
 def _p99(rounds: list[Times]) -> float:
@@ -181,27 +172,52 @@ def _p99(rounds: list[Times]) -> float:
     return statistics.quantiles(times, n=100, method="inclusive")[-1]
 
 
-def _fill(store: holdfast.Store, connection: psycopg.Connection[Any], messages: int) -> None:
-    """Lay down the same texts in both."""
-    connection.execute(_TEXTS)
-    asked = "COPY texts (role, scope, body) FROM STDIN"
-    with connection.cursor() as cursor, cursor.copy(asked) as copy:
-        for laid in lay(store, messages):
-            copy.write_row((laid.role, laid.scope, spaced(laid.text)))
-    connection.execute("ANALYZE texts")
+def _fill(store: holdfast.Store, hand: ByHand, messages: int) -> None:
+    """Lay down the same texts in both; by hand, a title is a text before the first."""
+    numbers: dict[int, int] = {}
+    connection = hand.connection
+    with connection.transaction(), connection.cursor() as cursor:
+        connection.execute("DELETE FROM texts")  # Their index has no tenants.
+        connection.execute("SELECT set_config('app.tenant', %s, true)", (str(hand.tenant),))
+        laid = list(lay(store, messages))
+        for one in laid:
+            if one.session not in numbers:
+                numbers[one.session] = _add_talk(hand, one)
+        with cursor.copy(
+            "COPY texts (tenant, session, seq, id, role, at, body) FROM STDIN"
+        ) as copy:
+            for one in laid:
+                where = (hand.tenant, numbers[one.session])
+                if one.seq == 1:
+                    copy.write_row((*where, 0, None, None, one.at, one.title))
+                said = spaced(one.text)
+                copy.write_row((*where, one.seq, one.id, one.role, one.at, said))
+
+
+def _add_talk(hand: ByHand, laid: Laid) -> int:
+    row = hand.connection.execute(
+        "INSERT INTO sessions (tenant, id, scope, title) VALUES (%s, %s, %s, %s) RETURNING n",
+        (hand.tenant, f"said{laid.session}", laid.scope, laid.title),
+    ).fetchone()
+    assert row is not None
+    number: int = row["n"]
+    return number
 
 
 def _ask(store: holdfast.Store, questions: Sequence[Question]) -> Times:
-    return [timed(partial(store.search, one.ours, limit=_TOP)) for one in questions]
+    return [timed(partial(_found, store, one)) for one in questions]
 
 
-def _ask_by_hand(connection: psycopg.Connection[Any], questions: Sequence[Question]) -> Times:
-    return [timed(partial(_found_by_hand, connection, one)) for one in questions]
+def _found(store: holdfast.Store, question: Question) -> None:
+    assert store.search(question.ours, limit=TOP), question
 
 
-def _found_by_hand(connection: psycopg.Connection[Any], question: Question) -> None:
-    values = (_query(question.theirs), question.role, question.scope)
-    assert connection.execute(_ASK, values).fetchall(), question
+def _ask_by_hand(hand: ByHand, questions: Sequence[Question]) -> Times:
+    return [timed(partial(_found_by_hand, hand, one)) for one in questions]
+
+
+def _found_by_hand(hand: ByHand, question: Question) -> None:
+    assert hand.search(_query(question.theirs), question.role, question.scope), question
 
 
 def _query(theirs: str) -> str:

@@ -61,8 +61,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 class Laid(msgspec.Struct, frozen=True):
     """A message as it was laid down: who said it where, and what of it can be searched."""
 
-    role: Role
+    session: int
+    title: str
     scope: str
+    seq: int
+    id: str
+    role: Role
+    at: datetime
     text: str
 
 
@@ -250,10 +255,10 @@ def _conversations(texts: Texts, messages: int) -> Iterator[_Conversation]:
 
 def _laid(store: Store, batch: Sequence[_Conversation]) -> Iterator[Laid]:
     store.backend.write(_adding(batch))
-    for conversation in batch:
-        for item in conversation.history:
-            text = document(item.message).text
-            yield Laid(item.message.role, conversation.scope, text)
+    for one in batch:
+        for seq, item in enumerate(one.history, 1):
+            role, text = item.message.role, document(item.message).text
+            yield Laid(one.number, one.title, one.scope, seq, item.id, role, one.at, text)
 
 
 def _adding(batch: Sequence[_Conversation]) -> Verb[None]:
