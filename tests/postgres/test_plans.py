@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from holdfast.backends.postgres import beside
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.statements import SQL
 from tests.servers import WORKER, Postgres, as_user
@@ -97,6 +98,23 @@ def _plan(worker: psycopg.Connection, text: str) -> str:
 def test_no_statement_reads_a_whole_table(full: psycopg.Connection, name: str) -> None:
     """Row-level security included: it must not keep an index from being used."""
     text = f"{SQL[name]} {SQL['list_end']}" if name == "list" else SQL[name]
+    plan = _plan(full, text)
+    assert not _SCAN.search(plan), plan
+
+
+_SHOWN = "\n".join(
+    (
+        beside.SQL["shown"],
+        beside.SQL["shown_of_scope"].format(mark="$3", name="$4"),
+        beside.SQL["shown_end"],
+    )
+)
+_OF_A_SEARCH = [beside.SQL[name] for name in ("branches_below", "sessions_below", "relatives")]
+
+
+@pytest.mark.parametrize("text", [*_OF_A_SEARCH, _SHOWN])
+def test_a_search_reads_no_whole_table(full: psycopg.Connection, text: str) -> None:
+    """Neither who shows a message nor what a scope has."""
     plan = _plan(full, text)
     assert not _SCAN.search(plan), plan
 
