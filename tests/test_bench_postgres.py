@@ -17,7 +17,7 @@ import holdfast
 from bench import by_hand, material
 from bench.by_hand import ByHand
 from bench.postgres_reading import Place, search_both
-from tests.places import place
+from tests.places import let_the_owner_in, place
 from tests.servers import OWNER, as_user
 
 _A, _B = UUID(int=1), UUID(int=2)
@@ -27,12 +27,11 @@ _LONG = 60.0
 @pytest.fixture
 def database(postgres_database: str, postgres_admin: psycopg.Connection) -> Iterator[str]:
     """A database with the tables of what is written by hand."""
-    url, name = as_user(postgres_database, OWNER), postgres_admin.info.dbname
-    postgres_admin.execute(f"GRANT CREATE ON DATABASE {name} TO {OWNER}")
+    let_the_owner_in()
+    url = as_user(postgres_database, OWNER)
     by_hand.make(url)
     yield url
     postgres_admin.execute(f"DROP SCHEMA {by_hand.SCHEMA} CASCADE")
-    postgres_admin.execute(f"REVOKE CREATE ON DATABASE {name} FROM {OWNER}")
 
 
 def test_what_is_written_by_hand_gives_what_holdfast_gives(database: str, tmp_path: Path) -> None:
