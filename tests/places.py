@@ -79,7 +79,6 @@ def _new_schema() -> str:
 @cache
 def let_the_owner_in() -> None:
     """Let the owner of tables make schemas in the database of this process."""
-    """Let the owner of tables make schemas in the database of this process."""
     database = urlsplit(shared_database()).path.removeprefix("/")
     _execute(f"GRANT CREATE ON DATABASE {database} TO {OWNER}")
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from tests.concurrency.children import Child
 from tests.postgres.proxy import Proxy
-from tests.servers import wipe
+from tests.servers import OWNER, OwnServer, wipe
 
 OpenStore = Callable[..., holdfast.Store]
 StartChild = Callable[..., Child]
@@ -77,3 +77,14 @@ def child() -> Iterator[StartChild]:
     yield start
     for each in started:
         each.clear_away()
+
+
+@pytest.fixture
+def own() -> Iterator[OwnServer]:
+    """A server that may be killed."""
+    server = OwnServer()
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {OWNER} LOGIN")
+        admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
+    yield server
+    server.end()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,17 +144,6 @@ def test_writes_handed_over_together_are_in_doubt_together(
         stored = any(m.id == str(number) for m in there.messages())
         assert isinstance(error, OutcomeUnknown) or not stored
         assert not stored or "nothing was stored" not in str(error)
-
-
-@pytest.fixture
-def own() -> Iterator[OwnServer]:
-    """A server that may be killed."""
-    server = OwnServer()
-    with psycopg.connect(server.url, autocommit=True) as admin:
-        admin.execute(f"CREATE ROLE {OWNER} LOGIN")
-        admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
-    yield server
-    server.end()
 
 
 class Dedup:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -67,17 +67,6 @@ def test_eight_processes_lose_and_interleave_nothing(
 
 
 # --- killed servers -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def own() -> Iterator[OwnServer]:
-    """A server that may be killed."""
-    server = OwnServer()
-    with psycopg.connect(server.url, autocommit=True) as admin:
-        admin.execute(f"CREATE ROLE {OWNER} LOGIN")
-        admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
-    yield server
-    server.end()
 
 
 def _write_stubbornly(pipe: Pipe, url: str, folder: Path, name: str) -> None:

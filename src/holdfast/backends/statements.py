@@ -1,12 +1,17 @@
-"""Statements by name: each backend keeps its own in files, most of them in `statements.sql`."""
+"""What each backend keeps in files: statements by name, and its schema in numbered steps.
+
+Most statements are in `statements.sql`, the steps in a folder `migrations`.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 from typing import Final
 
 _NAMED: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_STEP: Final = re.compile(r"(\d{4})_\w+\.sql")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 
 
@@ -16,3 +21,14 @@ def load(package: str, file: str = "statements.sql") -> dict[str, str]:
     pieces = _NAMED.split(text)[1:]
     pairs = zip(pieces[::2], pieces[1::2], strict=True)
     return {name: _COMMENT.sub("", sql).strip() for name, sql in pairs}
+
+
+@cache
+def load_steps(package: str) -> dict[int, str]:
+    """Read the numbered steps of a backend's schema, in order."""
+    found: dict[int, str] = {}
+    for entry in (files(package) / "migrations").iterdir():
+        match = _STEP.fullmatch(entry.name)
+        if match:
+            found[int(match[1])] = entry.read_text("utf-8")
+    return dict(sorted(found.items()))

@@ -8,34 +8,21 @@ nothing can open it. Whoever has it open meanwhile finds out with its next trans
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Final
-
 import psycopg
 
 from holdfast.backends.postgres.failures import translate
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.snapshot import store_lock
 from holdfast.backends.postgres.target import Target
+from holdfast.backends.statements import load_steps
 from holdfast.errors import ReadOnly, SchemaTooNew, StoreUnavailable
-
-_STEP: Final = re.compile(r"(\d{4})_\w+\.sql")
 
 Steps = dict[int, str]
 
 
-@cache
-def load(folder: Traversable | None = None) -> Steps:
+def load() -> Steps:
     """Read the numbered steps."""
-    found: Steps = {}
-    for entry in (folder or files(__package__) / "migrations").iterdir():
-        match = _STEP.fullmatch(entry.name)
-        if match:
-            found[int(match[1])] = entry.read_text("utf-8")
-    return dict(sorted(found.items()))
+    return load_steps(__package__)
 
 
 def settle(link: Link, target: Target, steps: Steps, *, readonly: bool) -> None:

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-import re
 from collections.abc import Callable
-from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
@@ -24,23 +20,17 @@ from holdfast import ids
 from holdfast.backends.sqlite import place
 from holdfast.backends.sqlite.connection import APPLICATION_ID, connect, translate
 from holdfast.backends.sqlite.turnstile import Turnstile
+from holdfast.backends.statements import load_steps
 from holdfast.errors import Damaged, SchemaTooNew, StorageError, StoreFull, StoreUnavailable
 
 _COUNTED: Final = ("sessions", "heads", "branches", "messages", "turns", "blobs")
-_STEP: Final = re.compile(r"(\d{4})_\w+\.sql")
 
 Steps = dict[int, str]
 
 
-@cache
-def load(folder: Traversable | None = None) -> Steps:
+def load() -> Steps:
     """Read the numbered steps."""
-    found: Steps = {}
-    for entry in (folder or files(__package__) / "migrations").iterdir():
-        match = _STEP.fullmatch(entry.name)
-        if match:
-            found[int(match[1])] = entry.read_text("utf-8")
-    return dict(sorted(found.items()))
+    return load_steps(__package__)
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
