@@ -6,7 +6,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,14 +18,22 @@ import holdfast
 from holdfast import Goal, Head, Message, Session
 from holdfast.aio import AsyncStore
 from holdfast.backends.base import MessageRow
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.target import target
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import OutcomeUnknown, TurnLost
+from holdfast.settings import parse
 from tests.places import with_options
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.proxy import Proxy
 from tests.servers import OWNER, OwnServer, as_user
 
 _GOAL = Goal(objective="a", state="active", started_at=datetime(2026, 1, 1, tzinfo=UTC))
+# As if whoever holds a turn were on another host, and silent for long.
+_TAKEN = """
+UPDATE holdfast.turns SET lease_until = 0,
+  holder = convert_to(replace(convert_from(holder, 'utf8'), '"boot":"', '"boot":"x'), 'utf8')
+"""
 T = TypeVar("T")
 _Do = Callable[[Session], object]
 
@@ -108,10 +116,7 @@ def test_a_turn_that_is_taken_over_meanwhile_has_stored(
     here: Session, there: Session, between: Between, postgres_admin: psycopg.Connection
 ) -> None:
     def take_over() -> None:
-        postgres_admin.execute(
-            "UPDATE holdfast.turns SET lease_until = 0, holder = "
-            """convert_to(replace(convert_from(holder, 'utf8'), '"boot":"', '"boot":"x'), 'utf8')"""
-        )
+        postgres_admin.execute(_TAKEN)
         assert there.recover() is not None
 
     turn = here.turn().__enter__()
@@ -186,6 +191,48 @@ def test_a_server_that_died_meanwhile_forgets_numbers_not_messages(
             assert dedup.hits == 2
             assert _texts(session) == ["0", "1", "2"]
         proxy.stop()
+
+
+def test_a_refusal_behind_a_doubt_is_no_answer(own: OwnServer) -> None:
+    """Who is refused when it is run again may be refused because of what it stored itself."""
+    url = as_user(own.url, OWNER)
+    holdfast.open(url).close()
+    with tempfile.TemporaryDirectory() as folder:
+        proxy = Proxy(Path(folder), own.folder / ".s.PGSQL.5432")
+        between = Between(proxy)
+
+        def die_and_be_taken_over() -> None:
+            os.kill(own.pid, signal.SIGQUIT)
+            own.start_again()
+            with psycopg.connect(own.url, autocommit=True) as admin:
+                admin.execute(_TAKEN)
+            with holdfast.open(url) as other:
+                assert other.session("s").recover() is not None
+
+        with holdfast.open(through(proxy, url, deadline=30, answer=10)) as store:
+            turn = store.session("s").turn().__enter__()
+            with pytest.raises(OutcomeUnknown, match="retry with the same ids"):
+                between.lose(lambda: turn.user("in time"), die_and_be_taken_over)
+            with suppress(TurnLost):
+                turn.__exit__(None, None, None)
+            assert _texts(store.session("s")) == ["in time"]
+        proxy.stop()
+
+
+def test_only_who_served_a_lost_link_is_ended(url: str) -> None:
+    """Its number may have been given to another process since."""
+    where = target(parse(url, {}), "process")
+    one, other = Link(where), Link(where)
+    process, since, _ = other.birth
+    assert isinstance(since, datetime)
+    before = since - timedelta(seconds=1)
+    assert one.ask("end_orphan", (process, before)).fetchall() == []
+    assert other.ask("version").fetchone() is not None
+    assert one.ask("end_orphan", (process, since)).fetchall() == [(True,)]
+    with pytest.raises(psycopg.OperationalError):
+        other.ask("version").fetchone()
+    one.close()
+    other.close()
 
 
 def test_a_role_that_may_end_no_connection(
