@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -60,6 +61,7 @@ def mark(text: str) -> UUID:
     return UUID(bytes=sha256(codec.encode_text(text)).digest()[:16])
 
 
+@lru_cache(1024)  # A message is looked up, and stored a moment later.
 def place_mark(session: int, id: str) -> UUID:
     """Give what stands for a session's message in an index.
 
