@@ -6,8 +6,12 @@
 -- How something is found is said by the statement, not by the values, so it is planned once. Where
 -- many messages have a word, they are still remembered one by one. Who erases holds the index for
 -- long.
+-- A plan is made for any tenant, and the planner takes each for a large one: it would read the sessions
+-- of all of them to join a few. Everything here is found by an index.
 -- name: settings
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
+  set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+  set_config('enable_mergejoin', 'off', false),
   set_config('max_parallel_workers_per_gather', '0', false),
   set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false),
   set_config('idle_in_transaction_session_timeout', $1, false)
