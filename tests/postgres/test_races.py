@@ -335,16 +335,7 @@ def test_a_fork_that_is_being_made_keeps_what_it_shares(
     """Whoever erases waits for all writes under way: one of them may need what is to go."""
     mine, yours = two
     parent = _talk(mine)
-    who = sessions.identity(
-        id="f" * 16,
-        key=None,
-        scope=None,
-        title=None,
-        agent=None,
-        model=None,
-        cwd=None,
-        metadata=None,
-    )
+    who = sessions.identity(id="f" * 16)
     origin = sessions.Origin(parent=number_of(parent), relation="fork", at=None, expect=None)
     fork, report = meeting.of(
         mine, sessions.create(who, origin=origin), lambda: yours.purge(parent.id)

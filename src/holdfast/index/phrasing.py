@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from holdfast.backends.statements import load
+from holdfast.core.search.matching import count_of
 from holdfast.core.search.query import Query, Term
 from holdfast.index.kept import ROLES, Bounds, Chunk, Entry
 
@@ -221,19 +222,11 @@ def _overlaps(term: Term) -> bool:
 
 def _recount(term: Term, said: str, thought: str) -> int:
     needle = _needle(term.tokens, prefix=term.prefix)
-    often = _count(said, needle) + _count(thought, needle)
+    often = count_of(said, needle) + count_of(thought, needle)
     if not term.parts:
         return often
     names = said.partition("\n")[2]
-    return max(often, _count(names, _needle(term.parts, prefix=term.prefix)))
-
-
-def _count(text: str, needle: str) -> int:
-    often, at = 0, text.find(needle)
-    while at >= 0:
-        often += 1
-        at = text.find(needle, at + 1)
-    return often
+    return max(often, count_of(names, _needle(term.parts, prefix=term.prefix)))
 
 
 def _frequencies(often: int | str | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -33,13 +33,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 def identity(
     *,
     id: str,
-    key: str | None,
-    scope: str | None,
-    title: str | None,
-    agent: str | None,
-    model: str | None,
-    cwd: str | None,
-    metadata: dict[str, JSON] | None,
+    key: str | None = None,
+    scope: str | None = None,
+    title: str | None = None,
+    agent: str | None = None,
+    model: str | None = None,
+    cwd: str | None = None,
+    metadata: dict[str, JSON] | None = None,
 ) -> Identity:
     """Check what a caller says of a new session."""
     if metadata is not None:

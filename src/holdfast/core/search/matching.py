@@ -111,10 +111,10 @@ class _Content:
             literally = _plain(term.raw)
             return sum(text.count(literally) for text in self._plain)
         needle = _needle(term.tokens, prefix=term.prefix)
-        often = sum(_count(text, needle) for text in self._words) + _count(self._parts, needle)
+        often = sum(count_of(text, needle) for text in self._words) + count_of(self._parts, needle)
         if not term.parts:
             return often
-        return max(often, _count(self._parts, _needle(term.parts, prefix=term.prefix)))
+        return max(often, count_of(self._parts, _needle(term.parts, prefix=term.prefix)))
 
     def has(self, term: Term) -> bool:
         """Say whether a term is found: often the words say so, and no parts are needed."""
@@ -145,7 +145,7 @@ def _needle(tokens: Sequence[str], *, prefix: bool) -> str:
     return f" {' '.join(tokens)}" if prefix else f" {' '.join(tokens)} "
 
 
-def _count(text: str, needle: str) -> int:
+def count_of(text: str, needle: str) -> int:
     """Count a needle; two may share a space, or overlap."""
     often, at = 0, text.find(needle)
     while at >= 0:

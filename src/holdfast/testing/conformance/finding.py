@@ -109,16 +109,7 @@ class Finding(Setting):
 
     def make(self, store: Store, id_: str) -> None:
         """Make a session with an id of our choice, which only the seam allows."""
-        who = sessions.identity(
-            id=id_,
-            key=None,
-            scope=None,
-            title=None,
-            agent=None,
-            model=None,
-            cwd=None,
-            metadata=None,
-        )
+        who = sessions.identity(id=id_)
         store.backend.write(sessions.create(who, reuse=False))
 
     # --------------------------------------------------------------------------------- latest

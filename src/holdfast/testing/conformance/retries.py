@@ -33,16 +33,7 @@ def _summarize(session: Session, expect: Head | None) -> Verb[Head]:
 
 
 def _descend(session: Session, expect: Head | None, relation: Any) -> Verb[Any]:  # noqa: ANN401
-    who = sessions.identity(
-        id=ids.session_id(),
-        key="child",
-        scope=None,
-        title=None,
-        agent=None,
-        model=None,
-        cwd=None,
-        metadata=None,
-    )
+    who = sessions.identity(id=ids.session_id(), key="child")
     at = 2 if relation == "fork" else None
     origin = sessions.Origin(parent=number_of(session), relation=relation, at=at, expect=expect)
     return sessions.create(who, origin=origin)
