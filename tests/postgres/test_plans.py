@@ -119,6 +119,18 @@ def test_a_search_reads_no_whole_table(full: psycopg.Connection, text: str) -> N
     assert not _SCAN.search(plan), plan
 
 
+_TITLES = "\n".join(beside.SQL[name] for name in ("titles", "titles_plain", "titles_end"))
+
+
+def test_titles_are_those_of_one_tenant(full: psycopg.Connection) -> None:
+    """As connections that search are set up: others would read the sessions of all tenants."""
+    with full.transaction(force_rollback=True):
+        psycopg.RawCursor(full).execute(beside.SQL["settings"], ("1000ms",))
+        plan = _plan(full, _TITLES)
+    assert not _SCAN.search(plan), plan
+    assert "Hash" not in plan, plan
+
+
 @pytest.mark.parametrize("column", ["scope", "agent", "cwd"])
 def test_lists_of_few_use_an_index(full: psycopg.Connection, column: str) -> None:
     """One that has few sessions among many does not look at the others."""

@@ -13,8 +13,9 @@ from typing import Any, Final, TypeVar
 
 from holdfast.backends.base import BranchRow, HeadRow, MessageRow, Owner, SessionRow
 from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.rows import bind, branch_number, mark, split_branch
-from holdfast.backends.postgres.snapshot import Answer, Paths, PostgresSnapshot, Statements, Tenant
+from holdfast.backends.postgres.snapshot import Answer, PostgresSnapshot, Statements, Tenant
 from holdfast.backends.statements import load
 from holdfast.core.branches import Segment
 
@@ -25,9 +26,9 @@ _MOST_WORDS: Final = 4  # that the server looks for in titles; whoever asks look
 
 def _filled() -> dict[str, str]:
     columns, found = load(__package__), load(__package__, "search.sql")
-    for name in ("session", "head", "branch", "owner"):
-        mark, listed = "{" + name + "}", columns[f"{name}_columns"]
-        found = {other: text.replace(mark, listed) for other, text in found.items()}
+    pieces = {name: columns[f"{name}_columns"] for name in ("session", "head", "branch", "owner")}
+    for name, piece in {**pieces, "down": found["down"]}.items():
+        found = {other: text.replace("{" + name + "}", piece) for other, text in found.items()}
     return found
 
 

@@ -1,5 +1,6 @@
 -- The statements of a search and of connections to its index, by name. {session} and the like stand
--- for the columns that are named in statements.sql; $1 is the tenant where the log is asked.
+-- for the columns that are named in statements.sql, {down} for what is named so here; $1 is the tenant
+-- where the log is asked.
 
 -- ------------------------------------------------------------------------------- connections
 
@@ -61,8 +62,8 @@ SELECT {session} FROM up JOIN sessions s ON s.tenant = $1 AND s.id = up.id
 -- Each row is looked up by itself (OFFSET 0): the planner would guess that there are many, and read
 -- whole tables.
 
--- Branches, those that start on them, and so on.
--- name: branches_below
+-- Branches ($2 and $3 are their sessions and numbers), those that start on them, and so on.
+-- name: down
 WITH RECURSIVE down AS (
   SELECT wanted.session, wanted.number
   FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
@@ -72,6 +73,10 @@ WITH RECURSIVE down AS (
     WHERE b.tenant = $1 AND b.parent_session = down.session AND b.parent_number = down.number
     OFFSET 0) AS below
 )
+
+-- All about these.
+-- name: branches_below
+{down}
 SELECT {branch} FROM down
   CROSS JOIN LATERAL (SELECT * FROM branches
     WHERE tenant = $1 AND session = down.session AND number = down.number OFFSET 0) AS b
@@ -83,15 +88,7 @@ ORDER BY b.created_at, b.session, b.number
 
 -- Whose these are.
 -- name: sessions_below
-WITH RECURSIVE down AS (
-  SELECT wanted.session, wanted.number
-  FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
-  UNION
-  SELECT below.session, below.number FROM down CROSS JOIN LATERAL (
-    SELECT b.session, b.number FROM branches b
-    WHERE b.tenant = $1 AND b.parent_session = down.session AND b.parent_number = down.number
-    OFFSET 0) AS below
-)
+{down}
 SELECT {session}, {head} FROM (SELECT DISTINCT session FROM down) AS wanted
   CROSS JOIN LATERAL (SELECT * FROM sessions
     WHERE tenant = $1 AND n = wanted.session AND purged_at IS NULL OFFSET 0) AS s
