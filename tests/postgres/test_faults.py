@@ -98,8 +98,9 @@ def test_a_server_that_is_away_stores_nothing_and_says_so(
     session = store.session("s")
     session.append(Message.user("0"))
     proxy.stop()
-    with pytest.raises(StoreUnavailable, match="nothing was stored"):
+    with pytest.raises(StoreUnavailable, match="nothing was stored") as raised:
         session.append(Message.user("1"))
+    assert isinstance(raised.value.__cause__, psycopg.Error)
     with pytest.raises(StoreUnavailable):
         session.messages()
     assert _texts(open_store) == ["0"]

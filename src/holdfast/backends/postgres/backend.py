@@ -19,16 +19,18 @@ from holdfast.backends.base import Backend, Check, Foreseen, Pending, Query, Ver
 from holdfast.backends.interrupts import undisturbed
 from holdfast.backends.postgres import migrations, server, tables
 from holdfast.backends.postgres.failures import is_lost, translate
+from holdfast.backends.postgres.handing import Line
 from holdfast.backends.postgres.link import Link, Listener
+from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.pool import Pool
 from holdfast.backends.postgres.rows import unbind
-from holdfast.backends.postgres.snapshot import NeedsHorizon, Paths, PostgresSnapshot, Tenant
+from holdfast.backends.postgres.snapshot import NeedsHorizon, PostgresSnapshot, Tenant
 from holdfast.backends.postgres.statements import SQL
 from holdfast.backends.postgres.tables import PostgresTables
 from holdfast.backends.postgres.target import target
 from holdfast.backends.postgres.verify import damage
 from holdfast.backends.postgres.watcher import Watcher
-from holdfast.backends.postgres.writing import Line, Runner
+from holdfast.backends.postgres.writing import Runner
 from holdfast.clock import Clock, SystemClock, to_day
 from holdfast.core.spending import sum_by_day
 from holdfast.errors import Invalid, ReadOnly, StoreUnavailable
@@ -92,7 +94,7 @@ class PostgresBackend(Backend):
             longest=self._target.statement,
             watcher=self._watcher,
         )
-        self._line = Line(self._runner, self.deadline)
+        self._line = Line(self._runner.run_batch, self.deadline)
 
     def _start(self) -> None:
         """Look at the server and the schema before anything is done; bring it up to date."""

@@ -52,6 +52,12 @@ def is_lost(error: BaseException) -> bool:
 
 def translate(error: psycopg.Error, then: str) -> HoldfastError:
     """Say an error in our words; `then` says what that means for what was asked."""
+    told = _in_our_words(error, then)
+    told.__cause__ = error  # It may be raised later, where nobody knows the cause any more.
+    return told
+
+
+def _in_our_words(error: psycopg.Error, then: str) -> HoldfastError:
     state, said = error.sqlstate, _first_line(error)
     if state == _READS:
         return StoreUnavailable(

@@ -31,6 +31,7 @@ from holdfast.backends.base import (
     in_order,
 )
 from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.rows import (
     bind,
     branch_number,
@@ -49,41 +50,10 @@ from holdfast.records import Measured, Usage
 T = TypeVar("T")
 
 _LAST: Final = (1 << 63) - 1
-_LONGEST_KEPT: Final = 64
-_MOST_PATHS: Final = 100_000
 _TEXT_PAGE: Final = 500
 _HASH_LENGTH: Final = 64
 _MARKS_AT_ONCE: Final = 5_000
 _OF_TURN: Final = frozenset({"turn", "tools", "draft", "opening"})
-
-
-class Paths:
-    """The ways back that are known, by their branch, and the sessions they are of.
-
-    Shared by all who read and write. Branches never move, so what is known stays right.
-    """
-
-    def __init__(self) -> None:
-        """Know none."""
-        self._known: dict[int, Path] = {}
-        self._sessions: set[int] = set()
-
-    def get(self, branch: int) -> Path | None:
-        """Give the way back from a branch, if it is known."""
-        return self._known.get(branch)
-
-    def keep(self, branch: int, path: Path) -> None:
-        """Remember the way back from a branch, if it is short."""
-        if len(path) <= _LONGEST_KEPT:
-            if len(self._known) >= _MOST_PATHS:
-                self._known.clear()
-                self._sessions.clear()
-            self._known[branch] = path
-            self._sessions.add(split_branch(branch)[0])
-
-    def knows(self, session: int) -> bool:
-        """Say whether the way back from one of a session's branches is known."""
-        return session in self._sessions
 
 
 class NeedsHorizon(Exception):

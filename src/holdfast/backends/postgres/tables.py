@@ -18,8 +18,9 @@ from holdfast.backends.postgres import beside
 from holdfast.backends.postgres.beside import Beside
 from holdfast.backends.postgres.failures import is_lost, translate
 from holdfast.backends.postgres.link import Answer, Link
+from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.rows import mark
-from holdfast.backends.postgres.snapshot import Paths, Tenant
+from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.statements import SQL
 from holdfast.backends.postgres.target import Target
 from holdfast.core.branches import Segment

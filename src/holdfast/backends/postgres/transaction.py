@@ -28,10 +28,10 @@ from holdfast.backends.base import (
     UsageRow,
 )
 from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.rows import bind, branch_number, mark, split_branch
 from holdfast.backends.postgres.snapshot import (
     Answer,
-    Paths,
     PostgresSnapshot,
     Statements,
     Tenant,

@@ -10,40 +10,38 @@ mean another's. Then the verb is run again all the same: it is idempotent by its
 what it stored before, or stores it now, and if it is refused, that may be because of itself.
 Whatever ends this, the outcome is then unknown, and is said to be.
 
-Verbs that are handed over are run in order by one thread, as many as wait in one transaction. Such
+Verbs that are handed over (`handing.py`) are run in order, as many as wait in one transaction. Such
 a transaction waits for no lock: two of them, holding many sessions each, would wait for each other.
 A verb that finds a session held by somebody else ends it, and is run by itself.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import msgspec
 import psycopg
 
 from holdfast.backends.base import Verb, sight_of
-from holdfast.backends.interrupts import undisturbed
 from holdfast.backends.postgres.failures import is_again, is_lost, translate
+from holdfast.backends.postgres.handing import Handed
 from holdfast.backends.postgres.link import Birth, Link
+from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.pool import Pool
-from holdfast.backends.postgres.snapshot import Paths, Tenant
+from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction
 from holdfast.backends.postgres.watcher import Watcher
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
+from holdfast.errors import HoldfastError, OutcomeUnknown
 
 T = TypeVar("T")
 Fate = Literal["stored", "undone", "unknown"]
 _NOT_STORED: Final = "nothing was stored."
-_LARGEST_BATCH: Final = 64
 _MOST_COLLISIONS: Final = 20
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.5
@@ -147,9 +145,9 @@ class Runner:
                 error = again.error
                 collisions += 1
             except HoldfastError as refusal:
-                raise _last_word(refusal, doubt) from refusal
+                _give_up(refusal, doubt)
             if time.monotonic() + pause > until or collisions > _MOST_COLLISIONS:
-                raise _last_word(error, doubt) from error
+                _give_up(error, doubt)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -182,9 +180,9 @@ class Runner:
                 error = again.error
                 self._pool.clear()
             except HoldfastError as other:
-                raise _last_word(other, lost.error) from other
+                _give_up(other, lost.error)
             if time.monotonic() + pause > until:
-                raise _last_word(error, lost.error) from error
+                _give_up(error, lost.error)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -391,168 +389,13 @@ class Runner:
             handed.succeed(value)
 
 
-def _last_word(error: HoldfastError, doubt: HoldfastError | None) -> HoldfastError:
+def _give_up(error: HoldfastError, doubt: HoldfastError | None) -> NoReturn:
+    """Say how it ended: what went wrong last, unless it may have been stored before."""
     if doubt is None:
-        return error
+        raise error
     # What they say of being stored was meant for one attempt.
     first, then = (str(one).partition(";")[0] for one in (doubt, error))
-    return OutcomeUnknown(
+    raise OutcomeUnknown(
         f"the connection was lost while the write was committed ({first}), and what became of it "
         f"could not be found out ({then}); retry with the same ids: it will be there once."
-    )
-
-
-class Handed(Generic[T]):
-    """A write that waits, runs, or is done."""
-
-    def __init__(self, verb: Verb[T], deadline: float) -> None:
-        """Wrap a verb."""
-        self.verb = verb
-        self._deadline = deadline
-        self._future: Future[T] = Future()
-
-    def begin(self) -> bool:
-        """Say that it runs now; false if it was withdrawn."""
-        return self._future.set_running_or_notify_cancel()
-
-    def succeed(self, value: T) -> None:
-        """Say what it gave."""
-        self._future.set_result(value)
-
-    def fail(self, error: BaseException) -> None:
-        """Say what went wrong."""
-        self._future.set_exception(error)
-
-    def fail_if_open(self, error: BaseException) -> None:
-        """Say that it is not known what became of it, unless it was said."""
-        if not self._future.done():
-            unknown = OutcomeUnknown(
-                f"the write was broken off ({error!r}) and may be stored; retry with the same ids."
-            )
-            unknown.__cause__ = error
-            self._future.set_exception(unknown)
-
-    def result(self) -> T:
-        """Wait for the end; withdraw it if it has not begun by the deadline."""
-        try:
-            return self._future.result(self._deadline)
-        except TimeoutError:
-            if self._future.done() or self.give_up():
-                return self.outcome()
-        except CancelledError:
-            return self.outcome()
-        try:
-            return self._future.result(self._deadline)
-        except TimeoutError:
-            if self._future.done():
-                return self.outcome()
-            raise OutcomeUnknown(
-                f"the write did not finish within {2 * self._deadline:g} s and may still do; retry "
-                "it with the same ids."
-            ) from None
-
-    def when_done(self, call: Callable[[], None]) -> None:
-        """Call this once it is done, or at once if it is."""
-        self._future.add_done_callback(lambda _: call())
-
-    def outcome(self) -> T:
-        """Give the result of what is done, or raise its error."""
-        try:
-            return self._future.result(0)
-        except CancelledError:
-            raise StoreUnavailable(
-                "the write was withdrawn before it began; nothing was stored. Try again, and see "
-                "`holdfast doctor` if it stays so."
-            ) from None
-
-    def give_up(self) -> bool:
-        """Withdraw it if it has not begun."""
-        return self._future.cancel()
-
-
-class Line:
-    """Verbs that were handed over, and the thread that runs them in order."""
-
-    def __init__(self, runner: Runner, deadline: float) -> None:
-        """Run them with this."""
-        self._runner = runner
-        self._deadline = deadline
-        self._waiting: deque[Handed[Any]] = deque()
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
-        self._busy = False
-        self._closed = False
-
-    @property
-    def moving(self) -> bool:
-        """Whether something waits or runs; whoever comes then gets in line."""
-        return self._busy or bool(self._waiting)
-
-    def submit(self, verb: Verb[T]) -> Handed[T]:
-        """Hand a verb over."""
-        handed = Handed(verb, self._deadline)
-        undisturbed(partial(self._hand_over, handed))
-        return handed
-
-    def _hand_over(self, handed: Handed[Any]) -> None:
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
-            if self._thread is None:
-                self._thread = self._started()
-            self._waiting.append(handed)
-            self._changed.notify_all()
-
-    def _started(self) -> threading.Thread:
-        thread = threading.Thread(target=self._serve, name="holdfast-writer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise StoreUnavailable(
-                f"no thread can be started for writing ({error}); nothing was stored. Close some, "
-                "or allow the process more of them."
-            ) from error
-        return thread
-
-    def _serve(self) -> None:
-        while True:
-            with self._lock:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                self._busy = True
-                batch = self._take_batch()
-            try:
-                self._runner.run_batch(batch)
-            except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-                for handed in batch:
-                    handed.fail_if_open(error)
-
-    def _take_batch(self) -> list[Handed[Any]]:
-        batch: list[Handed[Any]] = []
-        while self._waiting and len(batch) < _LARGEST_BATCH:
-            handed = self._waiting.popleft()
-            if handed.begin():
-                batch.append(handed)
-        return batch
-
-    def flush(self) -> None:
-        """Wait until everything handed over so far is done."""
-        with self._lock:
-            settled = self._changed.wait_for(lambda: not self.moving, self._deadline)
-        if not settled:
-            raise StoreUnavailable(f"writes are still waiting after {self._deadline:g} s.")
-
-    def close(self) -> None:
-        """Finish what waits, then stop; a thread that is stuck is left behind."""
-        with self._lock:
-            self._closed = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(self._deadline)
-        while self._waiting:
-            self._waiting.popleft().give_up()
+    ) from error
