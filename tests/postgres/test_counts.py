@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import msgspec
 import pytest
 from psycopg.pq.abc import PGresult
 
@@ -86,12 +87,13 @@ def _session(store: Store, length: int) -> Session:
 
 
 def test_an_append_is_few_journeys_whatever_it_holds_and_follows(
-    store: Store, count: Count
+    store: Store, open_store: OpenStore, count: Count
 ) -> None:
     """One message or forty, behind a thousand or several: one to look, one to write and commit."""
     found = []
-    for session in (_session(store, _SHORT), _session(store, _LONG)):
+    for long in (_session(store, _SHORT), _session(store, _LONG)):
         for size in (1, 40):
+            session = open_store().get(long.id)  # by somebody who does not know where it stands
             messages = [Message.user("hello") for _ in range(size)]
             count.clear()
             session.append(*messages)
@@ -101,6 +103,27 @@ def test_an_append_is_few_journeys_whatever_it_holds_and_follows(
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert found[0][1] == found[1][1]
+
+
+def test_an_append_is_one_journey_for_who_wrote_the_last_ones(store: Store, count: Count) -> None:
+    """It says where it supposes the session to stand, and what was said last is known."""
+    used = holdfast.Usage(input=100, output=20)
+    batches = {
+        "one": [Message.user("hello")],
+        "forty": [Message.user("hello") for _ in range(40)],
+        "a reply": [Message.assistant("hello", usage=used, model="m")],
+        "a file": [Message.user(holdfast.File(data=b"x" * 100_000))],
+    }
+    found = []
+    for session in (_session(store, _SHORT), _session(store, _LONG)):
+        for _ in range(2):
+            session.append(*material.turn())
+        for name, messages in batches.items():
+            count.clear()
+            session.append(*(msgspec.structs.replace(m, id=f"{name} {m.id}") for m in messages))
+            assert (name, count.journeys, count.commits) == (name, 1, 1)
+            found.append(count.seen())
+    assert found[: len(batches)] == found[len(batches) :]
 
 
 def test_resuming_reads_the_same_whatever_the_length(store: Store, count: Count) -> None:

@@ -25,6 +25,7 @@ _AGAIN: Final = frozenset(
         "40P01",  # deadlock_detected
         "23505",  # unique_violation: somebody else was first, the verb will find it
         "55P03",  # lock_not_available: somebody held a session for very long
+        "HF001",  # ours: what was supposed of a session is not so
     }
 )
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300"})

@@ -17,7 +17,8 @@ import itertools
 import os
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import psycopg
@@ -43,6 +44,10 @@ _MOST_AT_ONCE: Final = 2_000_000
 _MOST_PREPARED: Final = 500  # of a connection; lists and searches have many forms
 _SLOWEST: Final = 250_000  # bytes a second: large writes have more time
 _DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
+
+
+class Withheld(Exception):
+    """Somebody asks for an answer while nothing is sent."""
 
 
 class Listener(psycopg.Connection[Row]):
@@ -143,6 +148,7 @@ class Link:
         self._queue: list[Answer] = []
         self._owed: deque[Answer | _Known | None] = deque()  # `None` is the end of a journey
         self._load = 0
+        self._withheld = False
         self._ending = False  # All that is owed is the end of a transaction.
         self.patience = target.answer  # seconds of silence, if little was asked
         self.loan: object = None  # the pool's
@@ -205,8 +211,22 @@ class Link:
         self._queue.clear()
         self._load = 0
 
+    @contextmanager
+    def withheld(self) -> Iterator[None]:
+        """Send nothing for now: whoever needs an answer gets `Withheld`, and all is dropped."""
+        self._withheld = True
+        try:
+            yield
+        except BaseException:
+            self._drop_queue()
+            raise
+        finally:
+            self._withheld = False
+
     def sync(self) -> None:
         """Send all that was asked, and wait until it is answered."""
+        if self._withheld:
+            raise Withheld
         if not self._queue:
             return
         patience = self.patience + self._load / _SLOWEST
@@ -304,6 +324,12 @@ class Link:
             self._wait(select.POLLIN, patience)
             self._library.consume_input()
         return self._library.get_result()
+
+    def listen(self) -> None:
+        """Take in what the server said unasked; if it hung up meanwhile, that is an error."""
+        self._poll.register(self._socket, select.POLLIN)
+        while self._poll.poll(0):
+            self._library.consume_input()
 
     def _wait(self, events: int, patience: float) -> int:
         self._poll.register(self._socket, events)

@@ -201,6 +201,11 @@ WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h SKIP LOCKED
 SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = ANY ($2::bigint[]) FOR UPDATE OF h SKIP LOCKED
 
+-- The same for somebody who knows where the session stands, and that no message has these marks: an
+-- error if it is not so, or if the tables or the time are not what is supposed.
+-- name: suppose
+SELECT suppose($1, $2, $3::integer, $4, $5, $6, $7, $8, $9)
+
 -- $18 is the tenant's half of the lock that is taken before a number.
 -- name: add_head
 INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
@@ -214,7 +219,7 @@ UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at =
   activity = take_activity($18::integer),
   input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
   preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
-WHERE tenant = $1 AND session = $2
+WHERE tenant = $1 AND session = $2 RETURNING activity
 
 -- name: drop_head
 DELETE FROM heads WHERE tenant = $1 AND session = $2
@@ -341,6 +346,10 @@ FROM heads h WHERE h.tenant = $1 AND h.session = $2
 -- name: messages_by_id
 SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
 WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
+
+-- name: is_there
+SELECT 1 FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3::integer AND m.seq = $4 AND m.id = $5
 
 -- name: count_of_turn
 SELECT count(*) FROM messages m

@@ -37,12 +37,14 @@ from holdfast.backends.postgres.snapshot import (
     Tenant,
     is_hash,
 )
+from holdfast.backends.postgres.standing import Standing, Standings
 from holdfast.backends.postgres.statements import SQL
 from holdfast.clock import Clock
-from holdfast.core.branches import Path
+from holdfast.core.branches import Path, Segment
 from holdfast.errors import StorageError
 from holdfast.records import Usage
 
+Trace = tuple[object, ...]
 _LAST: Final = (1 << 63) - 1
 _HEARD: Final = 3  # the column of what entering tells
 _HEAVY: Final = 500_000  # bytes
@@ -77,6 +79,12 @@ class PostgresTransaction(PostgresSnapshot):
         self._missed: set[int] = set()
         self._lookup: tuple[list[tuple[int, str]], Answer] | None = None
         self._looked: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
+        self._found: dict[int, HeadRow] = {}
+        self._left: dict[int, tuple[HeadRow, Answer]] = {}
+        self._added: dict[int, list[MessageRow]] = {}
+        self._ends: dict[int, Sequence[MessageRow]] = {}
+        self._supposes = False
+        self._last: Trace | None = None
         self._new: set[int] = set()
         self._own: set[int] = set()  # the sessions that are held, or new
         self._read: set[int] = set()  # those of them whose identity was read since
@@ -101,7 +109,55 @@ class PostgresTransaction(PostgresSnapshot):
         if not self._new.intersection({branch}, (segment.branch for segment in path)):
             super()._keep_path(branch, path)
 
-    # --------------------------------------------------------------------------- foreseeing
+    # --------------------------------------------------------------- supposing and foreseeing
+
+    def suppose(self, standing: Standing, ids: Sequence[str]) -> None:
+        """Go on from where a session is supposed to stand, without messages of these ids.
+
+        If that is not so the server undoes everything, and so it does if its time is another.
+        """
+        head = standing.head
+        n = head.session
+        self._began = standing.told
+        time = self.now() if self._clock is None else None
+        marks = [rows.place_mark(n, id) for id in ids]
+        self._ask(
+            "suppose", n, head.branch_no, head.seq, head.updated_at, head.activity, marks,
+            self._whose.known, time,
+        )  # fmt: skip
+        self._found[n] = self._heads[n] = head
+        self._own.add(n)
+        self._looked.update(((n, id), []) for id in ids)
+        self._ends[n] = standing.tail
+        self._supposes = True
+
+    @property
+    def trace(self) -> Trace | None:
+        """Tell by which message it is known later whether this was stored.
+
+        Only of one that supposes: that its messages were not there before was checked.
+        """
+        return self._last if self._supposes else None
+
+    @property
+    def only_found(self) -> bool:
+        """Whether messages were looked for, and nothing was to be written."""
+        return not self.writes and bool(self._looked)
+
+    def _at_the_end(self, span: Segment) -> list[MessageRow]:
+        """Give a range if it was foreseen, or is supposed."""
+        end = self._ends.get(split_branch(span.branch)[0])
+        if end and end[0].seq <= span.first and end[-1].seq == span.last:
+            return [row for row in end if row.seq >= span.first]
+        return super()._at_the_end(span)
+
+    def note(self, standings: Standings) -> None:
+        """Say how the sessions were left, once all is committed."""
+        for n, (left, answer) in self._left.items():
+            row, found = answer.fetchone(), self._found.get(n)
+            if row is not None and found is not None and self._heads[n] is left:
+                now = msgspec.structs.replace(left, activity=row[0])
+                standings.note(found, now, self._added.get(n, ()), self._began)
 
     def foresee(self, *sights: Foresight) -> None:
         """Hold sessions and ask for what verbs will look at, for all of them in one go.
@@ -178,10 +234,10 @@ class PostgresTransaction(PostgresSnapshot):
 
     # -------------------------------------------------------------------------------- writing
 
-    def _write(self, name: str, *values: object) -> None:
+    def _write(self, name: str, *values: object) -> Answer:
         self._refuse_others(name, values[0])
         self.writes += 1
-        self._ask(name, *values)
+        return self._ask(name, *values)
 
     def _refuse_others(self, name: str, session: object) -> None:
         """Refuse to change a session that others may write to meanwhile."""
@@ -221,7 +277,8 @@ class PostgresTransaction(PostgresSnapshot):
             self._check_format(row[0])
             self.number = row[1]
             self._own.add(n)
-        self._heads[n] = None if row is None else rows.head_row(row[2:])
+            self._found[n] = rows.head_row(row[2:])
+        self._heads[n] = self._found.get(n)
 
     def head(self, n: int) -> HeadRow | None:
         """Read where a session stands, and hold it."""
@@ -270,8 +327,9 @@ class PostgresTransaction(PostgresSnapshot):
         self._steps += 1
         # The lock of the first number holds for those behind it.
         lock = None if self._alone or self._steps > 1 else self._whose.activity_lock
-        self._write(name, row.session, *rows.head_values(row), lock)
+        answer = self._write(name, row.session, *rows.head_values(row), lock)
         self._heads[row.session] = row
+        self._left[row.session] = row, answer
 
     # ---------------------------------------------------------------------------- branches
 
@@ -319,9 +377,14 @@ class PostgresTransaction(PostgresSnapshot):
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
         """Store messages at their places."""
+        if not rows_:
+            return
         place = split_branch(branch)
+        self._last = (*place, rows_[-1].seq, bind(rows_[-1].id))
         self._outdated("summary", place[0])
         self._tails.pop(place[0], None)
+        self._ends.pop(place[0], None)
+        self._added.setdefault(place[0], []).extend(rows_)
         self._learn_looked()
         for row in rows_:
             if (place[0], row.id) in self._looked:

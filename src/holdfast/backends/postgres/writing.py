@@ -10,6 +10,11 @@ mean another's. Then the verb is run again all the same: it is idempotent by its
 what it stored before, or stores it now, and if it is refused, that may be because of itself.
 Whatever ends this, the outcome is then unknown, and is said to be.
 
+Messages are mostly appended to a session by somebody who wrote to it last, and knows where it
+stands (`standing.py`). Then the verb is run without asking anything, and all of it is one journey.
+Nobody knows the number of such a transaction. If the answer to its commit is lost, what became of
+it is told by its last message, which is where it was to be, or is not.
+
 Verbs that are handed over (`handing.py`) are run in order, as many as wait in one transaction. Such
 a transaction waits for no lock: two of them, holding many sessions each, would wait for each other.
 A verb that finds a session held by somebody else ends it, and is run by itself.
@@ -30,11 +35,12 @@ import psycopg
 from holdfast.backends.base import Verb, sight_of
 from holdfast.backends.postgres.failures import is_again, is_lost, translate
 from holdfast.backends.postgres.handing import Handed
-from holdfast.backends.postgres.link import Birth, Link
+from holdfast.backends.postgres.link import Birth, Link, Withheld
 from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.pool import Pool
 from holdfast.backends.postgres.snapshot import Tenant
-from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction
+from holdfast.backends.postgres.standing import Standings
+from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction, Trace
 from holdfast.backends.postgres.watcher import Watcher
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
@@ -55,10 +61,12 @@ _FATES: Final[dict[str | None, Fate | None]] = {
 class Receipt(msgspec.Struct, frozen=True):
     """What a transaction gave whose commit was sent, and by what it can be asked for.
 
-    `undone` is what is said if it turns out that it was not received.
+    That is its number, or its `trace`: the place of a message, and its id. `undone` is what is said
+    if it turns out that it was not received.
     """
 
     number: str | None
+    trace: Trace | None
     value: Any
     undone: HoldfastError
 
@@ -109,6 +117,7 @@ class Runner:
         self._answer = answer
         self._longest = longest
         self._watcher = watcher
+        self._standings = Standings()
 
     def run(
         self,
@@ -130,7 +139,7 @@ class Runner:
                 return self._attempt(verb, orphan, alone=alone)
             except Lost as lost:
                 error, orphan = lost.error, lost.born or orphan
-                self._pool.clear()
+                self._forget_server()
                 if lost.receipt is not None:
                     fate = self._fate(lost, until)
                     if fate == "stored":
@@ -151,11 +160,18 @@ class Runner:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _attempt(self, verb: Verb[T], orphan: Birth | None, *, alone: bool) -> T:
+    def _forget_server(self) -> None:
+        """Begin anew with all that is known of a server that was lost."""
+        self._pool.clear()
+        self._standings.clear()
+
+    def _attempt(self, verb: Verb[T], orphan: Birth | None, *, alone: bool = False) -> T:
         """Run a verb in a transaction of its own; first end what a lost link left behind."""
         with self._link(self._longest if alone else self._answer) as link:
             if orphan is not None:
                 self._end_orphan(link, orphan)
+            elif not alone and (done := self._run_supposing(link, verb)) is not None:
+                return done[0]
             tx = self._begin(link, [verb], alone=alone)
             try:
                 value = verb(tx)
@@ -164,6 +180,36 @@ class Runner:
                 raise
             self._commit(link, tx, value)
             return value
+
+    def _run_supposing(self, link: Link, verb: Verb[T]) -> tuple[T] | None:
+        """Run a verb that only appends in one journey, if it is known where its session stands.
+
+        Give nothing if it is not known, or was not so: nothing was stored then.
+        """
+        sight = sight_of(verb)
+        if sight is None or not sight.ids or sight.looks:
+            return None
+        standing = self._standings.suppose(sight.session)
+        if standing is None or not standing.reaches(sight.newest):
+            return None
+        tx = PostgresTransaction(link, self._tenant, self._clock, self._paths)
+        try:
+            link.listen()  # A commit that goes nowhere could not be told from one that arrives.
+            with link.withheld():
+                self._enter(link, tx, "enter_writing")
+                tx.suppose(standing, sight.ids)
+                value = verb(tx)
+        except (Withheld, HoldfastError):
+            return None
+        except psycopg.Error as error:
+            self._undo(link, error)
+            return None
+        try:
+            self._commit(link, tx, value)
+        except Again:
+            self._standings.forget(sight.session)
+            return None
+        return (value,)
 
     # --------------------------------------------------------------------- after a lost commit
 
@@ -178,7 +224,7 @@ class Runner:
                     return fate
             except Lost as again:
                 error = again.error
-                self._pool.clear()
+                self._forget_server()
             except HoldfastError as other:
                 _give_up(other, lost.error)
             if time.monotonic() + pause > until:
@@ -190,12 +236,17 @@ class Runner:
         """Ask what became of a transaction; nothing while it is under way."""
         if lost.born is None or lost.receipt is None:
             return "unknown"
-        self._end_orphan(link, lost.born)
-        if lost.receipt.number is None or link.birth.life != lost.born.life:
-            return "unknown"
+        ended = self._end_orphan(link, lost.born)
+        number, trace = lost.receipt.number, lost.receipt.trace
+        told: Fate | None
         try:
-            row = link.ask("fate", (lost.receipt.number,)).fetchone()
-            told = _FATES.get(row[0] if row else None, "unknown")
+            if trace is not None:
+                told = "stored" if self._is_there(link, trace) else "undone" if ended else None
+            elif number is None or link.birth.life != lost.born.life:
+                told = "unknown"
+            else:
+                row = link.ask("fate", (number,)).fetchone()
+                told = _FATES.get(row[0] if row else None, "unknown")
             if told == "stored":
                 self._put_up_a_fence(link)
         except psycopg.Error as error:
@@ -204,6 +255,14 @@ class Runner:
             link.roll_back()
             return "unknown"
         return told
+
+    def _is_there(self, link: Link, trace: Trace) -> bool:
+        """Look for a message where a lost transaction would have left it."""
+        link.begin("begin_writing")
+        link.ask("enter_reading", (self._tenant.mark,))
+        found = link.ask("is_there", (self._tenant.mark, *trace)).fetchone()
+        link.roll_back()
+        return found is not None
 
     def _put_up_a_fence(self, link: Link) -> None:
         """Commit something that waits for the disk and for standbys, behind what is asked about.
@@ -214,16 +273,19 @@ class Runner:
         link.ask("fence")
         link.commit()
 
-    def _end_orphan(self, link: Link, orphan: Birth) -> None:
+    def _end_orphan(self, link: Link, orphan: Birth) -> bool:
         """End the server's side of a lost link: its commit has arrived by now, or never will.
 
-        If it cannot be ended it ends by itself, when it has been idle for too long.
+        If it cannot be ended it ends by itself, when it has been idle for too long; say whether it
+        has ended.
         """
         try:
-            link.ask("end_orphan", (orphan.process, orphan.since)).fetchall()
+            told = link.ask("end_orphan", (orphan.process, orphan.since)).fetchall()
         except psycopg.Error as error:
             if is_lost(error):
                 self._undo(link, error)
+            return False
+        return all(row[0] for row in told)
 
     @contextmanager
     def _link(self, patience: float) -> Iterator[Link]:
@@ -252,15 +314,17 @@ class Runner:
             link, self._tenant, self._clock, self._paths, alone=alone, waits=waits
         )
         try:
-            link.begin("begin_writing")
-            whose = self._tenant
-            tx.enter("enter_alone" if alone else "enter_writing", whose.lock, whose.store_lock)
+            self._enter(link, tx, "enter_alone" if alone else "enter_writing")
             if sights:
                 tx.foresee(*sights)
         except psycopg.Error as error:
             self._undo(link, error)
             raise
         return tx
+
+    def _enter(self, link: Link, tx: PostgresTransaction, name: str) -> None:
+        link.begin("begin_writing")
+        tx.enter(name, self._tenant.lock, self._tenant.store_lock)
 
     def _undo(self, link: Link, error: BaseException) -> None:
         """Roll back; raise what the error means unless it is the verb's own."""
@@ -276,6 +340,8 @@ class Runner:
             raise translate(error, _NOT_STORED) from error
 
     def _commit(self, link: Link, tx: PostgresTransaction, value: object) -> None:
+        if tx.only_found:
+            link.ask("fence")  # What it found may be on its way to a standby still.
         try:
             link.commit()
         except psycopg.Error as error:
@@ -283,11 +349,13 @@ class Runner:
                 # An answer: something that was sent before the commit was refused.
                 self._undo(link, error)
             link.close()
-            receipt = Receipt(tx.number, value, translate(error, _NOT_STORED))
+            undone = translate(error, _NOT_STORED)
+            receipt = Receipt(tx.number, tx.trace, value, undone)
             raise Lost(translate(error, "it may be stored."), link.birth, receipt) from error
         except BaseException:
             link.close()
             raise
+        tx.note(self._standings)
         if tx.writes:
             self._watcher.announce(heard=tx.heard)
 
@@ -322,7 +390,7 @@ class Runner:
                     return 0, None
                 self._commit(link, tx, None)
         except Lost as lost:
-            self._pool.clear()
+            self._forget_server()
             ended = 0 if lost.receipt is None else self._settle(batch, done, lost)
             return ended, lost.born
         except (HoldfastError, Again):

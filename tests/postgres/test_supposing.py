@@ -1,0 +1,399 @@
+"""Appends of one journey: what is supposed of a session is checked, and if it is not so, looked up.
+
+A session is *steady* when this store wrote to it last, several times in a row.
+"""
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Head, Message, Session
+from holdfast.backends.base import HeadRow, MessageRow
+from holdfast.backends.postgres import link, standing
+from holdfast.backends.postgres.standing import Standing, Standings
+from holdfast.backends.postgres.transaction import PostgresTransaction
+from holdfast.errors import (
+    Conflict,
+    OutcomeUnknown,
+    SchemaTooNew,
+    SessionNotFound,
+    StoreUnavailable,
+)
+from holdfast.records import Usage
+from tests.postgres.conftest import OpenStore, through
+from tests.postgres.proxy import Failure, Proxy
+
+_STEADY = ["0", "1", "2", "3"]
+_FAILURES: list[Failure] = ["before the commit", "after the commit", "no answer", "late"]
+
+
+class Suppositions:
+    """How often something was supposed, and how often the server said that it is not so."""
+
+    def __init__(self) -> None:
+        self.made = self.wrong = 0
+
+
+@pytest.fixture
+def supposed(monkeypatch: pytest.MonkeyPatch) -> Suppositions:
+    found = Suppositions()
+    suppose, forget = PostgresTransaction.suppose, Standings.forget
+
+    def making(tx: PostgresTransaction, known: Standing, ids: tuple[str, ...]) -> None:
+        found.made += 1
+        suppose(tx, known, ids)
+
+    def forgetting(standings: Standings, session: int) -> None:
+        found.wrong += 1
+        forget(standings, session)
+
+    monkeypatch.setattr(PostgresTransaction, "suppose", making)
+    monkeypatch.setattr(Standings, "forget", forgetting)
+    return found
+
+
+def _steady(store: holdfast.Store) -> Session:
+    session = store.session("s")
+    for text in _STEADY:
+        session.append(Message.user(text))
+    return session
+
+
+@pytest.fixture
+def here(open_store: OpenStore, supposed: Suppositions) -> Session:
+    session = _steady(open_store())
+    session.append(Message.user("4"))
+    assert supposed.made
+    assert not supposed.wrong
+    supposed.made = 0
+    return session
+
+
+@pytest.fixture
+def there(here: Session, open_store: OpenStore) -> Session:
+    return open_store().get(here.id)
+
+
+def _texts(session: Session) -> list[str]:
+    return [m.text for m in session.messages()]
+
+
+def _append(session: Session) -> None:
+    session.append(Message.user("more"))
+
+
+def _rewind_and_more(session: Session) -> None:
+    session.rewind(4)
+    session.append(Message.user("instead"))
+
+
+_BY_OTHERS: dict[str, tuple[Callable[[Session], object], list[str]]] = {
+    "append": (_append, ["4", "more", "5"]),
+    "rewind": (lambda s: s.rewind(4), ["5"]),
+    "rewind and as much again": (_rewind_and_more, ["instead", "5"]),
+    "a title": (lambda s: s.update(title="t"), ["4", "5"]),
+    "an erased message": (lambda s: s.erase(5), ["", "5"]),
+    "a waiting message": (lambda s: s.enqueue("later"), ["4", "5"]),
+}
+
+
+@pytest.mark.parametrize("what", sorted(_BY_OTHERS))
+def test_what_others_did_meanwhile_is_seen(
+    here: Session, there: Session, supposed: Suppositions, what: str
+) -> None:
+    """Whatever they did, the message is behind it, once."""
+    do, end = _BY_OTHERS[what]
+    do(there)
+    here.append(Message.user("5"))
+    assert supposed.made == 1
+    assert _texts(there) == _texts(here) == [*_STEADY, *end]
+    for number in range(6, 10):
+        here.append(Message.user(str(number)))
+    assert _texts(there) == [*_STEADY, *end, "6", "7", "8", "9"]
+
+
+def test_a_wrong_supposition_is_followed_by_looks(
+    here: Session, there: Session, supposed: Suppositions
+) -> None:
+    """Where two write in turns nobody goes on supposing."""
+    for number in range(12):
+        (there, here)[number % 2].append(Message.user(f"by both {number}"))
+    assert (supposed.made, supposed.wrong) == (1, 1)
+    assert _texts(here)[5:] == [f"by both {number}" for number in range(12)]
+
+
+def test_a_message_that_is_there_is_stored_once(here: Session, supposed: Suppositions) -> None:
+    """Also if it was not the last one, and a body of somebody else is refused."""
+    first = here.append(Message.user("5", id="five"))
+    here.append(Message.user("6"))
+    assert here.append(Message.user("5", id="five")) == first
+    assert supposed.wrong == 1
+    with pytest.raises(Conflict):
+        here.append(Message.user("another", id="five"))
+    assert _texts(here) == [*_STEADY, "4", "5", "6"]
+
+
+def test_what_is_expected_is_compared_with_what_is_there(here: Session, there: Session) -> None:
+    head = here.head()
+    there.append(Message.user("more"))
+    with pytest.raises(Conflict):
+        here.append(Message.user("5"), expect=head)
+    assert here.append(Message.user("5"), expect=Head(1, 6)) == Head(1, 7)
+
+
+def test_a_session_that_is_gone_is_not_written_to(here: Session, open_store: OpenStore) -> None:
+    store = open_store()
+    store.trash(here.id)
+    here.append(Message.user("in the trash"))
+    store.purge(here.id)
+    with pytest.raises(SessionNotFound):
+        here.append(Message.user("5"))
+
+
+def test_tables_that_were_changed_meanwhile_are_left_alone(
+    here: Session, there: Session, postgres_admin: psycopg.Connection
+) -> None:
+    postgres_admin.execute("UPDATE holdfast.meta SET value = value + 1 WHERE name = 'version'")
+    try:
+        with pytest.raises(SchemaTooNew, match="nothing was stored"):
+            here.append(Message.user("5"))
+    finally:
+        postgres_admin.execute("UPDATE holdfast.meta SET value = value - 1 WHERE name = 'version'")
+    assert _texts(there) == [*_STEADY, "4"]
+
+
+@pytest.mark.parametrize("off", [-5_000_000, 5_000_000])
+def test_the_time_is_the_servers(
+    here: Session, supposed: Suppositions, monkeypatch: pytest.MonkeyPatch, off: int
+) -> None:
+    """As after a step of its clock, or the sleep of this machine."""
+    note = Standings.note
+
+    def late(
+        self: Standings, found: HeadRow, left: HeadRow, added: list[MessageRow], told: object
+    ) -> None:
+        assert isinstance(told, tuple)
+        note(self, found, left, added, (told[0] + off, told[1]))
+
+    monkeypatch.setattr(Standings, "note", late)
+    before = here.info().updated_at
+    for _ in range(6):
+        here.append(Message.user("5"))
+        after = here.info().updated_at
+        assert 0 <= (after - before).total_seconds() < 4
+        before = after
+    assert supposed.wrong
+
+
+@pytest.mark.parametrize("column", ["branch", "seq", "updated_at", "activity"])
+def test_a_database_that_was_put_back_is_looked_at(
+    here: Session, supposed: Suppositions, postgres_admin: psycopg.Connection, column: str
+) -> None:
+    """Its numbers are given out again, to others, so all of them are compared."""
+    admin = postgres_admin
+    if column == "branch":
+        admin.execute(
+            "INSERT INTO holdfast.branches SELECT tenant, session, 2, session, 1, 5, 5, NULL, 0, "
+            "'rewind', 'x', tenant FROM holdfast.branches"
+        )
+    if column == "seq":
+        admin.execute("DELETE FROM holdfast.messages WHERE seq = 5")
+    by = -1 if column == "seq" else 1
+    admin.execute(f"UPDATE holdfast.heads SET {column} = {column} + {by}")  # noqa: S608 - of here
+    here.append(Message.user("5"))
+    assert supposed.wrong == 1
+    assert _texts(here) == [*_STEADY, *(["5"] if column == "seq" else ["4", "5"])]
+
+
+def test_whoever_needs_an_answer_gets_it(here: Session, supposed: Suppositions) -> None:
+    """What cannot be supposed is asked: whether a file is there that a message only names."""
+    stored = here.append(Message.user(holdfast.File(data=b"x" * 20_000)))
+    part = here.messages()[-1].parts[0]
+    assert isinstance(part, holdfast.File)
+    made = supposed.made
+    here.append(Message.user(holdfast.File(sha256=part.sha256, size=part.size)))
+    assert supposed.made == made + 1
+    assert here.head().seq == stored.seq + 1
+    assert len(here.messages()) == stored.seq + 1
+
+
+def test_replies_are_measured_as_ever(open_store: OpenStore, supposed: Suppositions) -> None:
+    """By what was said before them, whether it is kept here or read."""
+    reply = "word " * 400
+    sums = []
+    for kept in (True, False):
+        store = open_store()
+        session = store.session(f"kept {kept}")
+        for number in range(1, 12):
+            if not kept:
+                store = open_store()
+                session = store.session(f"kept {kept}")
+            session.append(Message.user(reply))
+            used = Usage(input=900 * number, output=400)
+            session.append(Message.assistant(reply, usage=used, model="m"))
+        sums.append(session.usage())
+    assert supposed.made > 10
+    assert sums[0] == sums[1]
+
+
+def test_threads_of_one_store_do_not_step_on_each_other(here: Session) -> None:
+    def work(name: int) -> None:
+        for number in range(15):
+            here.append(Message.user(f"{name} {number}"))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    said = _texts(here)[5:]
+    assert len(said) == len(set(said)) == 60
+    for name in range(4):
+        mine = [text for text in said if text.startswith(f"{name} ")]
+        assert mine == [f"{name} {number}" for number in range(15)]
+
+
+# ------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("failure", _FAILURES)
+def test_a_steady_append_whose_connection_fails_is_stored_once(
+    open_store: OpenStore, supposed: Suppositions, proxy: Proxy, url: str, failure: Failure
+) -> None:
+    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=1, idle=1.5)))
+    proxy.failures.append(failure)
+    made = supposed.made
+    assert session.append(Message.user("4")) == Head(1, 5)
+    assert supposed.made == made + 1
+    assert proxy.happened == [failure]
+    assert session.append(Message.user("5")) == Head(1, 6)
+    store = open_store()
+    assert store.verify() == []
+    assert _texts(store.session("s")) == [*_STEADY, "4", "5"]
+
+
+@pytest.mark.parametrize("others", ["append", "rewind"])
+def test_a_lost_answer_is_found_by_its_message(
+    open_store: OpenStore, proxy: Proxy, url: str, others: str
+) -> None:
+    """What others did behind it stays; it is neither doubled nor brought back."""
+    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=3)))
+    there = open_store().get(session.id)
+    proxy.failures.append("after the commit")
+    proxy.meanwhile = lambda: _append(there) if others == "append" else there.rewind(2)
+    assert session.append(Message.user("4")) == Head(1, 5)
+    assert proxy.happened == ["after the commit"]
+    assert _texts(there) == ([*_STEADY, "4", "more"] if others == "append" else ["0", "1"])
+
+
+@pytest.mark.parametrize("failure", ["before the commit", "after the commit"])
+def test_a_steady_append_that_never_gets_through_ends(
+    open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
+) -> None:
+    """What never arrived is known not to be stored; what did is not confirmed, and so unknown."""
+    arrives = failure == "after the commit"
+    session = _steady(open_store(url=through(proxy, url, deadline=1, answer=0.3)))
+    message = Message.user("4", id="once")
+    proxy.failures.extend([failure] * 1000)
+    with pytest.raises(OutcomeUnknown if arrives else StoreUnavailable) as raised:
+        session.append(message)
+    assert ("nothing was stored" in str(raised.value)) == (not arrives)
+    proxy.failures.clear()
+    assert _texts(open_store().session("s")) == ([*_STEADY, "4"] if arrives else _STEADY)
+    session.append(message)
+    assert _texts(open_store().session("s")) == [*_STEADY, "4"]
+
+
+def test_a_server_that_hung_up_meanwhile_was_sent_nothing(
+    open_store: OpenStore, proxy: Proxy, url: str
+) -> None:
+    session = _steady(open_store(url=through(proxy, url, deadline=0.5)))
+    proxy.stop()
+    with pytest.raises(StoreUnavailable, match="nothing was stored"):
+        session.append(Message.user("4"))
+    assert _texts(open_store().session("s")) == _STEADY
+
+
+def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
+    """What was asked is dropped with whatever went wrong."""
+    store = open_store()
+    backend = store.backend
+    with backend._lent(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
+        before = lent.journeys
+        with pytest.raises(link.Withheld), lent.withheld():
+            lent.ask("server").fetchone()
+        assert lent.idle
+        assert lent.ask("server").fetchone() is not None
+        assert lent.journeys == before + 1
+
+
+# ---------------------------------------------------------------------------- what is known
+
+
+def _head(session: int, seq: int, **changes: int) -> HeadRow:
+    values = {"branch": session << 24 | 1, "branch_no": 1, "activity": seq, **changes}
+    return HeadRow(
+        session, values["branch"], values["branch_no"], seq, 0, None, seq, values["activity"],
+        Usage(), 0, None, 0, 0, 0,
+    )  # fmt: skip
+
+
+def _rows(first: int, last: int, size: int = 1) -> list[MessageRow]:
+    return [MessageRow(seq, str(seq), None, 0, b"x" * size) for seq in range(first, last + 1)]
+
+
+def _noted(*steps: tuple[HeadRow, HeadRow, list[MessageRow]]) -> Standing | None:
+    standings = Standings()
+    for found, left, added in steps:
+        standings.note(found, left, added, None)
+    return standings.suppose(1)
+
+
+def test_trust_is_earned() -> None:
+    heads = [_head(1, seq) for seq in range(6)]
+    steps = [(heads[n], heads[n + 1], _rows(n + 1, n + 1)) for n in range(5)]
+    assert _noted(*steps[:2]) is None
+    known = _noted(*steps[:3])
+    assert known is not None
+    assert known.head == heads[3]
+    assert [row.seq for row in known.tail] == [1, 2, 3]
+    assert known.reaches(3)
+    assert known.reaches(8)  # there are no others
+    assert _noted(*steps[:2], *steps[3:4]) is None
+    assert _noted(*steps[:2], *steps[3:5]) is None
+
+
+def test_a_tail_is_of_one_branch_and_has_no_gaps() -> None:
+    heads = [_head(1, seq) for seq in range(20)]
+    steps = [(heads[n], heads[n + 1], _rows(n + 1, n + 1)) for n in range(10)]
+    known = _noted(*steps)
+    assert known is not None
+    assert [row.seq for row in known.tail] == list(range(3, 11))
+    assert not known.reaches(9)
+    gap = _noted(*steps, (heads[10], heads[12], _rows(12, 12)))
+    assert gap is not None
+    assert gap.tail == ()
+    other = _head(1, 11, branch=1 << 24 | 2, branch_no=2)
+    moved = _noted(*steps, (heads[10], other, _rows(11, 11)))
+    assert moved is not None
+    assert moved.tail == ()
+    heavy = _noted(*steps, (heads[10], heads[12], _rows(11, 12, 20_000)))
+    assert heavy is not None
+    assert [row.seq for row in heavy.tail] == [12]
+
+
+def test_few_sessions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "_MOST", 3)
+    standings = Standings()
+    for seq in range(4):
+        for session in (1, 2, 3):
+            standings.note(_head(session, seq), _head(session, seq + 1), [], None)
+    standings.note(_head(1, 4), _head(1, 5), [], None)
+    standings.note(_head(4, 0), _head(4, 1), [], None)
+    known = [session for session in (1, 2, 3, 4) if standings.suppose(session)]
+    assert known == [1, 3]
+    standings.clear()
+    assert standings.suppose(1) is None
