@@ -14,7 +14,7 @@ from holdfast import Head, Message, Session
 from holdfast.backends.base import HeadRow, MessageRow
 from holdfast.backends.postgres import link, standing
 from holdfast.backends.postgres.standing import Standing, Standings
-from holdfast.backends.postgres.transaction import PostgresTransaction
+from holdfast.backends.postgres.supposing import SupposingTransaction
 from holdfast.errors import (
     Conflict,
     OutcomeUnknown,
@@ -40,9 +40,9 @@ class Suppositions:
 @pytest.fixture
 def supposed(monkeypatch: pytest.MonkeyPatch) -> Suppositions:
     found = Suppositions()
-    suppose, forget = PostgresTransaction.suppose, Standings.forget
+    suppose, forget = SupposingTransaction.suppose, Standings.forget
 
-    def making(tx: PostgresTransaction, known: Standing, ids: tuple[str, ...]) -> None:
+    def making(tx: SupposingTransaction, known: Standing, ids: tuple[str, ...]) -> None:
         found.made += 1
         suppose(tx, known, ids)
 
@@ -50,7 +50,7 @@ def supposed(monkeypatch: pytest.MonkeyPatch) -> Suppositions:
         found.wrong += 1
         forget(standings, session)
 
-    monkeypatch.setattr(PostgresTransaction, "suppose", making)
+    monkeypatch.setattr(SupposingTransaction, "suppose", making)
     monkeypatch.setattr(Standings, "forget", forgetting)
     return found
 
@@ -206,6 +206,24 @@ def test_a_database_that_was_put_back_is_looked_at(
     here.append(Message.user("5"))
     assert supposed.wrong == 1
     assert _texts(here) == [*_STEADY, *(["5"] if column == "seq" else ["4", "5"])]
+
+
+def test_a_fork_has_what_it_inherited(here: Session, supposed: Suppositions) -> None:
+    """Ids of the history that it shares are there already, and those behind it are not."""
+    inherited = here.messages()[1]
+    fork = here.fork()
+    here.append(Message.user("not in the fork", id="behind"))
+    for number in range(5, 10):
+        fork.append(Message.user(str(number)))
+    assert supposed.made == 3
+    supposed.wrong = 0
+    assert fork.append(Message.user("1", id=inherited.id)) == Head(1, 2)
+    assert supposed.wrong == 1
+    for number in range(10, 14):
+        fork.append(Message.user(str(number)))
+    fork.append(Message.user("mine", id="behind"))
+    said = [*_STEADY, "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "mine"]
+    assert _texts(fork) == said
 
 
 def test_whoever_needs_an_answer_gets_it(here: Session, supposed: Suppositions) -> None:
@@ -375,7 +393,10 @@ def test_a_tail_is_of_one_branch_and_has_no_gaps() -> None:
     assert not known.reaches(9)
     gap = _noted(*steps, (heads[10], heads[12], _rows(12, 12)))
     assert gap is not None
-    assert gap.tail == ()
+    assert [row.seq for row in gap.tail] == [12]
+    behind = _noted(*steps, (heads[10], heads[13], _rows(12, 12)))
+    assert behind is not None
+    assert behind.tail == ()
     other = _head(1, 11, branch=1 << 24 | 2, branch_no=2)
     moved = _noted(*steps, (heads[10], other, _rows(11, 11)))
     assert moved is not None

@@ -60,15 +60,13 @@ class Standings:
     ) -> None:
         """Remember how a session was left by somebody who had found it like this."""
         known = self._known.pop(found.session, None)
-        tail: tuple[MessageRow, ...] = ()
-        steady = 0
+        tail, steady = tuple(added), 0
         if known is not None and known.head == found:
-            tail, steady = known.tail, known.steady + 1
-        if found.branch != left.branch or found.seq + len(added) != left.seq:
-            tail, added = (), ()
+            tail, steady = (*known.tail, *added), known.steady + 1
         while len(self._known) >= _MOST:
             self._known.pop(next(iter(self._known), 0), None)  # the one that was left first
-        self._known[found.session] = Standing(left, _end([*tail, *added]), told, steady)
+        kept = end_of(tail, left.seq) if found.branch == left.branch else ()
+        self._known[found.session] = Standing(left, kept, told, steady)
 
     def forget(self, session: int) -> None:
         """Suppose nothing of a session: somebody else writes to it."""
@@ -79,13 +77,13 @@ class Standings:
         self._known.clear()
 
 
-def _end(found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
-    """Give the last of these messages that are worth keeping."""
+def end_of(found: Sequence[MessageRow], last: int) -> tuple[MessageRow, ...]:
+    """Give those of a branch's messages that are kept: up to the last one, without gaps."""
     kept: list[MessageRow] = []
     weight = 0
     for row in reversed(found):
         weight += len(row.body)
-        if len(kept) == _LONGEST or weight > _HEAVIEST:
+        if row.seq != last - len(kept) or len(kept) == _LONGEST or weight > _HEAVIEST:
             break
         kept.append(row)
     return tuple(reversed(kept))

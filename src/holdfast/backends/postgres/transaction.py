@@ -37,10 +37,10 @@ from holdfast.backends.postgres.snapshot import (
     Tenant,
     is_hash,
 )
-from holdfast.backends.postgres.standing import Standing, Standings
+from holdfast.backends.postgres.standing import Standings, end_of
 from holdfast.backends.postgres.statements import SQL
 from holdfast.clock import Clock
-from holdfast.core.branches import Path, Segment
+from holdfast.core.branches import Path
 from holdfast.errors import StorageError
 from holdfast.records import Usage
 
@@ -73,6 +73,7 @@ class PostgresTransaction(PostgresSnapshot):
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
         self.number: str | None = None  # what the server calls it, once it has written
+        self.trace: Trace | None = None  # a message that is there if this was stored, if not before
         self._alone = alone
         self._waits = waits
         self._held: tuple[Sequence[int], Answer] | None = None
@@ -81,10 +82,8 @@ class PostgresTransaction(PostgresSnapshot):
         self._looked: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
         self._found: dict[int, HeadRow] = {}
         self._left: dict[int, tuple[HeadRow, Answer]] = {}
-        self._added: dict[int, list[MessageRow]] = {}
-        self._ends: dict[int, Sequence[MessageRow]] = {}
-        self._supposes = False
-        self._last: Trace | None = None
+        self._added: dict[int, tuple[MessageRow, ...]] = {}  # the last ones, by their branch
+        self._sought = False
         self._new: set[int] = set()
         self._own: set[int] = set()  # the sessions that are held, or new
         self._read: set[int] = set()  # those of them whose identity was read since
@@ -109,55 +108,20 @@ class PostgresTransaction(PostgresSnapshot):
         if not self._new.intersection({branch}, (segment.branch for segment in path)):
             super()._keep_path(branch, path)
 
-    # --------------------------------------------------------------- supposing and foreseeing
-
-    def suppose(self, standing: Standing, ids: Sequence[str]) -> None:
-        """Go on from where a session is supposed to stand, without messages of these ids.
-
-        If that is not so the server undoes everything, and so it does if its time is another.
-        """
-        head = standing.head
-        n = head.session
-        self._began = standing.told
-        time = self.now() if self._clock is None else None
-        marks = [rows.place_mark(n, id) for id in ids]
-        self._ask(
-            "suppose", n, head.branch_no, head.seq, head.updated_at, head.activity, marks,
-            self._whose.known, time,
-        )  # fmt: skip
-        self._found[n] = self._heads[n] = head
-        self._own.add(n)
-        self._looked.update(((n, id), []) for id in ids)
-        self._ends[n] = standing.tail
-        self._supposes = True
-
-    @property
-    def trace(self) -> Trace | None:
-        """Tell by which message it is known later whether this was stored.
-
-        Only of one that supposes: that its messages were not there before was checked.
-        """
-        return self._last if self._supposes else None
-
     @property
     def only_found(self) -> bool:
         """Whether messages were looked for, and nothing was to be written."""
-        return not self.writes and bool(self._looked)
-
-    def _at_the_end(self, span: Segment) -> list[MessageRow]:
-        """Give a range if it was foreseen, or is supposed."""
-        end = self._ends.get(split_branch(span.branch)[0])
-        if end and end[0].seq <= span.first and end[-1].seq == span.last:
-            return [row for row in end if row.seq >= span.first]
-        return super()._at_the_end(span)
+        return self._sought and not self.writes
 
     def note(self, standings: Standings) -> None:
         """Say how the sessions were left, once all is committed."""
         for n, (left, answer) in self._left.items():
             row, found = answer.fetchone(), self._found.get(n)
-            if row is not None and found is not None and self._heads[n] is left:
+            if row is not None and found is not None and not self._alone:
                 now = msgspec.structs.replace(left, activity=row[0])
-                standings.note(found, now, self._added.get(n, ()), self._began)
+                standings.note(found, now, self._added.get(left.branch, ()), self._began)
+
+    # --------------------------------------------------------------------------- foreseeing
 
     def foresee(self, *sights: Foresight) -> None:
         """Hold sessions and ask for what verbs will look at, for all of them in one go.
@@ -197,6 +161,7 @@ class PostgresTransaction(PostgresSnapshot):
                     self._looked[session, row.id].append((branch_number(session, number), row))
 
     def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        self._sought = True
         self._learn_looked()
         places = [(session, name) for session in sessions for name in set(ids)]
         if any(place not in self._looked for place in places):
@@ -377,14 +342,12 @@ class PostgresTransaction(PostgresSnapshot):
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
         """Store messages at their places."""
-        if not rows_:
-            return
         place = split_branch(branch)
-        self._last = (*place, rows_[-1].seq, bind(rows_[-1].id))
         self._outdated("summary", place[0])
         self._tails.pop(place[0], None)
-        self._ends.pop(place[0], None)
-        self._added.setdefault(place[0], []).extend(rows_)
+        if rows_:
+            before = self._added.get(branch, ())
+            self._added[branch] = end_of((*before, *rows_), rows_[-1].seq)
         self._learn_looked()
         for row in rows_:
             if (place[0], row.id) in self._looked:

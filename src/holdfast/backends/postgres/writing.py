@@ -40,6 +40,7 @@ from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.pool import Pool
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.standing import Standings
+from holdfast.backends.postgres.supposing import SupposingTransaction
 from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction, Trace
 from holdfast.backends.postgres.watcher import Watcher
 from holdfast.clock import Clock
@@ -192,7 +193,7 @@ class Runner:
         standing = self._standings.suppose(sight.session)
         if standing is None or not standing.reaches(sight.newest):
             return None
-        tx = PostgresTransaction(link, self._tenant, self._clock, self._paths)
+        tx = SupposingTransaction(link, self._tenant, self._clock, self._paths)
         try:
             link.listen()  # A commit that goes nowhere could not be told from one that arrives.
             with link.withheld():
