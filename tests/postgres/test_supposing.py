@@ -3,8 +3,12 @@
 A session is *steady* when this store wrote to it last, several times in a row.
 """
 
+import os
+import signal
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -25,6 +29,7 @@ from holdfast.errors import (
 from holdfast.records import Usage
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.proxy import Failure, Proxy
+from tests.servers import OWNER, OwnServer, as_user
 
 _STEADY = ["0", "1", "2", "3"]
 _FAILURES: list[Failure] = ["before the commit", "after the commit", "no answer", "late"]
@@ -305,6 +310,66 @@ def test_a_lost_answer_is_found_by_its_message(
     assert session.append(Message.user("4")) == Head(1, 5)
     assert proxy.happened == ["after the commit"]
     assert _texts(there) == ([*_STEADY, "4", "more"] if others == "append" else ["0", "1"])
+
+
+@pytest.mark.parametrize("ids", [["same"], ["other", "same"]])
+def test_what_others_stored_under_an_id_is_not_ours(
+    open_store: OpenStore, proxy: Proxy, url: str, ids: list[str]
+) -> None:
+    """Two with one job: who was refused, and did not hear it, does not take theirs for its own."""
+    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=1)))
+    there = open_store().get(session.id)
+    ours = [Message.user(f"ours {id}", id="ours" if id == "other" else id) for id in ids]
+    theirs = [Message.user(f"theirs {id}", id=id) for id in ids]
+    there.append(*theirs)
+    proxy.failures.append("after the commit")
+    with pytest.raises(OutcomeUnknown):
+        session.append(*ours)
+    assert proxy.happened == ["after the commit"]
+    assert _texts(there) == [*_STEADY, *(m.text for m in theirs)]
+
+
+def test_what_was_lost_behind_others_is_stored_behind_them(
+    open_store: OpenStore, proxy: Proxy, url: str
+) -> None:
+    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=1)))
+    there = open_store().get(session.id)
+    there.append(Message.user("theirs"))
+    proxy.failures.append("after the commit")
+    assert session.append(Message.user("ours")) == Head(1, 6)
+    assert _texts(there) == [*_STEADY, "theirs", "ours"]
+
+
+def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:
+    """It may be late; the server that had it may come back."""
+    url = as_user(own.url, OWNER)
+    with tempfile.TemporaryDirectory() as folder:
+        proxy = Proxy(Path(folder), own.folder / ".s.PGSQL.5432")
+
+        def become_a_standby() -> None:
+            (own.folder / "data" / "standby.signal").touch()
+            os.kill(own.pid, signal.SIGINT)
+            own.start_again()
+
+        with holdfast.open(url) as other, other.session("s").turn() as turn:
+            turn.user("there is a store")
+        with holdfast.open(through(proxy, url, deadline=6, answer=3)) as store:
+            session = _steady(store)
+            proxy.failures.append("before the commit")
+            proxy.meanwhile = become_a_standby
+            with pytest.raises(OutcomeUnknown):
+                session.append(Message.user("4"))
+        proxy.stop()
+
+
+def test_what_is_erased_is_kept_nowhere(here: Session, supposed: Suppositions) -> None:
+    """Neither for measuring: an erased message tells nothing."""
+    here.erase(5)
+    made = supposed.made
+    for number in range(5, 8):
+        here.append(Message.user(str(number)))
+    assert supposed.made == made
+    assert _texts(here) == [*_STEADY, "", "5", "6", "7"]
 
 
 @pytest.mark.parametrize("failure", ["before the commit", "after the commit"])

@@ -12,7 +12,9 @@ came before them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from holdfast.backends.base import HeadRow, MessageRow
@@ -44,7 +46,8 @@ class Standings:
 
     def __init__(self) -> None:
         """Know nothing."""
-        self._known: dict[int, Standing] = {}
+        # Each step on it is one of the interpreter's: threads need no lock.
+        self._known: OrderedDict[int, Standing] = OrderedDict()
 
     def suppose(self, session: int) -> Standing | None:
         """Say where a session stands, if nobody else seems to write to it."""
@@ -64,7 +67,8 @@ class Standings:
         if known is not None and known.head == found:
             tail, steady = (*known.tail, *added), known.steady + 1
         while len(self._known) >= _MOST:
-            self._known.pop(next(iter(self._known), 0), None)  # the one that was left first
+            with suppress(KeyError):  # Somebody else forgot everything.
+                self._known.popitem(last=False)  # the one that was left first
         kept = end_of(tail, left.seq) if found.branch == left.branch else ()
         self._known[found.session] = Standing(left, kept, told, steady)
 

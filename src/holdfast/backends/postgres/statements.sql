@@ -347,9 +347,14 @@ FROM heads h WHERE h.tenant = $1 AND h.session = $2
 SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
 WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
 
--- name: is_there
-SELECT 1 FROM messages m
-WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3::integer AND m.seq = $4 AND m.id = $5
+-- How many messages are at these places, how many have the ids of those that were to be there, how
+-- many are the same, and whether there may be more elsewhere: a standby may be late.
+-- name: are_there
+SELECT count(*), count(*) FILTER (WHERE m.id = new.id),
+  count(*) FILTER (WHERE m.id = new.id AND m.body = new.body), pg_is_in_recovery()
+FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (seq, id, body)
+  JOIN messages m ON m.tenant = $1 AND m.session = $2 AND m.branch = $3::integer
+    AND m.seq = new.seq
 
 -- name: count_of_turn
 SELECT count(*) FROM messages m

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.backends.base import MessageRow
 from holdfast.backends.postgres import rows
 from holdfast.backends.postgres.link import Withheld
-from holdfast.backends.postgres.rows import bind, split_branch
+from holdfast.backends.postgres.rows import split_branch
 from holdfast.backends.postgres.standing import Standing
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.core.branches import Segment
@@ -57,8 +57,7 @@ class SupposingTransaction(PostgresTransaction):
         return []
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
-        """Store messages at their places; that they were not there before is checked."""
+        """Store messages at their places."""
         super().add_messages(branch, rows_)
         self._end = (0, ())
-        if rows_:
-            self.trace = (*split_branch(branch), rows_[-1].seq, bind(rows_[-1].id))
+        self.trace = branch, rows_

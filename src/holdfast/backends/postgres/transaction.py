@@ -44,7 +44,7 @@ from holdfast.core.branches import Path
 from holdfast.errors import StorageError
 from holdfast.records import Usage
 
-Trace = tuple[object, ...]
+Trace = tuple[int, Sequence[MessageRow]]  # a branch, and what was to be stored there
 _LAST: Final = (1 << 63) - 1
 _HEARD: Final = 3  # the column of what entering tells
 _HEAVY: Final = 500_000  # bytes
@@ -73,7 +73,7 @@ class PostgresTransaction(PostgresSnapshot):
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
         self.number: str | None = None  # what the server calls it, once it has written
-        self.trace: Trace | None = None  # a message that is there if this was stored, if not before
+        self.trace: Trace | None = None  # messages that are there if this was stored
         self._alone = alone
         self._waits = waits
         self._held: tuple[Sequence[int], Answer] | None = None
@@ -114,10 +114,13 @@ class PostgresTransaction(PostgresSnapshot):
         return self._sought and not self.writes
 
     def note(self, standings: Standings) -> None:
-        """Say how the sessions were left, once all is committed."""
+        """Say how the sessions were left, once all is committed; what was erased is forgotten."""
+        if self._alone or self._erased:
+            standings.clear()
+            return
         for n, (left, answer) in self._left.items():
             row, found = answer.fetchone(), self._found.get(n)
-            if row is not None and found is not None and not self._alone:
+            if row is not None and found is not None:
                 now = msgspec.structs.replace(left, activity=row[0])
                 standings.note(found, now, self._added.get(left.branch, ()), self._began)
 

@@ -13,7 +13,7 @@ Whatever ends this, the outcome is then unknown, and is said to be.
 Messages are mostly appended to a session by somebody who wrote to it last, and knows where it
 stands (`standing.py`). Then the verb is run without asking anything, and all of it is one journey.
 Nobody knows the number of such a transaction. If the answer to its commit is lost, what became of
-it is told by its last message, which is where it was to be, or is not.
+it is told by its messages, which are where they were to be, or are not.
 
 Verbs that are handed over (`handing.py`) are run in order, as many as wait in one transaction. Such
 a transaction waits for no lock: two of them, holding many sessions each, would wait for each other.
@@ -38,6 +38,7 @@ from holdfast.backends.postgres.handing import Handed
 from holdfast.backends.postgres.link import Birth, Link, Withheld
 from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.pool import Pool
+from holdfast.backends.postgres.rows import bind, numbers, split_branch
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.standing import Standings
 from holdfast.backends.postgres.supposing import SupposingTransaction
@@ -62,8 +63,8 @@ _FATES: Final[dict[str | None, Fate | None]] = {
 class Receipt(msgspec.Struct, frozen=True):
     """What a transaction gave whose commit was sent, and by what it can be asked for.
 
-    That is its number, or its `trace`: the place of a message, and its id. `undone` is what is said
-    if it turns out that it was not received.
+    That is its number, or its `trace`: where its messages were to be. `undone` is what is said if
+    it turns out that it was not received.
     """
 
     number: str | None
@@ -242,7 +243,7 @@ class Runner:
         told: Fate | None
         try:
             if trace is not None:
-                told = "stored" if self._is_there(link, trace) else "undone" if ended else None
+                told = self._told_by(link, trace, ended=ended)
             elif number is None or link.birth.life != lost.born.life:
                 told = "unknown"
             else:
@@ -257,13 +258,24 @@ class Runner:
             return "unknown"
         return told
 
-    def _is_there(self, link: Link, trace: Trace) -> bool:
-        """Look for a message where a lost transaction would have left it."""
+    def _told_by(self, link: Link, trace: Trace, *, ended: bool) -> Fate | None:
+        """Look for messages where a lost transaction would have left them.
+
+        If nothing is there, that says something once the transaction has ended, and not on a
+        standby. Ids with another body are of somebody else, or what was erased: nobody knows.
+        """
+        branch, rows_ = trace
+        seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows_), strict=True)
+        values = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
         link.begin("begin_writing")
         link.ask("enter_reading", (self._tenant.mark,))
-        found = link.ask("is_there", (self._tenant.mark, *trace)).fetchone()
+        ((there, named, same, late),) = link.ask(
+            "are_there", (self._tenant.mark, *values)
+        ).fetchall()
         link.roll_back()
-        return found is not None
+        if named:
+            return "stored" if same == len(rows_) else "unknown"
+        return "undone" if there or (ended and not late) else None
 
     def _put_up_a_fence(self, link: Link) -> None:
         """Commit something that waits for the disk and for standbys, behind what is asked about.
