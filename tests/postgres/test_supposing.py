@@ -45,18 +45,18 @@ class Suppositions:
 @pytest.fixture
 def supposed(monkeypatch: pytest.MonkeyPatch) -> Suppositions:
     found = Suppositions()
-    suppose, forget = SupposingTransaction.suppose, Standings.forget
+    suppose, mistrust = SupposingTransaction.suppose, Standings.mistrust
 
     def making(tx: SupposingTransaction, known: Standing, ids: tuple[str, ...]) -> None:
         found.made += 1
         suppose(tx, known, ids)
 
-    def forgetting(standings: Standings, session: int) -> None:
+    def mistrusting(standings: Standings, known: Standing) -> None:
         found.wrong += 1
-        forget(standings, session)
+        mistrust(standings, known)
 
     monkeypatch.setattr(SupposingTransaction, "suppose", making)
-    monkeypatch.setattr(Standings, "forget", forgetting)
+    monkeypatch.setattr(Standings, "mistrust", mistrusting)
     return found
 
 
@@ -178,10 +178,14 @@ def test_the_time_is_the_servers(
     note = Standings.note
 
     def late(
-        self: Standings, found: HeadRow, left: HeadRow, added: list[MessageRow], told: object
+        self: Standings,
+        found: HeadRow,
+        left: HeadRow,
+        added: list[MessageRow],
+        told: tuple[int, int],
+        supposed: Standing | None,
     ) -> None:
-        assert isinstance(told, tuple)
-        note(self, found, left, added, (told[0] + off, told[1]))
+        note(self, found, left, added, (told[0] + off, told[1]), supposed)
 
     monkeypatch.setattr(Standings, "note", late)
     before = here.info().updated_at
@@ -340,6 +344,20 @@ def test_what_was_lost_behind_others_is_stored_behind_them(
     assert _texts(there) == [*_STEADY, "theirs", "ours"]
 
 
+def test_a_role_that_may_end_no_connection_waits_for_its_end(
+    open_store: OpenStore, proxy: Proxy, url: str, postgres_admin: psycopg.Connection
+) -> None:
+    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=3)))
+    name = "pg_terminate_backend(integer, bigint)"
+    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
+    try:
+        proxy.failures.append("before the commit")
+        assert session.append(Message.user("4")) == Head(1, 5)
+    finally:
+        postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
+    assert _texts(session) == [*_STEADY, "4"]
+
+
 def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:
     """It may be late; the server that had it may come back."""
     url = as_user(own.url, OWNER)
@@ -432,7 +450,7 @@ def _noted(*steps: tuple[HeadRow, HeadRow, list[MessageRow]]) -> Standing | None
     standings = Standings()
     for found, left, added in steps:
         standings.note(found, left, added, None)
-    return standings.suppose(1)
+    return standings.suppose(1, 0)
 
 
 def test_trust_is_earned() -> None:
@@ -471,6 +489,56 @@ def test_a_tail_is_of_one_branch_and_has_no_gaps() -> None:
     assert [row.seq for row in heavy.tail] == [12]
 
 
+def test_who_supposes_has_it_alone() -> None:
+    """Another thread looks meanwhile; what needs more messages than are known is not supposed."""
+    standings = Standings()
+    for seq in range(20, 24):
+        standings.note(_head(1, seq), _head(1, seq + 1), _rows(seq + 1, seq + 1), None)
+    assert standings.suppose(1, 5) is None
+    known = standings.suppose(1, 4)
+    assert known is not None
+    assert standings.suppose(1, 0) is None
+    standings.keep(known)
+    assert standings.suppose(1, 4) == known
+
+
+def test_who_was_deceived_is_slower_to_believe() -> None:
+    """Each time twice as slow, up to a bound; each time that it was right makes up for a bit."""
+    standings = Standings()
+    seq = 0
+
+    def looks_until_it_is_supposed() -> int:
+        nonlocal seq
+        for looks in range(200):
+            known = standings.suppose(1, 0)
+            if known is not None:
+                standings.keep(known)
+                return looks
+            standings.note(_head(1, seq), _head(1, seq + 1), [], None)
+            seq += 1
+        return 200
+
+    taken = []
+    for _ in range(8):
+        taken.append(looks_until_it_is_supposed())
+        known = standings.suppose(1, 0)
+        assert known is not None
+        standings.mistrust(known)
+        seq += 1  # Somebody else wrote.
+    assert taken == [3, 5, 9, 17, 33, 65, 65, 65]
+    looks_until_it_is_supposed()
+    for _ in range(70):
+        known = standings.suppose(1, 0)
+        assert known is not None
+        standings.note(known.head, _head(1, seq + 1), [], None, known)
+        seq += 1
+    known = standings.suppose(1, 0)
+    assert known is not None
+    standings.mistrust(known)
+    seq += 1
+    assert looks_until_it_is_supposed() == 5
+
+
 def test_few_sessions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing, "_MOST", 3)
     standings = Standings()
@@ -479,7 +547,7 @@ def test_few_sessions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
             standings.note(_head(session, seq), _head(session, seq + 1), [], None)
     standings.note(_head(1, 4), _head(1, 5), [], None)
     standings.note(_head(4, 0), _head(4, 1), [], None)
-    known = [session for session in (1, 2, 3, 4) if standings.suppose(session)]
+    known = [session for session in (1, 2, 3, 4) if standings.suppose(session, 0)]
     assert known == [1, 3]
     standings.clear()
-    assert standings.suppose(1) is None
+    assert standings.suppose(1, 0) is None

@@ -33,6 +33,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from holdfast.backends.postgres.failures import is_lost
 from holdfast.backends.postgres.statements import SQL
 from holdfast.backends.postgres.target import Target
+from holdfast.errors import StoreUnavailable
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -198,6 +199,8 @@ class Link:
         does not hear of; one in an unknown state is left in it.
         """
         self._drop_queue()
+        if self.pid != os.getpid():  # The transaction is the parent's, and goes on there.
+            return
         if self._owed or self._library.transaction_status == TransactionStatus.IDLE:
             return
         try:
@@ -229,6 +232,10 @@ class Link:
             raise Withheld
         if not self._queue:
             return
+        if self.pid != os.getpid():
+            raise StoreUnavailable(
+                "the process was forked in the middle of this; it goes on in the parent."
+            )
         patience = self.patience + self._load / _SLOWEST
         self._ending = False
         self._send_all()

@@ -4,7 +4,8 @@ A session is mostly written to by one worker for a while. That worker can say wh
 stands without asking, and write in one journey: it says what it supposes, and if that is not so the
 server undoes everything, and the write is begun anew with a look. This costs a journey and a line
 in the server's log. So it is supposed only of sessions that some writes in a row found as the last
-one had left them; where several write at once, nobody supposes anything.
+one had left them, and of those that deceived somebody only after more of them. Who supposes has it
+for itself: another thread looks meanwhile.
 
 The messages that were added last are kept with it, if they are small: replies are measured by what
 came before them.
@@ -22,19 +23,21 @@ from holdfast.backends.base import HeadRow, MessageRow
 _MOST: Final = 1_000
 _LONGEST: Final = 8  # messages
 _HEAVIEST: Final = 32_000  # bytes
-_STEADY: Final = 2
+_NEEDED, _MOST_NEEDED = 2, 64
 
 
 class Standing(NamedTuple):
     """How a session was left, and how often in a row it was found like that.
 
-    `told` is a time of the server, and what the clock here said when it was heard.
+    `told` is a time of the server, and what the clock here said when it was heard. `needed` is how
+    often it has to be found so before it is supposed to be.
     """
 
     head: HeadRow
     tail: tuple[MessageRow, ...]
     told: tuple[int, int] | None
     steady: int
+    needed: int
 
     def reaches(self, newest: int) -> bool:
         """Say whether so many of the newest messages are known."""
@@ -49,10 +52,15 @@ class Standings:
         # Each step on it is one of the interpreter's: threads need no lock.
         self._known: OrderedDict[int, Standing] = OrderedDict()
 
-    def suppose(self, session: int) -> Standing | None:
-        """Say where a session stands, if nobody else seems to write to it."""
+    def suppose(self, session: int, newest: int) -> Standing | None:
+        """Take what is known of a session, if nobody else seems to write to it.
+
+        So many of the newest messages must be known as well.
+        """
         known = self._known.get(session)
-        return None if known is None or known.steady < _STEADY else known
+        if known is None or known.steady < known.needed or not known.reaches(newest):
+            return None
+        return self._known.pop(session, None)
 
     def note(
         self,
@@ -60,21 +68,33 @@ class Standings:
         left: HeadRow,
         added: Sequence[MessageRow],
         told: tuple[int, int] | None,
+        supposed: Standing | None = None,
     ) -> None:
-        """Remember how a session was left by somebody who had found it like this."""
-        known = self._known.pop(found.session, None)
-        tail, steady = tuple(added), 0
-        if known is not None and known.head == found:
-            tail, steady = (*known.tail, *added), known.steady + 1
+        """Remember how a session was left by somebody who had found it like this.
+
+        It may have been what was `supposed`.
+        """
+        known = supposed or self._known.get(found.session)
+        tail, steady, needed = tuple(added), 0, _NEEDED
+        if known is not None:
+            needed = known.needed if supposed is None else max(_NEEDED, known.needed - 1)
+            if known.head == found:
+                tail, steady = (*known.tail, *added), known.steady + 1
+        kept = end_of(tail, left.seq) if found.branch == left.branch else ()
+        self.keep(Standing(left, kept, told, steady, needed))
+
+    def mistrust(self, standing: Standing) -> None:
+        """Give back what was supposed and was not so: it will take longer to believe it again."""
+        needed = min(2 * standing.needed, _MOST_NEEDED)
+        self.keep(Standing(standing.head, (), None, 0, needed))
+
+    def keep(self, standing: Standing) -> None:
+        """Keep this, or give it back."""
+        self._known.pop(standing.head.session, None)
         while len(self._known) >= _MOST:
             with suppress(KeyError):  # Somebody else forgot everything.
                 self._known.popitem(last=False)  # the one that was left first
-        kept = end_of(tail, left.seq) if found.branch == left.branch else ()
-        self._known[found.session] = Standing(left, kept, told, steady)
-
-    def forget(self, session: int) -> None:
-        """Suppose nothing of a session: somebody else writes to it."""
-        self._known.pop(session, None)
+        self._known[standing.head.session] = standing
 
     def clear(self) -> None:
         """Suppose nothing any more: it may be another server that is met next."""

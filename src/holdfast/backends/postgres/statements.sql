@@ -72,6 +72,9 @@ SELECT pg_backend_pid(),
 SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
 WHERE a.pid = $1::integer AND a.backend_start = $2
 
+-- name: orphan
+SELECT 1 FROM pg_stat_activity a WHERE a.pid = $1::integer AND a.backend_start = $2
+
 -- name: fate
 SELECT pg_xact_status($1::text::xid8)
 

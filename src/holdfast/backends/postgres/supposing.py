@@ -31,7 +31,7 @@ class SupposingTransaction(PostgresTransaction):
 
         Its history, and that of those it was split off from, has no messages of these ids.
         """
-        head = standing.head
+        self.supposed, head = standing, standing.head
         n = head.session
         self._began = standing.told
         time = self.now() if self._clock is None else None

@@ -37,7 +37,7 @@ from holdfast.backends.postgres.snapshot import (
     Tenant,
     is_hash,
 )
-from holdfast.backends.postgres.standing import Standings, end_of
+from holdfast.backends.postgres.standing import Standing, Standings, end_of
 from holdfast.backends.postgres.statements import SQL
 from holdfast.clock import Clock
 from holdfast.core.branches import Path
@@ -73,6 +73,7 @@ class PostgresTransaction(PostgresSnapshot):
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
         self.number: str | None = None  # what the server calls it, once it has written
+        self.supposed: Standing | None = None  # where the session was, if nobody looked
         self.trace: Trace | None = None  # messages that are there if this was stored
         self._alone = alone
         self._waits = waits
@@ -104,8 +105,8 @@ class PostgresTransaction(PostgresSnapshot):
         return row is None or bool(row[_HEARD])
 
     def _keep_path(self, branch: int, path: Path) -> None:
-        """Keep a path, but not through a branch whose number is given anew after a rollback."""
-        if not self._new.intersection({branch}, (segment.branch for segment in path)):
+        """Keep a path, but not of a branch whose number is given anew after a rollback."""
+        if branch not in self._new:
             super()._keep_path(branch, path)
 
     @property
@@ -122,7 +123,8 @@ class PostgresTransaction(PostgresSnapshot):
             row, found = answer.fetchone(), self._found.get(n)
             if row is not None and found is not None:
                 now = msgspec.structs.replace(left, activity=row[0])
-                standings.note(found, now, self._added.get(left.branch, ()), self._began)
+                added = self._added.get(left.branch, ())
+                standings.note(found, now, added, self._began, self.supposed)
 
     # --------------------------------------------------------------------------- foreseeing
 

@@ -3,17 +3,14 @@
 A verb that is written runs in the caller's thread, on a link of its own. Before the commit was sent
 every failure means that nothing was stored; the verb is run again as long as the deadline allows,
 on a new link if the old one was lost. After the commit was sent and before it was answered nobody
-knows. Then the server is asked what became of the transaction, by its number: once it is known to
-be stored, what the verb gave then is the answer; once it is known to be undone, the verb is run
-again. A server that lived on cannot forget a number; one that crashed or was replaced meanwhile may
-mean another's. Then the verb is run again all the same: it is idempotent by its ids, so it finds
+knows. Then the server is asked what became of the transaction (`doubts.py`): once it is known to be
+stored, what the verb gave then is the answer; once it is known to be undone, the verb is run again.
+If nobody can tell, the verb is run again all the same: it is idempotent by its ids, so it finds
 what it stored before, or stores it now, and if it is refused, that may be because of itself.
 Whatever ends this, the outcome is then unknown, and is said to be.
 
 Messages are mostly appended to a session by somebody who wrote to it last, and knows where it
 stands (`standing.py`). Then the verb is run without asking anything, and all of it is one journey.
-Nobody knows the number of such a transaction. If the answer to its commit is lost, what became of
-it is told by its messages, which are where they were to be, or are not.
 
 Verbs that are handed over (`handing.py`) are run in order, as many as wait in one transaction. Such
 a transaction waits for no lock: two of them, holding many sessions each, would wait for each other.
@@ -27,63 +24,30 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
-import msgspec
 import psycopg
 
 from holdfast.backends.base import Verb, sight_of
+from holdfast.backends.postgres.doubts import Fate, Lost, Receipt, end_orphan, fate_of
 from holdfast.backends.postgres.failures import is_again, is_lost, translate
 from holdfast.backends.postgres.handing import Handed
 from holdfast.backends.postgres.link import Birth, Link, Withheld
 from holdfast.backends.postgres.paths import Paths
 from holdfast.backends.postgres.pool import Pool
-from holdfast.backends.postgres.rows import bind, numbers, split_branch
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.standing import Standings
 from holdfast.backends.postgres.supposing import SupposingTransaction
-from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction, Trace
+from holdfast.backends.postgres.transaction import HeldByOthers, PostgresTransaction
 from holdfast.backends.postgres.watcher import Watcher
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
 
 T = TypeVar("T")
-Fate = Literal["stored", "undone", "unknown"]
 _NOT_STORED: Final = "nothing was stored."
 _MOST_COLLISIONS: Final = 20
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.5
-_FATES: Final[dict[str | None, Fate | None]] = {
-    "committed": "stored",
-    "aborted": "undone",
-    "in progress": None,
-}
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """What a transaction gave whose commit was sent, and by what it can be asked for.
-
-    That is its number, or its `trace`: where its messages were to be. `undone` is what is said if
-    it turns out that it was not received.
-    """
-
-    number: str | None
-    trace: Trace | None
-    value: Any
-    undone: HoldfastError
-
-
-class Lost(Exception):
-    """The link was lost. With a receipt, its commit was sent and may have been received."""
-
-    def __init__(
-        self, error: HoldfastError, born: Birth | None = None, receipt: Receipt | None = None
-    ) -> None:
-        """Remember why, and who served the link."""
-        super().__init__(str(error))
-        self.error = error
-        self.born = born
-        self.receipt = receipt
 
 
 class Again(Exception):
@@ -191,8 +155,8 @@ class Runner:
         sight = sight_of(verb)
         if sight is None or not sight.ids or sight.looks:
             return None
-        standing = self._standings.suppose(sight.session)
-        if standing is None or not standing.reaches(sight.newest):
+        standing = self._standings.suppose(sight.session, sight.newest)
+        if standing is None:
             return None
         tx = SupposingTransaction(link, self._tenant, self._clock, self._paths)
         try:
@@ -202,6 +166,7 @@ class Runner:
                 tx.suppose(standing, sight.ids)
                 value = verb(tx)
         except (Withheld, HoldfastError):
+            self._standings.keep(standing)
             return None
         except psycopg.Error as error:
             self._undo(link, error)
@@ -209,7 +174,7 @@ class Runner:
         try:
             self._commit(link, tx, value)
         except Again:
-            self._standings.forget(sight.session)
+            self._standings.mistrust(standing)
             return None
         return (value,)
 
@@ -235,70 +200,18 @@ class Runner:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _ask_fate(self, link: Link, lost: Lost) -> Fate | None:
-        """Ask what became of a transaction; nothing while it is under way."""
-        if lost.born is None or lost.receipt is None:
-            return "unknown"
-        ended = self._end_orphan(link, lost.born)
-        number, trace = lost.receipt.number, lost.receipt.trace
-        told: Fate | None
         try:
-            if trace is not None:
-                told = self._told_by(link, trace, ended=ended)
-            elif number is None or link.birth.life != lost.born.life:
-                told = "unknown"
-            else:
-                row = link.ask("fate", (number,)).fetchone()
-                told = _FATES.get(row[0] if row else None, "unknown")
-            if told == "stored":
-                self._put_up_a_fence(link)
+            return fate_of(link, self._tenant, lost)
         except psycopg.Error as error:
-            if is_lost(error):
-                self._undo(link, error)
-            link.roll_back()
-            return "unknown"
-        return told
+            self._undo(link, error)
+            raise
 
-    def _told_by(self, link: Link, trace: Trace, *, ended: bool) -> Fate | None:
-        """Look for messages where a lost transaction would have left them.
-
-        If nothing is there, that says something once the transaction has ended, and not on a
-        standby. Ids with another body are of somebody else, or what was erased: nobody knows.
-        """
-        branch, rows_ = trace
-        seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows_), strict=True)
-        values = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
-        link.begin("begin_writing")
-        link.ask("enter_reading", (self._tenant.mark,))
-        ((there, named, same, late),) = link.ask(
-            "are_there", (self._tenant.mark, *values)
-        ).fetchall()
-        link.roll_back()
-        if named:
-            return "stored" if same == len(rows_) else "unknown"
-        return "undone" if there or (ended and not late) else None
-
-    def _put_up_a_fence(self, link: Link) -> None:
-        """Commit something that waits for the disk and for standbys, behind what is asked about.
-
-        Ending who served the lost link ended its waiting for a standby, too.
-        """
-        link.begin("begin_writing")
-        link.ask("fence")
-        link.commit()
-
-    def _end_orphan(self, link: Link, orphan: Birth) -> bool:
-        """End the server's side of a lost link: its commit has arrived by now, or never will.
-
-        If it cannot be ended it ends by itself, when it has been idle for too long; say whether it
-        has ended.
-        """
+    def _end_orphan(self, link: Link, orphan: Birth) -> None:
         try:
-            told = link.ask("end_orphan", (orphan.process, orphan.since)).fetchall()
+            end_orphan(link, orphan)
         except psycopg.Error as error:
-            if is_lost(error):
-                self._undo(link, error)
-            return False
-        return all(row[0] for row in told)
+            self._undo(link, error)
+            raise
 
     @contextmanager
     def _link(self, patience: float) -> Iterator[Link]:
