@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -177,15 +178,9 @@ def test_the_time_is_the_servers(
     """As after a step of its clock, or the sleep of this machine."""
     note = Standings.note
 
-    def late(
-        self: Standings,
-        found: HeadRow,
-        left: HeadRow,
-        added: list[MessageRow],
-        told: tuple[int, int],
-        supposed: Standing | None,
-    ) -> None:
-        note(self, found, left, added, (told[0] + off, told[1]), supposed)
+    def late(self: Standings, found: HeadRow, left: HeadRow, *rest: Any) -> None:  # noqa: ANN401
+        added, (told, heard), supposed = rest
+        note(self, found, left, added, (told + off, heard), supposed)
 
     monkeypatch.setattr(Standings, "note", late)
     before = here.info().updated_at
@@ -427,6 +422,9 @@ def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
         with pytest.raises(link.Withheld), lent.withheld():
             lent.ask("server").fetchone()
         assert lent.idle
+        lent._withheld = True  # noqa: SLF001 - as an interrupt between two lines may leave it
+        assert not lent.idle
+        lent._withheld = False  # noqa: SLF001 - as above
         assert lent.ask("server").fetchone() is not None
         assert lent.journeys == before + 1
 

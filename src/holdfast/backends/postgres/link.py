@@ -352,7 +352,7 @@ class Link:
     @property
     def idle(self) -> bool:
         """Whether it is connected, and nothing is under way but an end that will be heard of."""
-        if self._connection.closed or self._queue:
+        if self._connection.closed or self._queue or self._withheld:
             return False
         if self._owed:
             return self._ending
