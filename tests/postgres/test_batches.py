@@ -1,0 +1,308 @@
+"""Verbs that were handed over together: each happens whole, once, in its order, or not at all."""
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Message, Session, Store, codec
+from holdfast.backends.base import Transaction, Verb
+from holdfast.clock import EPOCH
+from holdfast.errors import BadQuery, OutcomeUnknown, StoreUnavailable
+from holdfast.records import Head
+from holdfast.session import number_of
+from holdfast.verbs import appending
+from tests.places import with_options
+from tests.postgres.conftest import OpenStore, through
+from tests.postgres.pausing import LONG, await_waiting, in_a_thread, touch, under_way
+from tests.postgres.proxy import Failure, Proxy
+from tests.servers import OWNER, OwnServer, as_user
+
+
+class _Interrupted(BaseException):
+    """What a handler of a signal raises."""
+
+
+@pytest.fixture
+def store(open_store: OpenStore, url: str) -> Store:
+    """One whose users have time."""
+    return open_store(url=with_options(url, deadline=2 * LONG))
+
+
+def _append(session: Session, text: str) -> Verb[Head]:
+    """Make the verb that appends a message; its id is its text."""
+    item = codec.encode(Message.user(text, id=text), EPOCH)
+    return appending.append(number_of(session), [item])
+
+
+def _texts(session: Session) -> list[str]:
+    return [message.text for message in session.messages()]
+
+
+@contextmanager
+def _gathering(store: Store) -> Iterator[None]:
+    """Let what is handed over meanwhile wait, so that it is one batch."""
+    begun, gathered = threading.Event(), threading.Event()
+
+    def wait(_: Transaction) -> None:
+        begun.set()
+        assert gathered.wait(LONG)
+
+    first = store.backend.submit(wait)
+    try:
+        assert begun.wait(LONG)
+        yield
+    finally:
+        gathered.set()
+        first.result()
+
+
+def _refusing(*verbs: Verb[object]) -> Verb[None]:
+    def verb(tx: Transaction) -> None:
+        for each in verbs:
+            each(tx)
+        raise BadQuery("refused behind a write")
+
+    return verb
+
+
+def test_a_verb_that_refuses_behind_a_write_leaves_nothing_of_it(store: Store) -> None:
+    """And costs those beside it nothing."""
+    session = store.session("k")
+    with _gathering(store):
+        before = store.backend.submit(_append(session, "before"))
+        refused = store.backend.submit(_refusing(_append(session, "refused")))
+        behind = store.backend.submit(_append(session, "behind"))
+    with pytest.raises(BadQuery):
+        refused.result()
+    assert (before.result(), behind.result()) == (Head(1, 1), Head(1, 2))
+    assert _texts(session) == ["before", "behind"]
+
+
+def test_half_a_verb_is_not_stored_because_a_session_is_held(
+    store: Store, open_store: OpenStore, postgres_admin: psycopg.Connection
+) -> None:
+    """A batch waits for nobody; what a verb had written until it found that out is undone."""
+    mine, held = store.session("mine"), store.session("held")
+    with under_way(open_store(), touch(held)):
+        with _gathering(store):
+            store.backend.submit(_append(mine, "before"))
+            halved = store.backend.submit(_refusing(_append(mine, "half"), touch(held)))
+        await_waiting(postgres_admin)  # It is run by itself, and that one does wait.
+        assert _texts(mine) == ["before"]
+    with pytest.raises(BadQuery):
+        halved.result()
+    assert _texts(mine) == ["before"]
+
+
+def test_what_waits_for_a_session_is_not_overtaken(
+    store: Store, open_store: OpenStore, postgres_admin: psycopg.Connection
+) -> None:
+    """Who is stored first was handed over first, whoever holds a session in between."""
+    free, held = store.session("free"), store.session("held")
+    with under_way(open_store(), touch(held)):
+        with _gathering(store):
+            for session, text in ((free, "a"), (held, "b"), (free, "c"), (held, "d"), (held, "e")):
+                store.backend.submit(_append(session, text))
+        await_waiting(postgres_admin)
+    store.flush()
+    assert _texts(free) == ["a", "c"]
+    assert _texts(held) == ["b", "d", "e"]
+
+
+def test_what_a_batch_saw_of_a_session_that_others_held_does_not_count(
+    store: Store, open_store: OpenStore
+) -> None:
+    """It asked for all that it will need while another stored the same: that is found, later."""
+    free, held = store.session("free"), store.session("held")
+    once = _append(held, "once")
+    asked, go_on = threading.Event(), threading.Event()
+
+    def ask(tx: Transaction) -> None:
+        tx.head(number_of(free))
+        asked.set()
+        assert go_on.wait(LONG)
+
+    with under_way(open_store(), once) as commit:
+        with _gathering(store):
+            store.backend.submit(ask)
+            again = store.backend.submit(once)
+        assert asked.wait(LONG)
+        commit()
+        go_on.set()
+    assert again.result() == Head(1, 1)
+    assert _texts(held) == ["once"]
+
+
+def test_a_write_does_not_overtake_what_was_handed_over(store: Store) -> None:
+    """Neither what waits nor what runs."""
+    session = store.session("k")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> None:
+        begun.set()
+        assert go_on.wait(LONG)
+        _append(session, "first")(tx)
+
+    store.backend.submit(slow)
+    assert begun.wait(LONG)
+    written = in_a_thread(lambda: session.append(Message.user("second")))
+    go_on_soon = threading.Timer(0.3, go_on.set)  # Who overtakes has the time to.
+    go_on_soon.start()
+    assert written() == Head(1, 2)
+    go_on_soon.join(LONG)
+    assert _texts(session) == ["first", "second"]
+
+
+def test_flushing_waits_for_what_runs(store: Store) -> None:
+    """Not only for what has not begun."""
+    session = store.session("k")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> None:
+        begun.set()
+        assert go_on.wait(LONG)
+        _append(session, "handed over")(tx)
+
+    store.backend.submit(slow)
+    assert begun.wait(LONG)
+    go_on_soon = threading.Timer(0.2, go_on.set)
+    go_on_soon.start()
+    store.flush()
+    assert go_on.is_set()
+    assert _texts(session) == ["handed over"]
+    go_on_soon.join(LONG)
+
+
+def test_what_is_said_twice_in_a_batch_is_stored_once(store: Store) -> None:
+    """A retry may wait beside what it retries."""
+    session = store.session("k")
+    with _gathering(store):
+        pending = [store.backend.submit(_append(session, text)) for text in ("a", "a", "b", "a")]
+    assert [one.result().seq for one in pending] == [1, 1, 2, 1]
+    assert _texts(session) == ["a", "b"]
+
+
+def test_what_was_withdrawn_in_time_is_not_stored(store: Store) -> None:
+    """Who withdraws it is told so, and may do something else instead."""
+    session = store.session("k")
+    with _gathering(store):
+        pending = [store.backend.submit(_append(session, text)) for text in "abc"]
+        assert pending[1].give_up()
+    with pytest.raises(StoreUnavailable, match="withdrawn"):
+        pending[1].result()
+    assert [pending[place].result().seq for place in (0, 2)] == [1, 2]
+    assert _texts(session) == ["a", "c"]
+
+
+def test_what_has_not_begun_by_the_deadline_is_withdrawn(open_store: OpenStore, url: str) -> None:
+    """Who waited for it is told that nothing was stored, and nothing ever is."""
+    store = open_store(url=with_options(url, deadline=1))
+    session = store.session("k")
+    with _gathering(store):
+        late = store.backend.submit(_append(session, "late"))
+        with pytest.raises(StoreUnavailable, match="withdrawn"):
+            late.result()
+    store.flush()
+    assert _texts(session) == []
+
+
+def test_what_was_handed_over_is_stored_when_a_store_is_closed(
+    store: Store, open_store: OpenStore
+) -> None:
+    """Also what has not begun: closing waits for it."""
+    session = store.session("k")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(_: Transaction) -> None:
+        begun.set()
+        assert go_on.wait(LONG)
+
+    store.backend.submit(slow)
+    assert begun.wait(LONG)
+    pending = [store.backend.submit(_append(session, text)) for text in "ab"]
+    closed = in_a_thread(store.close)
+    while not store.backend.closed:
+        """It is about to wait."""
+    go_on.set()
+    closed()
+    assert [one.result().seq for one in pending] == [1, 2]
+    assert _texts(open_store().session("k")) == ["a", "b"]
+
+
+def test_whoever_waits_is_told_when_a_batch_is_broken_off(open_store: OpenStore) -> None:
+    """Whatever ends it: nobody waits for ever, and the next ones go through."""
+    store = open_store()
+    session = store.session("k")
+
+    def break_off(_: Transaction) -> None:
+        raise _Interrupted
+
+    with _gathering(store):
+        pending = [
+            store.backend.submit(verb) for verb in (_append(session, "a"), break_off, break_off)
+        ]
+    for one in pending:
+        with pytest.raises(OutcomeUnknown, match="broken off"):
+            one.result()
+    assert store.backend.submit(_append(session, "a")).result() == Head(1, 1)
+    assert _texts(session) == ["a"]
+
+
+# --------------------------------------------------------------------------- a server that dies
+
+
+@pytest.fixture
+def mortal(own: OwnServer) -> Iterator[tuple[str, Proxy, Callable[[], None]]]:
+    """A store on a server that can die, behind a proxy."""
+    url = as_user(own.url, OWNER)
+    holdfast.open(url).close()
+
+    def die() -> None:
+        os.kill(own.pid, signal.SIGQUIT)
+        own.start_again()
+
+    with tempfile.TemporaryDirectory() as folder:
+        proxy = Proxy(Path(folder), own.folder / ".s.PGSQL.5432")
+        yield through(proxy, url, deadline=30, answer=10), proxy, die
+        proxy.stop()
+
+
+@pytest.mark.parametrize("failure", ["before the commit", "after the commit"])
+def test_a_batch_whose_server_died_is_stored_once(
+    mortal: tuple[str, Proxy, Callable[[], None]], failure: Failure
+) -> None:
+    """Nobody can say what became of its commit; each verb finds what it stored, or stores it.
+
+    One that is refused then may be refused because of what it stored: that is no answer.
+    """
+    url, proxy, die = mortal
+    with holdfast.open(url) as store:
+        session = store.session("k")
+        tries: list[Transaction] = []
+        with _gathering(store):
+            pending = [store.backend.submit(_append(session, text)) for text in "abc"]
+            once = store.backend.submit(partial(_once, tries))
+            proxy.meanwhile = die
+            # The one that gathers commits first.
+            proxy.failures.extend([None, failure])
+        assert [one.result().seq for one in pending] == [1, 2, 3]
+        with pytest.raises(OutcomeUnknown, match="retry with the same ids"):
+            once.result()
+        assert proxy.happened == [failure]
+        assert _texts(session) == ["a", "b", "c"]
+
+
+def _once(tries: list[Transaction], tx: Transaction) -> None:
+    """Do something that cannot be done twice."""
+    tries.append(tx)
+    if len(tries) > 1:
+        raise BadQuery("it was done before")

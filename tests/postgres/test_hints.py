@@ -1,0 +1,142 @@
+"""An announcement is a hint: what nobody announced is noticed all the same, a little later.
+
+A follower also reads by itself now and then. That is not what is tested here, so these wait for
+the backend to say that something was written.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Message, Store
+from holdfast.backends.postgres.snapshot import Tenant
+from holdfast.backends.postgres.watcher import Watcher
+from holdfast.testing.conformance.setting import drain
+from tests.concurrency.children import Pipe
+from tests.places import with_options
+from tests.postgres.conftest import OpenStore, StartChild
+from tests.postgres.pausing import LONG, await_waiting, in_a_thread, touch, under_way
+
+_WHOSE = Tenant("default", "holdfast")
+_QUIET = 0.5
+_CUT = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = 'follower' AND datname = current_database()
+"""
+
+
+@pytest.fixture
+def outsider(url: str) -> Iterator[psycopg.Connection]:
+    """Somebody who hears what is announced and does not say so."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'LISTEN "{_WHOSE.channel}"')
+        yield connection
+
+
+def _told(outsider: psycopg.Connection) -> int:
+    """Count the announcements since this was asked last; asking wakes who listens, too."""
+    outsider.execute(f"NOTIFY \"{_WHOSE.channel}\", 'the end'")
+    for number, notice in enumerate(outsider.notifies(timeout=LONG)):
+        if notice.payload == "the end":
+            return number
+    raise AssertionError("not even the end was heard")
+
+
+def _how_far(store: Store) -> int:
+    """Say how far a follower has come when it has heard all."""
+    return drain(store.follow())[-1].number
+
+
+def _once_it_is_quiet(store: Store) -> int:
+    """Listen until nothing more is noticed; by then the listener has looked by itself."""
+    seen = store.backend.wait(-1, 0)
+    while (now := store.backend.wait(seen, _QUIET)) != seen:
+        seen = now
+    return seen
+
+
+def test_a_write_that_began_before_anybody_listened_is_noticed(
+    open_store: OpenStore, outsider: psycopg.Connection
+) -> None:
+    """Its writer knew of nobody to tell."""
+    writer, reader = open_store(), open_store()
+    session = writer.session("k")
+    since = _how_far(reader)
+    with under_way(writer, touch(session)):
+        seen = reader.backend.wait(-1, 0)
+    writer.close()
+    assert reader.backend.wait(seen, LONG) != seen
+    assert next(reader.follow(since)).session_id == session.id
+    assert _told(outsider) == 0
+
+
+def _die_before_announcing(pipe: Pipe, url: str) -> None:
+    def die(_: Watcher, *, heard: bool = True) -> None:
+        assert heard  # Who listens was known, and would have been told.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with holdfast.open(url) as store:
+        session = store.session("k")
+        pipe.say("ready")
+        pipe.hear()
+        pytest.MonkeyPatch().setattr(Watcher, "announce", die)
+        session.append(Message.user("the last words"))
+
+
+def test_the_last_words_of_a_writer_that_died_are_noticed(
+    open_store: OpenStore, url: str, child: StartChild, outsider: psycopg.Connection
+) -> None:
+    """It was killed behind its commit, before it could tell; the listener had looked before."""
+    reader = open_store()
+    session = reader.session("k")
+    writer = child(_die_before_announcing, url)
+    assert writer.hear() == "ready"
+    _told(outsider)
+    seen = _once_it_is_quiet(reader)
+    writer.say("go")
+    assert reader.backend.wait(seen, LONG) != seen
+    assert next(session.follow()) == session.messages()[0]
+    assert session.messages()[0].text == "the last words"
+    assert _told(outsider) == 0
+
+
+def test_what_was_written_while_a_listener_was_cut_off_is_noticed(
+    open_store: OpenStore, url: str, postgres_admin: psycopg.Connection
+) -> None:
+    """It was told to nobody, and is no news to a listener that looks from then on."""
+    reader = open_store(url=with_options(url, application_name="follower", deadline=2 * LONG))
+    writer = open_store()
+    session = writer.session("k")
+    _once_it_is_quiet(reader)
+    door = _WHOSE.lock ^ 1
+    with psycopg.connect(url, autocommit=True) as keeper:
+        # It stands before the listener that comes back, and so keeps that out.
+        locked = in_a_thread(lambda: keeper.execute("SELECT pg_advisory_lock(%s)", (door,)))
+        await_waiting(postgres_admin)
+        postgres_admin.execute(_CUT)
+        locked()
+        await_waiting(postgres_admin)
+        seen = reader.backend.wait(-1, 0)
+        session.append(Message.user("unheard"))
+        writer.close()
+        assert reader.backend.wait(seen, 0) == seen
+    assert reader.backend.wait(seen, LONG) != seen
+    assert [message.text for message in reader.session("k").messages()] == ["unheard"]
+
+
+def test_what_was_written_last_is_announced_when_a_store_is_closed(
+    open_store: OpenStore, outsider: psycopg.Connection
+) -> None:
+    """However soon that is: others hear of it at once."""
+    listening = open_store()
+    listening.backend.wait(-1, 0)
+    writer = open_store()
+    session = writer.session("k")
+    next(outsider.notifies(timeout=LONG, stop_after=1))
+    session.append(Message.user("goodbye"))
+    writer.close()
+    assert _told(outsider) == 1
