@@ -171,6 +171,20 @@ def test_tables_that_were_changed_meanwhile_are_left_alone(
     assert _texts(there) == [*_STEADY, "4"]
 
 
+def test_what_is_refused_for_another_reason_is_looked_at(
+    here: Session, supposed: Suppositions, postgres_admin: psycopg.Connection
+) -> None:
+    """As by tables in which nothing can be supposed."""
+    postgres_admin.execute("ALTER FUNCTION holdfast.suppose RENAME TO supposed")
+    try:
+        for number in range(5, 8):
+            here.append(Message.user(str(number)))
+    finally:
+        postgres_admin.execute("ALTER FUNCTION holdfast.supposed RENAME TO suppose")
+    assert supposed.wrong == 1
+    assert _texts(here) == [*_STEADY, "4", "5", "6", "7"]
+
+
 @pytest.mark.parametrize("off", [-5_000_000, 5_000_000])
 def test_the_time_is_the_servers(
     here: Session, supposed: Suppositions, monkeypatch: pytest.MonkeyPatch, off: int

@@ -4,7 +4,8 @@ The server knows it by the transaction's number. A server that lived on cannot f
 that crashed or was replaced meanwhile may mean another's. Of a transaction that was one journey
 nobody knows the number. It is told by its messages, which are where they were to be, or are not.
 
-Whoever asks first ends what serves the lost link, so that nothing is under way any more.
+If they are not, and the server lived on, it was undone once what served the lost link has ended;
+whoever asks ends it first.
 """
 
 from __future__ import annotations
@@ -63,12 +64,15 @@ def fate_of(link: Link, tenant: Tenant, lost: Lost) -> Fate | None:
     if lost.born is None or lost.receipt is None:
         return "unknown"
     ended = end_orphan(link, lost.born)
+    lives = link.birth.life == lost.born.life
     number, trace = lost.receipt.number, lost.receipt.trace
     told: Fate | None = "unknown"
     try:
         if trace is not None:
-            told = _told_by_messages(link, tenant, trace, ended=ended)
-        elif number is not None and link.birth.life == lost.born.life:
+            told = _told_by_messages(link, tenant, trace)
+            if told is None:
+                told = "unknown" if not lives else "undone" if ended else None
+        elif number is not None and lives:
             row = link.ask("fate", (number,)).fetchone()
             told = _FATES.get(row[0] if row else None, "unknown")
         if told == "stored":
@@ -96,11 +100,12 @@ def end_orphan(link: Link, orphan: Birth) -> bool:
     return link.ask("orphan", who).fetchone() is None
 
 
-def _told_by_messages(link: Link, tenant: Tenant, trace: Trace, *, ended: bool) -> Fate | None:
+def _told_by_messages(link: Link, tenant: Tenant, trace: Trace) -> Fate | None:
     """Look for messages where a lost transaction would have left them.
 
-    If nothing is there, that says something once the transaction has ended, and not on a standby.
-    Ids with another body are of somebody else, or what was erased: nobody knows.
+    If nothing is there, that says nothing of a transaction that may not have ended, or of a server
+    that may be late, as a standby is. Ids with another body are of somebody else, or what was
+    erased: nobody knows.
     """
     branch, rows = trace
     seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
@@ -109,10 +114,10 @@ def _told_by_messages(link: Link, tenant: Tenant, trace: Trace, *, ended: bool) 
     link.ask("enter_reading", (tenant.mark,))
     found = link.ask("are_there", (tenant.mark, *places)).fetchall()
     link.roll_back()
-    ((there, named, same, late),) = found
+    ((there, named, same),) = found
     if named:
         return "stored" if same == len(rows) else "unknown"
-    return "undone" if there or (ended and not late) else None
+    return "undone" if there else None
 
 
 def _put_up_a_fence(link: Link) -> None:

@@ -39,6 +39,10 @@ class Standing(NamedTuple):
     steady: int
     needed: int
 
+    def unsure(self) -> Standing:
+        """Give the same as something to be found out."""
+        return self._replace(tail=(), told=None, steady=0)
+
     def reaches(self, newest: int) -> bool:
         """Say whether so many of the newest messages are known."""
         return len(self.tail) >= min(newest, self.head.seq)
@@ -60,7 +64,8 @@ class Standings:
         known = self._known.get(session)
         if known is None or known.steady < known.needed or not known.reaches(newest):
             return None
-        return self._known.pop(session, None)
+        self._known[session] = known.unsure()
+        return known
 
     def note(
         self,
@@ -85,8 +90,9 @@ class Standings:
 
     def mistrust(self, standing: Standing) -> None:
         """Give back what was supposed and was not so: it will take longer to believe it again."""
-        needed = min(2 * standing.needed, _MOST_NEEDED)
-        self.keep(Standing(standing.head, (), None, 0, needed))
+        known = self._known.get(standing.head.session, standing)
+        needed = min(2 * max(known.needed, standing.needed), _MOST_NEEDED)
+        self.keep(standing.unsure()._replace(needed=needed))
 
     def keep(self, standing: Standing) -> None:
         """Keep this, or give it back."""

@@ -137,10 +137,10 @@ WHERE s.tenant = $1 AND s.trashed_at IS NULL AND s.n IN (
 ORDER BY s.n LIMIT 20
 
 -- name: forks
-SELECT s.parent, count(*) FROM sessions s
-WHERE s.tenant = $1 AND s.parent = ANY ($2) AND s.relation IN ('fork', 'continue')
-  AND s.trashed_at IS NULL AND s.purged_at IS NULL
-GROUP BY s.parent
+SELECT wanted.parent, f.number FROM (SELECT DISTINCT unnest($2::bytea[]) AS parent) AS wanted
+  CROSS JOIN LATERAL (SELECT count(*) AS number FROM sessions s
+    WHERE s.tenant = $1 AND s.parent = wanted.parent AND s.relation IN ('fork', 'continue')
+      AND s.trashed_at IS NULL AND s.purged_at IS NULL) AS f
 
 -- name: owners
 SELECT b.number, {owner}
@@ -350,11 +350,11 @@ FROM heads h WHERE h.tenant = $1 AND h.session = $2
 SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
 WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
 
--- How many messages are at these places, how many have the ids of those that were to be there, how
--- many are the same, and whether there may be more elsewhere: a standby may be late.
+-- How many messages are at these places, how many have the ids of those that were to be there, and
+-- how many are the same.
 -- name: are_there
 SELECT count(*), count(*) FILTER (WHERE m.id = new.id),
-  count(*) FILTER (WHERE m.id = new.id AND m.body = new.body), pg_is_in_recovery()
+  count(*) FILTER (WHERE m.id = new.id AND m.body = new.body)
 FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (seq, id, body)
   JOIN messages m ON m.tenant = $1 AND m.session = $2 AND m.branch = $3::integer
     AND m.seq = new.seq

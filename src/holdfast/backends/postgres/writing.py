@@ -173,9 +173,9 @@ class Runner:
             return None
         try:
             self._commit(link, tx, value)
-        except Again:
+        except (Again, HoldfastError):
             self._standings.mistrust(standing)
-            return None
+            return None  # Nothing was stored; a look tells why.
         return (value,)
 
     # --------------------------------------------------------------------- after a lost commit
