@@ -2,22 +2,37 @@
 
 The tables are filled first, all for one tenant: whoever reads all that a tenant has reads it all.
 The plans are those that prepared statements get: for any value.
+
+Then the rows are counted that statements look at, for a large tenant and for a small one beside it:
+in tables that the server has analyzed, and in those that grew under a connection that had planned
+everything while they were empty.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import md5
+from itertools import combinations
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from holdfast.backends.base import Listing
 from holdfast.backends.postgres import beside
-from holdfast.backends.postgres.snapshot import Tenant
+from holdfast.backends.postgres.paths import Paths
+from holdfast.backends.postgres.snapshot import PostgresSnapshot, Tenant
 from holdfast.backends.postgres.statements import SQL
+from holdfast.backends.postgres.target import target
+from holdfast.settings import parse
 from tests.servers import WORKER, Postgres, as_user
 
 _SESSIONS, _MESSAGES = 5_000, 40_000
 _EXPLAINS_GENERIC = 160_000
-_TENANT = Tenant("t", "").mark
+_LARGE, _SMALL = Tenant("t", ""), Tenant("small", "")
+_TENANT = _LARGE.mark
 _COUNTS_ALL = {
     "stats", "stored_messages", "growth", "usage_by_day", "size", "all_branches", "all_blobs",
     "missing_blobs", "titles",
@@ -54,27 +69,63 @@ INSERT INTO messages SELECT '{_TENANT}', n % {_SESSIONS}, 1,
   n / {_SESSIONS}, n::text::bytea, md5(n::text)::uuid, NULL, 0, n % 1000 = 0, 'body'
 FROM generate_series(1, {_MESSAGES}) n;
 INSERT INTO turns SELECT tenant, session, 1, 't', 'sealed', 'r', md5('r' || session)::uuid, 'm',
-  '{{}}', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL FROM heads;
-INSERT INTO tools SELECT tenant, session, 1, md5('c')::uuid, 'c', 0, 'n', 'done', 0, 0 FROM heads;
-INSERT INTO drafts SELECT tenant, session, 1, 0, 'r' FROM heads;
-INSERT INTO queue SELECT tenant, session, 1, 'i', 0, 'b' FROM heads;
-INSERT INTO queue_blobs SELECT tenant, session, 1, 0, 'h', 'd' FROM heads;
+  '{{}}', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO tools SELECT tenant, session, 1, md5('c')::uuid, 'c', 0, 'n', 'done', 0, 0 FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO drafts SELECT tenant, session, 1, 0, 'r' FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO queue SELECT tenant, session, 1, 'i', 0, 'b' FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO queue_blobs SELECT tenant, session, 1, 0, 'h', 'd' FROM heads
+  WHERE whose = '{_TENANT}';
 INSERT INTO usage SELECT tenant, session, 1, md5('m' || session % 100)::uuid, 'm', 0, 0, 0, 0, 0, 0,
-  0, 0 FROM heads;
-INSERT INTO blobs SELECT tenant, session::text, 'd' FROM heads;
-INSERT INTO blob_uses SELECT tenant, session, 1, 1, session::text FROM heads;
+  0, 0 FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO blobs SELECT tenant, session::text, 'd' FROM heads
+  WHERE whose = '{_TENANT}';
+INSERT INTO blob_uses SELECT tenant, session, 1, 1, session::text FROM heads
+  WHERE whose = '{_TENANT}';
+"""
+
+
+# The small tenant has the first sessions of the large one once more.
+_FEW = 20
+_FILL_SMALL = f"""
+INSERT INTO tenants SELECT '{_SMALL.mark}', 's', 0;
+DO $$
+DECLARE part record;
+BEGIN
+  FOR part IN SELECT * FROM (VALUES ('sessions', 'n'), ('heads', 'session'),
+    ('branches', 'session'), ('messages', 'session'), ('turns', 'session'), ('tools', 'session'),
+    ('drafts', 'session'), ('queue', 'session'), ('queue_blobs', 'session'), ('usage', 'session'),
+    ('blobs', 'sha256::bigint'), ('blob_uses', 'session')) AS parts (name, number)
+  LOOP
+    EXECUTE format('INSERT INTO %I SELECT (jsonb_populate_record(t, %L)).* FROM %I t '
+      'WHERE tenant = ''{_TENANT}'' AND %s <= {_FEW}',
+      part.name, '{{"tenant": "{_SMALL.mark}", "whose": "{_SMALL.mark}"}}'::jsonb, part.name,
+      part.number);
+  END LOOP;
+END $$;
+SELECT setval('activity_{_LARGE.mark.hex}', 1000000), setval('activity_{_SMALL.mark.hex}', 1000000);
 """
 
 
 @pytest.fixture(scope="module")
-def full(postgres: Postgres) -> Iterator[psycopg.Connection]:
-    """A role that owns nothing, in a database with many tenants' sessions."""
+def full_url(postgres: Postgres) -> str:
+    """A database with many tenants' sessions, for a role that owns nothing."""
     url = postgres.database("plans")
     with psycopg.connect(url, autocommit=True, options="-c search_path=holdfast") as admin:
-        admin.execute(_FILL)
+        admin.execute(_FILL + _FILL_SMALL)
         admin.execute("ANALYZE")
+    return as_user(url, WORKER)
+
+
+@pytest.fixture(scope="module")
+def full(full_url: str) -> Iterator[psycopg.Connection]:
+    """A role that owns nothing, in a database with many tenants' sessions."""
     options = "-c search_path=holdfast -c plan_cache_mode=force_generic_plan"
-    with psycopg.connect(as_user(url, WORKER), autocommit=True, options=options) as worker:
+    with psycopg.connect(full_url, autocommit=True, options=options) as worker:
         worker.execute("SELECT set_config('holdfast.tenant', %s, false)", (str(_TENANT),))
         yield worker
 
@@ -122,11 +173,12 @@ def test_a_search_reads_no_whole_table(full: psycopg.Connection, text: str) -> N
 _TITLES = "\n".join(beside.SQL[name] for name in ("titles", "titles_plain", "titles_end"))
 
 
-def test_titles_are_those_of_one_tenant(full: psycopg.Connection) -> None:
-    """As connections that search are set up: others would read the sessions of all tenants."""
-    with full.transaction(force_rollback=True):
-        psycopg.RawCursor(full).execute(beside.SQL["settings"], ("1000ms",))
-        plan = _plan(full, _TITLES)
+def test_titles_are_those_of_one_tenant(known: "Workers") -> None:
+    """As connections are set up: others would read the sessions of all tenants."""
+    worker = known[1].connection
+    with worker.transaction(force_rollback=True):
+        worker.execute(f"SET LOCAL holdfast.tenant = '{_TENANT}'")
+        plan = _plan(worker, _TITLES)
     assert not _SCAN.search(plan), plan
     assert "Hash" not in plan, plan
 
@@ -177,3 +229,293 @@ def test_an_append_finds_its_rows_by_their_own_index(
 def test_a_whole_table_would_be_noticed(full: psycopg.Connection) -> None:
     """The check itself can fail."""
     assert _SCAN.search(_plan(full, "SELECT count(*) FROM messages WHERE body = 'x'"))
+
+
+# --- rows that are looked at ----------------------------------------------------------------------
+
+Asked = tuple[str, tuple[object, ...]]
+_PAGE, _LAST = 20, (1 << 63) - 1
+_MOST = 200  # rows, where a page of twenty is asked for, or ten branches with all below them
+_N = 5  # a session that both tenants have
+_ID = md5(b"5", usedforsecurity=False).hexdigest().encode()
+_TYPES = {int: "bigint", bytes: "bytea", UUID: "uuid", bool: "boolean", str: "text"}
+
+
+def _uuid(text: str) -> UUID:
+    return UUID(md5(text.encode(), usedforsecurity=False).hexdigest())
+
+
+_SESSIONS_ASKED = list(range(1, 11))
+_BRANCHES_ASKED = (_SESSIONS_ASKED, [1] * 10)
+_HEAD_VALUES = (1, 9, 1, None, 1, 0, 0, 0, 0, 0, 0, None, 0, 0, 0, None)
+_VALUES: dict[str, tuple[object, ...]] = {
+    "session": (_N,),
+    "session_by_id": (_ID,),
+    "session_by_key": (_uuid("k5"), b"k"),
+    "sessions_by_prefix": (_ID, _ID + b"~"),
+    "sessions_by_title": (_uuid("t5"), b"t"),
+    "sessions_by_loose_title": (_uuid("l5"), b"t", False),
+    "sessions_by_parent": (_ID,),
+    "sessions_by_run": (_uuid("r5"), b"r"),
+    "forks": ([_ID],),
+    "owners": _BRANCHES_ASKED,
+    "head": (_N,),
+    "hold": (_N,),
+    "try_to_hold_many": (_SESSIONS_ASKED,),
+    "put_head": (_N, *_HEAD_VALUES),
+    "newest": (),
+    "horizon": (_LARGE.activity_lock,),
+    "activity_after": (15, _PAGE, _LAST),
+    "branch": (_N, 1),
+    "branch_by_token": (_N, _uuid("t5"), b"t"),
+    "branches": (_N,),
+    "branches_from": (_N, 1),
+    "path": (6, 1, 0),
+    "starts": (_SESSIONS_ASKED,),
+    "end_branch": (_N, 1, 8),
+    "messages": (_N, 1, 1, 8),
+    "messages_of_ranges": (*_BRANCHES_ASKED, [1] * 10, [2] * 10),
+    "tail": (_N, 5),
+    "newest_summary": (_N, 1, 1, 8),
+    "summary": (_N,),
+    "messages_by_id": ([_uuid("5"), _uuid("5005"), _uuid("new")],),
+    "count_of_turn": (_N, 1, 4, 1),
+    "put_message": (_N, 1, 8, 0, False, b"body"),
+    "blob": ("5",),
+    "weight_of_blobs": (_N,),
+    "drop_blob_uses": (_N, 1, 1, 1),
+    "drop_unused_blobs": (["5"],),
+    "turn": (_N, 1),
+    "turns_of": _BRANCHES_ASKED,
+    "turns": (_N, _PAGE),
+    "tools": (_N, 1),
+    "draft": (_N, 1),
+    "opening": (_N, 1),
+    "drop_draft": (_N, 1),
+    "queue": (_N,),
+    "queue_blobs": (_N,),
+    "last_queued": (_N,),
+    "drop_queued": (_N, 1),
+    "usage": (_N,),
+    "measured": (_uuid("m5"), _PAGE),
+    "erasures": (),
+}
+_OF_ALL_SESSIONS: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(_COUNTS_ALL - {"size", "titles"}, ()),
+    "titles": ([b"nothing"],),
+}
+_SHOWN_BY_NAME: Asked = (_SHOWN, (True, _uuid("s5"), b"s"))
+_ASKED_BY_SEARCHES: dict[str, Asked] = {
+    "relatives": (beside.SQL["relatives"], ([_ID],)),
+    "branches_below": (beside.SQL["branches_below"], _BRANCHES_ASKED),
+    "sessions_below": (beside.SQL["sessions_below"], _BRANCHES_ASKED),
+    "shown": _SHOWN_BY_NAME,
+    **{name: (SQL[name], _VALUES[name]) for name in ("owners", "messages_of_ranges", "path")},
+}
+_COMMON: tuple[dict[str, Any], ...] = (
+    {"scope": "nobody"},
+    {"agent": "nobody"},
+    {"cwd": "nowhere"},
+    {"pinned": False},
+    {"archived": False},
+    {"busy": False},
+    {"delegates": False},
+    {"until": _LAST},
+)
+_RARE: tuple[dict[str, Any], ...] = (
+    {"pinned": True},
+    {"archived": True},
+    {"trashed": True},
+    {"busy": True},
+    {"since": _LAST},
+)
+
+
+class _Recorder:
+    """Statements that are only noted down, and their empty answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    def ask(self, name: str, values: Sequence[object] = ()) -> "_Recorder":
+        return self.ask_text(SQL[name], values)
+
+    def ask_text(self, text: str, values: Sequence[object]) -> "_Recorder":
+        self.asked.append((text, tuple(values[1:])))
+        return self
+
+    def sync(self) -> None:
+        """Nothing is under way."""
+
+    def fetchone(self) -> None:
+        return None
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return []
+
+
+def _lists(filters: Sequence[dict[str, Any]]) -> dict[str, Asked]:
+    """Give the statements of lists: of all sessions, and of those that fit one or two of these."""
+    found = {}
+    for wanted in ({}, *filters, *({**one, **two} for one, two in combinations(filters, 2))):
+        recorder = _Recorder()
+        snapshot = PostgresSnapshot(recorder, _LARGE, None, Paths())
+        snapshot.list_sessions(Listing(**wanted), before=None, limit=_PAGE)
+        found[f"list {wanted}"] = recorder.asked[0]
+    return found
+
+
+def _named(values: dict[str, tuple[object, ...]]) -> dict[str, Asked]:
+    return {name: (SQL[name], given) for name, given in values.items()}
+
+
+def _looked_at(plan: dict[str, Any]) -> int:
+    """Add up the rows that a plan's scans looked at, and the entries of indexes behind bitmaps."""
+    rows = 0
+    if plan["Node Type"].endswith("Scan") and ("Relation Name" in plan or "Index Name" in plan):
+        removed = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+        each = plan["Actual Rows"] + sum(plan.get(name, 0) for name in removed)
+        rows = round(each * plan["Actual Loops"])
+    return rows + sum(map(_looked_at, plan.get("Plans", ())))
+
+
+def _type(value: object) -> str:
+    if isinstance(value, list):
+        return f"{_type(value[0])}[]"
+    return _TYPES.get(type(value), "unknown")
+
+
+class _Worker:
+    """A connection as the store has them; it keeps its plans."""
+
+    def __init__(self, url: str, *, searches: bool = False) -> None:
+        place = target(parse(url, {}), "process")
+        self.connection = psycopg.connect(
+            place.url,
+            autocommit=True,
+            cursor_factory=psycopg.ClientCursor,
+            **place.arguments(),  # type: ignore[arg-type]
+        )
+        if searches:
+            psycopg.RawCursor(self.connection).execute(beside.SQL["settings"], ("1000ms",))
+        self._prepared: dict[str, str] = {}
+
+    def looks_at(self, tenant: Tenant, asked: dict[str, Asked]) -> dict[str, int]:
+        """Say how many rows each of these statements looks at; what it changes is undone."""
+        return {name: self._rows(tenant, *how) for name, how in asked.items()}
+
+    def _rows(self, tenant: Tenant, text: str, values: tuple[object, ...]) -> int:
+        given = (tenant.mark, *values)
+        name = self._prepare(text, given)
+        shown = ", ".join(sql.Literal(value).as_string(self.connection) for value in given)
+        with self.connection.transaction(force_rollback=True):
+            self.connection.execute(f"SET LOCAL holdfast.tenant = '{tenant.mark}'")
+            cursor = self.connection.execute(
+                f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({shown})".encode()
+            )
+            row = cursor.fetchone()
+        assert row is not None
+        return _looked_at(row[0][0]["Plan"])
+
+    def _prepare(self, text: str, values: tuple[object, ...]) -> str:
+        if text not in self._prepared:
+            self._prepared[text] = name = f"asked_{len(self._prepared)}"
+            types = ", ".join(map(_type, values))
+            self.connection.execute(f"PREPARE {name} ({types}) AS {text}".encode())
+        return self._prepared[text]
+
+
+Workers = tuple[_Worker, _Worker]
+_OF_FEW = {**_named(_VALUES), **_lists(_COMMON)}
+_OF_ONE_TENANT = {**_OF_FEW, **_named(_OF_ALL_SESSIONS), **_lists((*_COMMON, *_RARE))}
+
+
+@contextmanager
+def _workers(url: str) -> Iterator[Workers]:
+    """Give a connection of the pool, and one that searches."""
+    pool, searching = _Worker(url), _Worker(url, searches=True)
+    with pool.connection, searching.connection:
+        yield pool, searching
+
+
+@pytest.fixture(scope="module")
+def known(full_url: str) -> Iterator[Workers]:
+    """Connections to tables that were analyzed."""
+    with _workers(full_url) as workers:
+        yield workers
+
+
+@contextmanager
+def _planned_before(postgres: Postgres, before: str) -> Iterator[Workers]:
+    """Connections that planned all when there was no more than this; nothing is analyzed later."""
+    url = postgres.database("plans_grown")
+    options = "-c search_path=holdfast"
+    with (
+        psycopg.connect(url, autocommit=True, options=options) as admin,
+        _workers(as_user(url, WORKER)) as workers,
+    ):
+        for table in _OWN.split("|"):
+            admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        admin.execute(before)
+        for worker, asked in zip(workers, (_OF_ONE_TENANT, _ASKED_BY_SEARCHES), strict=True):
+            worker.looks_at(_LARGE, asked)
+        admin.execute(_FILL + _FILL_SMALL)
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def grown(postgres: Postgres) -> Iterator[Workers]:
+    """Connections to tables that were new and empty when all was planned."""
+    with _planned_before(postgres, "") as workers:
+        yield workers
+
+
+_SCATTER = "".join(
+    f"UPDATE {table} SET tenant = md5('of ' || {number})::uuid;"
+    for table, number in (
+        ("sessions", "n"), ("heads", "session"), ("branches", "session"),
+        ("messages", "session || '.' || seq"), ("turns", "session"), ("usage", "session"),
+        ("blobs", "sha256"), ("blob_uses", "session"),
+    )
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scattered(postgres: Postgres) -> Iterator[Workers]:
+    """Connections to tables that were analyzed when everybody in them had next to nothing."""
+    few = re.sub(rf"\b({_SESSIONS}|{_MESSAGES})\b", lambda found: str(int(found[0]) // 50), _FILL)
+    whose = "UPDATE heads SET whose = tenant;"
+    left = "DELETE FROM tenants; TRUNCATE tools, drafts, queue, queue_blobs;"
+    with _planned_before(postgres, f"{few}{_SCATTER}{whose}{left}ANALYZE") as workers:
+        yield workers
+
+
+def _too_many(looked: dict[str, int], most: int = _MOST) -> dict[str, int]:
+    return {name: rows for name, rows in looked.items() if rows > most}
+
+
+@pytest.mark.parametrize("tables", ["known", "grown", "scattered"])
+def test_few_rows_are_found_among_all_that_a_tenant_has(
+    request: pytest.FixtureRequest, tables: str
+) -> None:
+    """By appends, turns, lists, followers and searches: 5,000 sessions are there."""
+    pool, searching = request.getfixturevalue(tables)
+    assert _too_many(pool.looks_at(_LARGE, _OF_FEW)) == {}
+    assert _too_many(searching.looks_at(_LARGE, _ASKED_BY_SEARCHES)) == {}
+
+
+@pytest.mark.parametrize("tables", ["known", "grown", "scattered"])
+def test_nobody_reads_what_others_have(request: pytest.FixtureRequest, tables: str) -> None:
+    """Not even for what counts all that a tenant has: the small one has some rows of each table."""
+    pool, searching = request.getfixturevalue(tables)
+    most = 10 * _FEW
+    assert _too_many(pool.looks_at(_SMALL, _OF_ONE_TENANT), most) == {}
+    assert _too_many(searching.looks_at(_SMALL, _ASKED_BY_SEARCHES), most) == {}
+
+
+def test_rows_of_others_would_be_noticed(known: Workers) -> None:
+    """The count sees what an index gives and a filter takes away."""
+    asked: dict[str, Asked] = {
+        "all": ("SELECT count(*) FROM sessions WHERE tenant = $1 AND metadata = $2", (b"x",))
+    }
+    assert known[0].looks_at(_LARGE, asked) == {"all": _SESSIONS}

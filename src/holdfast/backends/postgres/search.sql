@@ -7,12 +7,8 @@
 -- How something is found is said by the statement, not by the values, so it is planned once. Where
 -- many messages have a word, they are still remembered one by one. Who erases holds the index for
 -- long.
--- A plan is made for any tenant, and the planner takes each for a large one: it would read the sessions
--- of all of them to join a few. Everything here is found by an index.
 -- name: settings
-SELECT set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
-  set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
-  set_config('enable_mergejoin', 'off', false),
+SELECT set_config('jit', 'off', false),
   set_config('max_parallel_workers_per_gather', '0', false),
   set_config('synchronous_commit', 'off', false), set_config('work_mem', '32MB', false),
   set_config('idle_in_transaction_session_timeout', $1, false)
@@ -46,21 +42,23 @@ AND position({word} IN s.loose) > 0
 
 -- -------------------------------------------------------------------------------- sessions
 
+-- Each row is looked up by itself (OFFSET 0): the planner would guess that there are many, and read
+-- whole tables.
+
 -- Sessions by their ids ($2), and those whose history they begin with, also of what a purge left.
 -- name: relatives
 WITH RECURSIVE up AS (
-  SELECT s.id, s.parent, s.relation FROM sessions s
-  WHERE s.tenant = $1 AND s.id = ANY ($2::bytea[])
+  SELECT s.id, s.parent, s.relation FROM unnest($2::bytea[]) AS wanted (id)
+    CROSS JOIN LATERAL (SELECT * FROM sessions WHERE tenant = $1 AND id = wanted.id OFFSET 0) AS s
   UNION
-  SELECT s.id, s.parent, s.relation FROM up JOIN sessions s ON s.tenant = $1 AND s.id = up.parent
+  SELECT s.id, s.parent, s.relation FROM up
+    CROSS JOIN LATERAL (SELECT * FROM sessions WHERE tenant = $1 AND id = up.parent OFFSET 0) AS s
   WHERE up.relation IN ('fork', 'continue')
 )
-SELECT {session} FROM up JOIN sessions s ON s.tenant = $1 AND s.id = up.id
+SELECT {session} FROM up
+  CROSS JOIN LATERAL (SELECT * FROM sessions WHERE tenant = $1 AND id = up.id OFFSET 0) AS s
 
 -- --------------------------------------------------------------------------------- branches
-
--- Each row is looked up by itself (OFFSET 0): the planner would guess that there are many, and read
--- whole tables.
 
 -- Branches ($2 and $3 are their sessions and numbers), those that start on them, and so on.
 -- name: down
@@ -115,7 +113,7 @@ AND s.agent_mark = {mark} AND s.agent = {name}
   UNION
   SELECT before.parent_session, before.parent_number FROM way CROSS JOIN LATERAL (
     SELECT parent_session, parent_number FROM branches
-    WHERE tenant = $1 AND session = way.session AND number = way.number
-      AND parent_session IS NOT NULL OFFSET 0) AS before
+    WHERE tenant = $1 AND session = way.session AND number = way.number OFFSET 0) AS before
+  WHERE before.parent_session IS NOT NULL
 )
 SELECT session, number FROM way

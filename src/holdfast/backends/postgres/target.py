@@ -80,6 +80,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             # A plan for just these values looks better than one for lists of any length, so what
             # has a list would be planned anew each time, which costs more than the statement.
             "plan_cache_mode": "force_generic_plan",
+            # It is one for any tenant, and must not read what all have to find what one has. Nor
+            # may a list hold what it could find one by one and go through the whole tenant: to
+            # find a row costs about as much as to come upon it, most of them are in memory.
+            "enable_seqscan": "off",
+            "enable_hashjoin": "off",
+            "enable_mergejoin": "off",
+            "enable_material": "off",
+            "random_page_cost": "1.1",
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",

@@ -320,6 +320,44 @@ CREATE TABLE blob_uses (
 );
 CREATE INDEX blob_uses_by_blob ON blob_uses (tenant, sha256);
 
+-- Statements are planned once, for any tenant. Of a table that is new a planner knows nothing: it takes
+-- a tenant for a small one and so every index that begins with the tenant for equally good, and a
+-- connection keeps such a plan while the table grows, until the server analyzes it. So they are told
+-- that all rows are of one tenant, now and whenever they are analyzed: then only an index that finds
+-- the rows themselves will do, which is right for large tenants and for small ones. What is told is
+-- kept with the first rows, which are made up; they go with all they were counted as.
+DO $$
+DECLARE name text;
+BEGIN
+  FOREACH name IN ARRAY ARRAY['sessions', 'heads', 'branches', 'messages', 'turns', 'tools', 'drafts',
+    'queue', 'queue_blobs', 'usage', 'blobs', 'blob_uses']
+  LOOP
+    EXECUTE format('ALTER TABLE %I ALTER tenant SET (n_distinct = 1), ALTER tenant SET STATISTICS 1',
+      name);
+  END LOOP;
+END $$;
+ALTER TABLE heads ALTER whose SET (n_distinct = 1), ALTER whose SET STATISTICS 1;
+INSERT INTO sessions SELECT md5('')::uuid, n, n::text::bytea, '', '', '', '', NULL, '', '', n, n = 1,
+  n = 1, CASE n WHEN 1 THEN n END, NULL, '', CASE n % 2 WHEN 1 THEN (n + 1)::text::bytea END, NULL, NULL,
+  md5('k' || n)::uuid, md5('s' || n)::uuid, md5('a' || n)::uuid, md5('c' || n)::uuid,
+  md5('t' || n)::uuid, '', md5('l' || n)::uuid, true FROM generate_series(1, 100) n;
+INSERT INTO heads SELECT s.tenant, s.n, s.tenant, 1, 1, 1, NULL, s.n, s.n, 0, 0, 0, 0, 0, 0, NULL, 0,
+  0, 0 FROM sessions s;
+INSERT INTO branches SELECT s.tenant, s.n, b, CASE b WHEN 2 THEN s.n END, CASE b WHEN 2 THEN 1 END, 0,
+  0, NULL, s.n, '', s.id, md5(s.n || '.' || b)::uuid FROM sessions s CROSS JOIN generate_series(1, 2) b;
+INSERT INTO messages SELECT s.tenant, s.n, 1, q, s.id, md5(s.n || '.' || q)::uuid, q, 0, false, ''
+FROM sessions s CROSS JOIN generate_series(1, 10) q;
+INSERT INTO turns SELECT s.tenant, s.n, t, s.id, '', s.id, md5(s.n || '.' || t)::uuid, '', '', 0, t, 0, 0,
+  0, 0, 0, 0, 0, 0, NULL FROM sessions s CROSS JOIN generate_series(1, 5) t;
+INSERT INTO usage SELECT s.tenant, s.n, s.n, md5('')::uuid, '', 0, 0, 0, 0, 0, 0, 0, 0 FROM sessions s;
+INSERT INTO blobs SELECT s.tenant, md5(s.id), '' FROM sessions s;
+INSERT INTO blob_uses SELECT s.tenant, s.n, 1, 1, md5(s.id) FROM sessions s;
+ANALYZE sessions, heads, branches, messages, turns, usage, blobs, blob_uses;
+-- Behind a savepoint, or the tables would be remembered as ones that hold next to nothing.
+SAVEPOINT made_up;
+TRUNCATE sessions, heads, branches, messages, turns, usage, blobs, blob_uses;
+RELEASE made_up;
+
 -- Without a tenant there is no row: an unset setting is an error, an empty one no uuid.
 DO $$
 DECLARE name text;
