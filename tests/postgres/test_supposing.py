@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import Head, Message, Session
+from holdfast import Head, Message, Session, codec
 from holdfast.backends.base import HeadRow, MessageRow
 from holdfast.backends.postgres import link, standing
 from holdfast.backends.postgres.standing import Standing, Standings
@@ -28,7 +29,10 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.records import Usage
+from holdfast.session import number_of
+from holdfast.verbs.appending import enqueue
 from tests.postgres.conftest import OpenStore, through
+from tests.postgres.pausing import await_waiting, in_a_thread, under_way
 from tests.postgres.proxy import Failure, Proxy
 from tests.servers import OWNER, OwnServer, as_user
 
@@ -129,6 +133,24 @@ def test_a_wrong_supposition_is_followed_by_looks(
         (there, here)[number % 2].append(Message.user(f"by both {number}"))
     assert (supposed.made, supposed.wrong) == (1, 1)
     assert _texts(here)[5:] == [f"by both {number}" for number in range(12)]
+
+
+def test_who_holds_the_session_meanwhile_is_waited_for(
+    here: Session,
+    there: Session,
+    open_store: OpenStore,
+    supposed: Suppositions,
+    postgres_admin: psycopg.Connection,
+) -> None:
+    """What stands there is read when the others are through: nothing of theirs is overwritten."""
+    (item,) = codec.encode_batch([Message.user("waiting")], datetime.now(UTC))
+    with under_way(open_store(), enqueue(number_of(here), item, 1)):
+        stored = in_a_thread(lambda: here.append(Message.user("5")))
+        await_waiting(postgres_admin)
+    assert stored() == Head(1, 6)
+    assert supposed.wrong == 1
+    assert [waiting.message.text for waiting in there.queued()] == ["waiting"]
+    assert _texts(there) == [*_STEADY, "4", "5"]
 
 
 def test_a_message_that_is_there_is_stored_once(here: Session, supposed: Suppositions) -> None:
@@ -254,6 +276,8 @@ def test_whoever_needs_an_answer_gets_it(here: Session, supposed: Suppositions) 
     assert supposed.made == made + 1
     assert here.head().seq == stored.seq + 1
     assert len(here.messages()) == stored.seq + 1
+    here.append(Message.user("6"))
+    assert (supposed.made, supposed.wrong) == (made + 2, 0)
 
 
 def test_replies_are_measured_as_ever(open_store: OpenStore, supposed: Suppositions) -> None:
@@ -367,6 +391,22 @@ def test_a_role_that_may_end_no_connection_waits_for_its_end(
     assert _texts(session) == [*_STEADY, "4"]
 
 
+def test_what_may_still_arrive_is_not_said_to_be_lost(
+    open_store: OpenStore, proxy: Proxy, url: str, postgres_admin: psycopg.Connection
+) -> None:
+    """Who serves the lost connection cannot be ended, and waits for the commit longer than we."""
+    session = _steady(open_store(url=through(proxy, url, deadline=1, answer=0.3)))
+    name = "pg_terminate_backend(integer, bigint)"
+    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
+    try:
+        proxy.failures.append("late")
+        proxy.failures.extend(["before the commit"] * 1000)
+        with pytest.raises(OutcomeUnknown):
+            session.append(Message.user("4"))
+    finally:
+        postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
+
+
 def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:
     """It may be late; the server that had it may come back."""
     url = as_user(own.url, OWNER)
@@ -389,14 +429,23 @@ def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:
         proxy.stop()
 
 
-def test_what_is_erased_is_kept_nowhere(here: Session, supposed: Suppositions) -> None:
+@pytest.mark.parametrize("how", ["erase", "purge"])
+def test_what_is_erased_is_kept_nowhere(
+    open_store: OpenStore, supposed: Suppositions, how: str
+) -> None:
     """Neither for measuring: an erased message tells nothing."""
-    here.erase(5)
+    store = open_store()
+    here = _steady(store)
+    here.append(Message.user("4"))
+    if how == "erase":
+        here.erase(5)
+    else:
+        store.purge(store.create().id)
     made = supposed.made
     for number in range(5, 8):
         here.append(Message.user(str(number)))
     assert supposed.made == made
-    assert _texts(here) == [*_STEADY, "", "5", "6", "7"]
+    assert _texts(here) == [*_STEADY, "" if how == "erase" else "4", "5", "6", "7"]
 
 
 @pytest.mark.parametrize("failure", ["before the commit", "after the commit"])

@@ -169,8 +169,7 @@ class Runner:
             self._standings.keep(standing)
             return None
         except psycopg.Error as error:
-            self._undo(link, error)
-            return None
+            self._fail(link, error)
         try:
             self._commit(link, tx, value)
         except (Again, HoldfastError):
@@ -203,15 +202,13 @@ class Runner:
         try:
             return fate_of(link, self._tenant, lost)
         except psycopg.Error as error:
-            self._undo(link, error)
-            raise
+            self._fail(link, error)
 
     def _end_orphan(self, link: Link, orphan: Birth) -> None:
         try:
             end_orphan(link, orphan)
         except psycopg.Error as error:
-            self._undo(link, error)
-            raise
+            self._fail(link, error)
 
     @contextmanager
     def _link(self, patience: float) -> Iterator[Link]:
@@ -244,8 +241,7 @@ class Runner:
             if sights:
                 tx.foresee(*sights)
         except psycopg.Error as error:
-            self._undo(link, error)
-            raise
+            self._fail(link, error)
         return tx
 
     def _enter(self, link: Link, tx: PostgresTransaction, name: str) -> None:
@@ -254,16 +250,19 @@ class Runner:
 
     def _undo(self, link: Link, error: BaseException) -> None:
         """Roll back; raise what the error means unless it is the verb's own."""
+        if isinstance(error, psycopg.Error):
+            self._fail(link, error)
+        link.roll_back()
+
+    def _fail(self, link: Link, error: psycopg.Error) -> NoReturn:
+        """Roll back, and raise what the server's error means."""
         if is_lost(error):
-            assert isinstance(error, psycopg.Error)  # noqa: S101 - so says is_lost
             link.close()
             raise Lost(translate(error, _NOT_STORED), link.birth) from error
         link.roll_back()
         if is_again(error):
-            assert isinstance(error, psycopg.Error)  # noqa: S101 - so says is_again
             raise Again(translate(error, _NOT_STORED)) from error
-        if isinstance(error, psycopg.Error):
-            raise translate(error, _NOT_STORED) from error
+        raise translate(error, _NOT_STORED) from error
 
     def _commit(self, link: Link, tx: PostgresTransaction, value: object) -> None:
         if tx.only_found:
@@ -273,7 +272,7 @@ class Runner:
         except psycopg.Error as error:
             if not is_lost(error):
                 # An answer: something that was sent before the commit was refused.
-                self._undo(link, error)
+                self._fail(link, error)
             link.close()
             undone = translate(error, _NOT_STORED)
             receipt = Receipt(tx.number, tx.trace, value, undone)
