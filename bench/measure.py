@@ -1,11 +1,13 @@
 """Measuring side by side, and what a measurement found.
 
-Those who compete take turns in rounds, each round in another order, so that whatever else the
-machine does hits all of them. A ratio is the median of the rounds' ratios.
+Those who compete take turns in rounds, so that whatever else the machine does hits all of them. Who
+follows itself, or its like, finds everything warm; so the order is shuffled, and every other round
+is the one before backwards. A ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +45,9 @@ def alternate(rounds: int, *works: Callable[[], Times]) -> list[list[Times]]:
     """Run works in rounds; give for each work its rounds."""
     found: list[list[Times]] = [[] for _ in works]
     for number in range(rounds):
-        for index in sorted(range(len(works)), reverse=bool(number % 2)):
+        order = list(range(len(works)))
+        random.Random(number // 2).shuffle(order)
+        for index in reversed(order) if number % 2 else order:
             found[index].append(works[index]())
     return found
 

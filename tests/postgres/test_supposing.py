@@ -197,12 +197,12 @@ def test_what_is_refused_for_another_reason_is_looked_at(
     here: Session, supposed: Suppositions, postgres_admin: psycopg.Connection
 ) -> None:
     """As by tables in which nothing can be supposed."""
-    postgres_admin.execute("ALTER FUNCTION holdfast.suppose RENAME TO supposed")
+    postgres_admin.execute("ALTER FUNCTION holdfast.sure RENAME TO unsure")
     try:
         for number in range(5, 8):
             here.append(Message.user(str(number)))
     finally:
-        postgres_admin.execute("ALTER FUNCTION holdfast.supposed RENAME TO suppose")
+        postgres_admin.execute("ALTER FUNCTION holdfast.unsure RENAME TO sure")
     assert supposed.wrong == 1
     assert _texts(here) == [*_STEADY, "4", "5", "6", "7"]
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 _Known = tuple[str, tuple[int, ...]]
 _INTERVAL: Final = 0.1
-_COMMITTED: Final = b"COMMIT"
+_COMMIT: Final = "COMMIT"
 _PER_STATEMENT: Final = 1_000
 _MOST_AT_ONCE: Final = 2_000_000
 _MOST_PREPARED: Final = 500  # of a connection; lists and searches have many forms
@@ -187,9 +187,9 @@ class Link:
 
     def commit(self) -> None:
         """Commit: done when this returns."""
-        answer = self.ask_once("COMMIT")
+        answer = self.ask_text(_COMMIT)
         self.sync()
-        if answer.status != _COMMITTED:
+        if answer.status != _COMMIT.encode():
             raise psycopg.InternalError(f"COMMIT was answered with {answer.status!r}")
 
     def roll_back(self) -> None:
@@ -274,7 +274,8 @@ class Link:
         known = (text, types)
         name = self._prepared.get(known)
         if name is None:
-            name = f"s{next(self._names)}".encode()
+            # A commit is to be seen on its way, by whoever looks for it.
+            name = text.encode() if text == _COMMIT else f"s{next(self._names)}".encode()
             self._library.send_prepare(name, text.encode(), types)
             self._owed.append(known)
             self._prepared[known] = name

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from holdfast.backends.base import HeadRow, MessageRow
 
 _MOST: Final = 1_000
-_LONGEST: Final = 8  # messages
+LONGEST: Final = 8  # messages
 _HEAVIEST: Final = 32_000  # bytes
 _NEEDED, _MOST_NEEDED = 2, 64
 
@@ -85,8 +85,10 @@ class Standings:
             needed = known.needed if supposed is None else max(_NEEDED, known.needed - 1)
             if known.head == found:
                 tail, steady = (*known.tail, *added), known.steady + 1
-        kept = end_of(tail, left.seq) if found.branch == left.branch else ()
-        self.keep(Standing(left, kept, told, steady, needed))
+        tail = _end_of(tail) if found.branch == left.branch else ()
+        if tail and tail[-1].seq != left.seq:
+            tail = ()
+        self.keep(Standing(left, tail, told, steady, needed))
 
     def mistrust(self, standing: Standing) -> None:
         """Give back what was supposed and was not so: it will take longer to believe it again."""
@@ -107,13 +109,11 @@ class Standings:
         self._known.clear()
 
 
-def end_of(found: Sequence[MessageRow], last: int) -> tuple[MessageRow, ...]:
-    """Give those of a branch's messages that are kept: up to the last one, without gaps."""
-    kept: list[MessageRow] = []
-    weight = 0
-    for row in reversed(found):
-        weight += len(row.body)
-        if row.seq != last - len(kept) or len(kept) == _LONGEST or weight > _HEAVIEST:
-            break
-        kept.append(row)
-    return tuple(reversed(kept))
+def _end_of(found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+    """Give the last of a branch's messages, if they are small; those before a gap are left out."""
+    kept = list(found[-LONGEST:])
+    weight = sum([len(row.body) for row in kept])
+    while kept and (kept[-1].seq - kept[0].seq >= len(kept) or weight > _HEAVIEST):
+        weight -= len(kept[0].body)
+        del kept[0]
+    return tuple(kept)

@@ -204,11 +204,6 @@ WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h SKIP LOCKED
 SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = ANY ($2::bigint[]) FOR UPDATE OF h SKIP LOCKED
 
--- The same for somebody who knows where the session stands, and that no message has these marks: an
--- error if it is not so, or if the tables or the time are not what is supposed.
--- name: suppose
-SELECT suppose($1, $2, $3::integer, $4, $5, $6, $7, $8, $9)
-
 -- $18 is the tenant's half of the lock that is taken before a number.
 -- name: add_head
 INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
@@ -223,6 +218,24 @@ UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at =
   input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
   preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
 WHERE tenant = $1 AND session = $2 RETURNING activity
+
+-- The same by somebody who has not looked, but supposes where the session stands ($19 to $22), that no
+-- message has these marks ($23), that the tables are of a format up to $24, and, within a second, what
+-- time it is ($25). If it is not so, it is an error.
+-- name: put_head_supposed
+WITH put AS (
+  UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
+    activity = take_activity($18::integer),
+    input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
+    preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
+  WHERE tenant = $1 AND session = $2 AND branch = $19 AND seq = $20 AND updated_at = $21
+    AND activity = $22 AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= $24
+    AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - $25) > 1000000) IS NOT TRUE
+    AND NOT EXISTS (
+      SELECT FROM messages m WHERE m.tenant = $1 AND m.id_mark = ANY ($23::uuid[]))
+  RETURNING activity
+)
+SELECT sure((SELECT put.activity FROM put), $2)
 
 -- name: drop_head
 DELETE FROM heads WHERE tenant = $1 AND session = $2

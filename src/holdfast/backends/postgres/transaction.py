@@ -37,7 +37,7 @@ from holdfast.backends.postgres.snapshot import (
     Tenant,
     is_hash,
 )
-from holdfast.backends.postgres.standing import Standing, Standings, end_of
+from holdfast.backends.postgres.standing import LONGEST, Standing, Standings
 from holdfast.backends.postgres.statements import SQL
 from holdfast.clock import Clock
 from holdfast.core.branches import Path
@@ -204,10 +204,10 @@ class PostgresTransaction(PostgresSnapshot):
 
     # -------------------------------------------------------------------------------- writing
 
-    def _write(self, name: str, *values: object) -> Answer:
+    def _write(self, name: str, *values: object) -> None:
         self._refuse_others(name, values[0])
         self.writes += 1
-        return self._ask(name, *values)
+        self._ask(name, *values)
 
     def _refuse_others(self, name: str, session: object) -> None:
         """Refuse to change a session that others may write to meanwhile."""
@@ -297,7 +297,12 @@ class PostgresTransaction(PostgresSnapshot):
         self._steps += 1
         # The lock of the first number holds for those behind it.
         lock = None if self._alone or self._steps > 1 else self._whose.activity_lock
-        answer = self._write(name, row.session, *rows.head_values(row), lock)
+        self._refuse_others(name, row.session)
+        self.writes += 1
+        answer = self._ask(name, row.session, *rows.head_values(row), lock)
+        self._note_left(row, answer)
+
+    def _note_left(self, row: HeadRow, answer: Answer) -> None:
         self._heads[row.session] = row
         self._left[row.session] = row, answer
 
@@ -350,9 +355,7 @@ class PostgresTransaction(PostgresSnapshot):
         place = split_branch(branch)
         self._outdated("summary", place[0])
         self._tails.pop(place[0], None)
-        if rows_:
-            before = self._added.get(branch, ())
-            self._added[branch] = end_of((*before, *rows_), rows_[-1].seq)
+        self._added[branch] = (*self._added.get(branch, ()), *rows_)[-LONGEST:]
         self._learn_looked()
         for row in rows_:
             if (place[0], row.id) in self._looked:

@@ -165,6 +165,7 @@ class Runner:
                 self._enter(link, tx, "enter_writing")
                 tx.suppose(standing, sight.ids)
                 value = verb(tx)
+                tx.finish()
         except (Withheld, HoldfastError):
             self._standings.keep(standing)
             return None

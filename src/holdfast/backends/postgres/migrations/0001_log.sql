@@ -152,6 +152,17 @@ BEGIN
   RAISE 'somebody else holds a lock of this store: class %', lock;
 END $$;
 
+-- Whoever supposes where a session stands is sure of it once it got a number for it. Without one this is
+-- an error, which undoes all that is sent behind.
+CREATE FUNCTION sure(number bigint, session bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+  IF number IS NULL THEN
+    RAISE 'session % is not as it was left; it is looked at, and the write begun anew', session
+      USING ERRCODE = 'HF001';
+  END IF;
+  RETURN number;
+END $$;
+
 -- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
 -- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
 -- token is the mark of the write that made it, so that a retry makes it once. The active branch of
@@ -194,24 +205,6 @@ CREATE TABLE messages (
 CREATE INDEX messages_by_id ON messages (tenant, id_mark);
 -- Summaries are few, and windows look for the newest one.
 CREATE INDEX messages_summaries ON messages (tenant, session, branch, seq) WHERE summary;
-
--- Hold a session that stands as supposed, and has no message with one of these marks; an error if it
--- does not, which undoes all that is sent behind. known is the highest format that who asks knows,
--- said_time what it takes the time for: it may be off by a second.
-CREATE FUNCTION suppose(its_tenant uuid, its_number bigint, its_branch integer, its_seq bigint,
-  its_time bigint, its_activity bigint, marks uuid[], known bigint, said_time bigint) RETURNS void
-  LANGUAGE plpgsql AS $$
-BEGIN
-  PERFORM FROM heads h, meta m WHERE h.tenant = its_tenant AND h.session = its_number
-    AND h.branch = its_branch AND h.seq = its_seq AND h.updated_at = its_time
-    AND h.activity = its_activity AND m.name = 'version' AND m.value <= known FOR UPDATE OF h;
-  IF NOT FOUND OR abs(extract(epoch FROM clock_timestamp()) * 1000000 - said_time) > 1000000
-    OR EXISTS (SELECT FROM messages m WHERE m.tenant = its_tenant AND m.id_mark = ANY (marks))
-  THEN
-    RAISE 'session % is not as it was left; it is looked at, and the write begun anew', its_number
-      USING ERRCODE = 'HF001';
-  END IF;
-END $$;
 
 -- number is the fence: a write of a turn is refused unless heads.open_turn is its number.
 CREATE TABLE turns (
