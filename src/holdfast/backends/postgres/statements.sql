@@ -22,6 +22,13 @@ t.session, t.number, t.token, t.state, t.run_id, t.model, t.holder, t.lease_unti
 -- name: owner_columns
 s.n, s.id, s.scope, s.agent, s.title, s.parent, s.relation, h.branch, h.updated_at
 
+-- $18 is the tenant's half of the lock that is taken before a number.
+-- name: moved_columns
+branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
+  activity = take_activity($18::integer), input = $8, output = $9, cache_read = $10,
+  cache_write = $11, reasoning = $12, cost = $13, preview = $14, preview_rank = $15,
+  preview_seq = $16, queued = $17
+
 -- Who listens holds a lock beside the tenant's ($2), which many can: then nobody else gets it alone.
 -- name: heard_columns
 CASE WHEN pg_try_advisory_lock($2 # 1) THEN NOT pg_advisory_unlock($2 # 1) ELSE true END
@@ -213,21 +220,14 @@ VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($18::integer), $8, $9, $10
   $14, $15, $16, $17)
 
 -- name: put_head
-UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
-  activity = take_activity($18::integer),
-  input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
-  preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
-WHERE tenant = $1 AND session = $2 RETURNING activity
+UPDATE heads SET {moved} WHERE tenant = $1 AND session = $2 RETURNING activity
 
 -- The same by somebody who has not looked, but supposes where the session stands ($19 to $22), that no
 -- message has these marks ($23), that the tables are of a format up to $24, and, within a second, what
 -- time it is ($25). If it is not so, it is an error.
 -- name: put_head_supposed
 WITH put AS (
-  UPDATE heads SET branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
-    activity = take_activity($18::integer),
-    input = $8, output = $9, cache_read = $10, cache_write = $11, reasoning = $12, cost = $13,
-    preview = $14, preview_rank = $15, preview_seq = $16, queued = $17
+  UPDATE heads SET {moved}
   WHERE tenant = $1 AND session = $2 AND branch = $19 AND seq = $20 AND updated_at = $21
     AND activity = $22 AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= $24
     AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - $25) > 1000000) IS NOT TRUE
