@@ -9,12 +9,14 @@ import psycopg
 import pytest
 
 import holdfast
+from holdfast.backends.postgres.snapshot import Tenant
 from tests.concurrency.children import Child
 from tests.postgres.proxy import Proxy
 from tests.servers import OWNER, OwnServer, wipe
 
 OpenStore = Callable[..., holdfast.Store]
 StartChild = Callable[..., Child]
+WHOSE = Tenant("default", "holdfast")
 
 
 @pytest.fixture
@@ -38,6 +40,32 @@ def open_store(url: str) -> Iterator[OpenStore]:
     yield start
     for store in opened:
         store.close()
+
+
+@pytest.fixture
+def outsider(url: str) -> Iterator[psycopg.Connection]:
+    """Somebody who hears what is announced and does not say so."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'LISTEN "{WHOSE.channel}"')
+        yield connection
+
+
+def told(outsider: psycopg.Connection) -> int:
+    """Count the announcements since this was asked last; asking wakes who listens, too."""
+    outsider.execute(f"NOTIFY \"{WHOSE.channel}\", 'the end'")
+    for number, notice in enumerate(outsider.notifies(timeout=30)):
+        if notice.payload == "the end":
+            return number
+    raise AssertionError("not even the end was heard")
+
+
+@pytest.fixture
+def nobody_ends(postgres_admin: psycopg.Connection) -> Iterator[None]:
+    """Let roles end no connection, not even their own."""
+    name = "pg_terminate_backend(integer, bigint)"
+    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
+    yield
+    postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
 
 
 @pytest.fixture

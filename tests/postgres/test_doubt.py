@@ -235,19 +235,10 @@ def test_only_who_served_a_lost_link_is_ended(url: str) -> None:
     other.close()
 
 
-def test_a_role_that_may_end_no_connection(
-    here: Session,
-    there: Session,
-    between: Between,
-    postgres_admin: psycopg.Connection,
-) -> None:
+@pytest.mark.usefixtures("nobody_ends")
+def test_a_role_that_may_end_no_connection(here: Session, there: Session, between: Between) -> None:
     """What a lost link left behind ends by itself; nobody is told anything wrong meanwhile."""
-    name = "pg_terminate_backend(integer, bigint)"
-    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
-    try:
-        between.lose(lambda: here.append(Message.user("4")))
-    finally:
-        postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
+    between.lose(lambda: here.append(Message.user("4")))
     assert _texts(there)[-1] == "4"
 
 

@@ -6,44 +6,24 @@ the backend to say that something was written.
 
 import os
 import signal
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 import holdfast
 from holdfast import Message, Store
-from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.watcher import Watcher
 from holdfast.testing.conformance.setting import drain
 from tests.concurrency.children import Pipe
 from tests.places import with_options
-from tests.postgres.conftest import OpenStore, StartChild
+from tests.postgres.conftest import WHOSE, OpenStore, StartChild, told
 from tests.postgres.pausing import LONG, await_waiting, in_a_thread, touch, under_way
 
-_WHOSE = Tenant("default", "holdfast")
 _QUIET = 0.5
 _CUT = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = 'follower' AND datname = current_database()
 """
-
-
-@pytest.fixture
-def outsider(url: str) -> Iterator[psycopg.Connection]:
-    """Somebody who hears what is announced and does not say so."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f'LISTEN "{_WHOSE.channel}"')
-        yield connection
-
-
-def _told(outsider: psycopg.Connection) -> int:
-    """Count the announcements since this was asked last; asking wakes who listens, too."""
-    outsider.execute(f"NOTIFY \"{_WHOSE.channel}\", 'the end'")
-    for number, notice in enumerate(outsider.notifies(timeout=LONG)):
-        if notice.payload == "the end":
-            return number
-    raise AssertionError("not even the end was heard")
 
 
 def _how_far(store: Store) -> int:
@@ -71,7 +51,7 @@ def test_a_write_that_began_before_anybody_listened_is_noticed(
     writer.close()
     assert reader.backend.wait(seen, LONG) != seen
     assert next(reader.follow(since)).session_id == session.id
-    assert _told(outsider) == 0
+    assert told(outsider) == 0
 
 
 def _die_before_announcing(pipe: Pipe, url: str) -> None:
@@ -95,13 +75,13 @@ def test_the_last_words_of_a_writer_that_died_are_noticed(
     session = reader.session("k")
     writer = child(_die_before_announcing, url)
     assert writer.hear() == "ready"
-    _told(outsider)
+    told(outsider)
     seen = _once_it_is_quiet(reader)
     writer.say("go")
     assert reader.backend.wait(seen, LONG) != seen
     assert next(session.follow()) == session.messages()[0]
     assert session.messages()[0].text == "the last words"
-    assert _told(outsider) == 0
+    assert told(outsider) == 0
 
 
 def test_what_was_written_while_a_listener_was_cut_off_is_noticed(
@@ -112,7 +92,7 @@ def test_what_was_written_while_a_listener_was_cut_off_is_noticed(
     writer = open_store()
     session = writer.session("k")
     _once_it_is_quiet(reader)
-    door = _WHOSE.lock ^ 1
+    door = WHOSE.lock ^ 1
     with psycopg.connect(url, autocommit=True) as keeper:
         # It stands before the listener that comes back, and so keeps that out.
         locked = in_a_thread(lambda: keeper.execute("SELECT pg_advisory_lock(%s)", (door,)))
@@ -139,4 +119,4 @@ def test_what_was_written_last_is_announced_when_a_store_is_closed(
     next(outsider.notifies(timeout=LONG, stop_after=1))
     session.append(Message.user("goodbye"))
     writer.close()
-    assert _told(outsider) == 1
+    assert told(outsider) == 1

@@ -377,34 +377,26 @@ def test_what_was_lost_behind_others_is_stored_behind_them(
     assert _texts(there) == [*_STEADY, "theirs", "ours"]
 
 
+@pytest.mark.usefixtures("nobody_ends")
 def test_a_role_that_may_end_no_connection_waits_for_its_end(
-    open_store: OpenStore, proxy: Proxy, url: str, postgres_admin: psycopg.Connection
+    open_store: OpenStore, proxy: Proxy, url: str
 ) -> None:
     session = _steady(open_store(url=through(proxy, url, deadline=8, answer=3)))
-    name = "pg_terminate_backend(integer, bigint)"
-    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
-    try:
-        proxy.failures.append("before the commit")
-        assert session.append(Message.user("4")) == Head(1, 5)
-    finally:
-        postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
+    proxy.failures.append("before the commit")
+    assert session.append(Message.user("4")) == Head(1, 5)
     assert _texts(session) == [*_STEADY, "4"]
 
 
+@pytest.mark.usefixtures("nobody_ends")
 def test_what_may_still_arrive_is_not_said_to_be_lost(
-    open_store: OpenStore, proxy: Proxy, url: str, postgres_admin: psycopg.Connection
+    open_store: OpenStore, proxy: Proxy, url: str
 ) -> None:
     """Who serves the lost connection cannot be ended, and waits for the commit longer than we."""
     session = _steady(open_store(url=through(proxy, url, deadline=1, answer=0.3)))
-    name = "pg_terminate_backend(integer, bigint)"
-    postgres_admin.execute(f"REVOKE EXECUTE ON FUNCTION {name} FROM PUBLIC")
-    try:
-        proxy.failures.append("late")
-        proxy.failures.extend(["before the commit"] * 1000)
-        with pytest.raises(OutcomeUnknown):
-            session.append(Message.user("4"))
-    finally:
-        postgres_admin.execute(f"GRANT EXECUTE ON FUNCTION {name} TO PUBLIC")
+    proxy.failures.append("late")
+    proxy.failures.extend(["before the commit"] * 1000)
+    with pytest.raises(OutcomeUnknown):
+        session.append(Message.user("4"))
 
 
 def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:

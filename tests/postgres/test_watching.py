@@ -1,35 +1,15 @@
 """Announcements of what was written: only where somebody listens, and never in a write's way."""
 
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 from holdfast import Message, Store
-from holdfast.backends.postgres.snapshot import Tenant
-from tests.postgres.conftest import OpenStore
+from tests.postgres.conftest import OpenStore, told
 
-_CHANNEL = Tenant("default", "holdfast").channel
 _LONG = 30.0
 _start = threading.Thread.start
-
-
-@pytest.fixture
-def outsider(url: str) -> Iterator[psycopg.Connection]:
-    """Somebody who hears what is announced and does not say so."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f'LISTEN "{_CHANNEL}"')
-        yield connection
-
-
-def _told(outsider: psycopg.Connection) -> int:
-    """Count the announcements up to now."""
-    outsider.execute(f"NOTIFY \"{_CHANNEL}\", 'the end'")
-    for number, notice in enumerate(outsider.notifies(timeout=_LONG)):
-        if notice.payload == "the end":
-            return number
-    raise AssertionError("not even the end was heard")
 
 
 def _write(open_store: OpenStore, times: int = 3) -> None:
@@ -45,7 +25,7 @@ def test_nothing_is_announced_where_nobody_listens(
 ) -> None:
     """That would be a transaction more for each write, and nobody to hear of it."""
     _write(open_store)
-    assert _told(outsider) == 0
+    assert told(outsider) == 0
 
 
 def test_whoever_waits_is_told_until_it_is_gone(
@@ -56,10 +36,10 @@ def test_whoever_waits_is_told_until_it_is_gone(
     seen = listening.backend.wait(-1, 0)
     _write(open_store)
     assert listening.backend.wait(seen, _LONG) != seen
-    assert _told(outsider) > 0
+    assert told(outsider) > 0
     listening.close()
     _write(open_store)
-    assert _told(outsider) == 0
+    assert told(outsider) == 0
 
 
 def test_another_tenants_listener_is_told_nothing(
@@ -68,7 +48,7 @@ def test_another_tenants_listener_is_told_nothing(
     """Nor is anything announced because of it."""
     open_store(tenant="another").backend.wait(-1, 0)
     _write(open_store)
-    assert _told(outsider) == 0
+    assert told(outsider) == 0
 
 
 def _refuse(thread: threading.Thread) -> None:

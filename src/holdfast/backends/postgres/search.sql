@@ -4,9 +4,8 @@
 
 -- ------------------------------------------------------------------------------- connections
 
--- How something is found is said by the statement, not by the values, so it is planned once. Where
--- many messages have a word, they are still remembered one by one. Who erases holds the index for
--- long.
+-- Beside what all connections are set to (target.py). Where many messages have a word, they are still
+-- remembered one by one. Who erases holds the index for long.
 -- name: settings
 SELECT set_config('jit', 'off', false),
   set_config('max_parallel_workers_per_gather', '0', false),
