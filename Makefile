@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 CODE := $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help run prove test check format bench crash shells clean
+.PHONY: help run prove test check format bench crash mutants shells clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ bench: $(VENV)/.installed ## measure, as ratios to the bare engine
 
 crash: $(VENV)/.installed-dev ## the crash tests, complete, and every other long test
 	$(BIN)/python -m pytest $(SPREAD) -m "crash or long" --hypothesis-profile=long --timeout=3600 $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## remove guards one by one, and see that tests fail (ARGS="LIST -k text")
+	$(BIN)/python -m tools.mutants $(ARGS)
 
 shells: ## install zsh and fish for the tests of completion (as root, with apt-get)
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends zsh fish

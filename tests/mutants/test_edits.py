@@ -1,0 +1,85 @@
+"""The mutants that `make mutants` tries still find what they change, and the tests they name."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tools.mutants.edits import ROOT, Misplaced, Mutant, areas, edited, load
+
+_ALL = [pytest.param(mutant, id=mutant.name) for area in areas() for mutant in load(area)]
+
+
+@pytest.mark.parametrize("mutant", _ALL)
+def test_a_mutant_finds_its_place(mutant: Mutant) -> None:
+    """What it changes is there once, and the change is one."""
+    path, text = edited(mutant)
+    assert text != (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("mutant", _ALL)
+def test_the_tests_that_a_mutant_names_exist(mutant: Mutant) -> None:
+    """A test that was renamed or removed leaves no mutant without anybody who notices it."""
+    assert mutant.tests
+    for test in mutant.tests:
+        path, *names = test.partition("[")[0].split("::")
+        assert (ROOT / path).exists(), path
+        assert not names or names[-1] in _tests_of(ROOT / path), test
+
+
+def test_no_two_mutants_have_one_name() -> None:
+    names = [mutant.name for area in areas() for mutant in load(area)]
+    assert len(names) == len(set(names))
+
+
+@cache
+def _tests_of(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text())
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+# ------------------------------------------------------------------------------- making an edit
+
+_SOURCE = """
+class Door:
+    def open(self) -> None:
+        if self.locked and not self.key:
+            raise Locked
+        fsync(self.fd)
+        self.count = (
+            self.count + 1
+        )
+        fsync(self.fd)
+"""
+
+
+def _edit(tmp_path: Path, find: str, replace: str, nth: int | None = None) -> str:
+    module = tmp_path / "src" / "house" / "door.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(_SOURCE)
+    mutant = Mutant("m", find, replace, ("t",), function="house.door.Door.open", nth=nth)
+    path, text = edited(mutant, tmp_path)
+    assert tmp_path / path == module
+    return text
+
+
+def test_an_expression_is_replaced_where_it_stands(tmp_path: Path) -> None:
+    text = _edit(tmp_path, "self.locked and not self.key", "False")
+    assert text == _SOURCE.replace("self.locked and not self.key", "False")
+
+
+def test_statements_are_found_however_they_are_formatted(tmp_path: Path) -> None:
+    text = _edit(tmp_path, "self.count = self.count + 1\nfsync(self.fd)", "pass")
+    assert text.endswith("        fsync(self.fd)\n        pass\n")
+
+
+def test_an_edit_that_fits_twice_says_which(tmp_path: Path) -> None:
+    text = _edit(tmp_path, "fsync(self.fd)", "None", nth=2)
+    assert text.endswith(")\n        None\n")
+
+
+@pytest.mark.parametrize("find", ["fsync(self.fd)", "self.window"])
+def test_an_edit_that_fits_nowhere_or_twice_is_refused(tmp_path: Path, find: str) -> None:
+    with pytest.raises(Misplaced, match=r"found [02] times"):
+        _edit(tmp_path, find, "None")
