@@ -12,6 +12,7 @@ import apsw
 import msgspec
 
 from holdfast.backends.base import Backend, Snapshot
+from holdfast.backends.sqlite import place
 from holdfast.backends.sqlite.connection import MovedProbe
 from holdfast.core.branches import Segment
 from holdfast.core.search.documents import Document
@@ -259,8 +260,7 @@ class IndexFile:
 
     def size(self) -> int:
         """Tell how many bytes its files have."""
-        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return place.size(self.path) + place.log_size(self.path)
 
     def text(self) -> int:
         """Tell about how much is said in the messages it has."""

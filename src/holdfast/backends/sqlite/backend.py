@@ -179,8 +179,7 @@ class SQLiteBackend(Backend):
                 return self._connect(readonly=readonly)
             except (apsw.CantOpenError, apsw.ReadOnlyError):
                 # A read-only place has no room for the shared memory that a log would need.
-                log = place.companion(self._path, "-wal")
-                if not readonly or (log.exists() and log.stat().st_size):
+                if not readonly or place.log_size(self._path):
                     raise
                 return self._connect(readonly=True, immutable=True)
         except apsw.Error as error:
@@ -355,7 +354,7 @@ class SQLiteBackend(Backend):
             open_turns=held,
             blobs=blobs,
             blob_bytes=size,
-            file_bytes=sum(p.stat().st_size for p in self._files() if p.exists()),
+            file_bytes=sum(place.size(p) for p in self._files()),
             growth=tuple(Growth(to_day(day), begun, held) for day, begun, held in growth),
             days=sum_by_day(
                 (day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in spent

@@ -56,6 +56,7 @@ def create(path: Path, steps: Steps, lock: Turnstile, *, vfs: str | None, deadli
     lock.enter_within(deadline)
     try:
         if not path.exists():
+            place.refuse_orphaned_log(path)
             _make(path, steps, vfs)
     except apsw.Error as error:
         raise translate(error, "no store was made.") from error

@@ -51,8 +51,12 @@ def check(path: Path) -> bool:
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        _refuse_leftovers(path)
-        return False
+        if not log_size(path):
+            return False
+        # Another process may have made the store since: a log comes after its file.
+        if path.exists():
+            return check(path)
+        raise _orphaned(path) from None
     except NotADirectoryError:
         raise StoreUnavailable(f"{path.parent} is not a directory; choose another path.") from None
     except OSError as error:
@@ -76,14 +80,30 @@ def check(path: Path) -> bool:
     return True
 
 
-def _refuse_leftovers(path: Path) -> None:
-    """A write-ahead log without its database would be replayed into the new one."""
-    log = companion(path, "-wal")
-    if log.exists() and log.stat().st_size:
-        raise Damaged(
-            f"{path} is missing but {log.name} is there: the store was moved or deleted without "
-            "it. Put the file back beside it, or move the log away to begin a new store."
-        )
+def refuse_orphaned_log(path: Path) -> None:
+    """Refuse to make a store beside a write-ahead log, which would be replayed into it."""
+    if log_size(path):
+        raise _orphaned(path)
+
+
+def _orphaned(path: Path) -> Damaged:
+    return Damaged(
+        f"{path} is missing but {path.name}-wal is there: the store was moved or deleted without "
+        "it. Put the file back beside it, or move the log away to begin a new store."
+    )
+
+
+def log_size(path: Path) -> int:
+    """Return the bytes in a store's write-ahead log; 0 if there is none."""
+    return size(companion(path, "-wal"))
+
+
+def size(path: Path) -> int:
+    """Return the bytes in a file; 0 if there is none, as when its last user just removed it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def companion(path: Path, suffix: str) -> Path:

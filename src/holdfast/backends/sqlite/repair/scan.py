@@ -97,12 +97,11 @@ def open_damaged(path: Path) -> apsw.Connection:
     the whole file.
     """
     check_engine(apsw.sqlite_lib_version())
-    log = place.companion(path, "-wal")
     try:
         return _open(str(path), 0)
     except (apsw.CantOpenError, apsw.ReadOnlyError):
         # A read-only place cannot hold the shared memory of a log; without a log none is needed.
-        if not path.exists() or (log.exists() and log.stat().st_size):
+        if not path.exists() or place.log_size(path):
             raise
         return _open(f"file:{quote(str(path))}?immutable=1", apsw.SQLITE_OPEN_URI)
 

@@ -1,0 +1,125 @@
+"""A store that another process makes, or takes away, while it is opened.
+
+Each test puts the other process between two steps of opening, so that the outcome does not depend
+on which of them is faster.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Message, Store
+from holdfast.backends import registry
+from holdfast.backends.sqlite import place
+from holdfast.backends.sqlite.turnstile import Turnstile
+from holdfast.errors import Damaged
+from holdfast.settings import Location
+
+
+@pytest.fixture
+def others() -> Iterator[list[Store]]:
+    """Stores that another process keeps open: their logs stay."""
+    kept: list[Store] = []
+    yield kept
+    for store in kept:
+        store.close()
+
+
+def _made_by_another(path: Path, others: list[Store]) -> None:
+    store = holdfast.open(path)
+    others.append(store)
+    store.session("talk").append(Message.user("from the other process", id="other"))
+    assert place.log_size(path) > 0
+
+
+def _missed(path: Path, then: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `then` happen right behind the look that found no file."""
+    look = os.lstat
+    happened: list[bool] = []
+
+    def lstat(name: str | Path, **options: int | None) -> os.stat_result:
+        try:
+            return look(name, **options)
+        except FileNotFoundError:
+            if Path(name) == path and not happened:
+                happened.append(True)
+                then()
+            raise
+
+    monkeypatch.setattr(os, "lstat", lstat)
+
+
+def _before_the_lock(then: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `then` happen before the lock is taken under which a store is made."""
+    enter = Turnstile.enter_within
+    happened: list[bool] = []
+
+    def enter_within(self: Turnstile, seconds: float) -> None:
+        if not happened:
+            happened.append(True)
+            then()
+        enter(self, seconds)
+
+    monkeypatch.setattr(Turnstile, "enter_within", enter_within)
+
+
+def _ids(path: Path, *, readonly: bool = False) -> list[str]:
+    with holdfast.open(path, readonly=readonly) as store:
+        return [message.id for message in store.session("talk", create=False).messages()]
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_store_made_right_behind_the_look_is_opened(
+    tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    """No file, then the log of a file that came meanwhile: nothing is damaged, both share it."""
+    path = tmp_path / "store.db"
+    _missed(path, partial(_made_by_another, path, others), monkeypatch)
+    assert _ids(path, readonly=readonly) == ["other"]
+
+
+def test_a_store_made_right_behind_the_look_is_there_for_commands(
+    tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked whether there is a store, it says yes, not that one is damaged."""
+    path = tmp_path / "store.db"
+    _missed(path, partial(_made_by_another, path, others), monkeypatch)
+    assert registry.empty_place(Location("sqlite", str(path))) is None
+
+
+def test_a_store_made_before_the_lock_is_had_is_opened(
+    tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    _before_the_lock(partial(_made_by_another, path, others), monkeypatch)
+    assert _ids(path) == ["other"]
+
+
+def test_a_store_taken_away_before_the_lock_is_had_leaves_its_log_alone(
+    tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes a store, and its file is deleted: its log is not replayed into ours."""
+    path = tmp_path / "store.db"
+    logs = []
+
+    def made_and_deleted() -> None:
+        _made_by_another(path, others)
+        path.unlink()
+        logs.append(place.companion(path, "-wal").read_bytes())
+
+    _before_the_lock(made_and_deleted, monkeypatch)
+    with pytest.raises(Damaged, match=r"store\.db-wal is there"):
+        holdfast.open(path)
+    assert not path.exists()
+    assert place.companion(path, "-wal").read_bytes() == logs[0]
+
+
+def test_a_log_that_goes_while_it_is_looked_at_is_none(tmp_path: Path) -> None:
+    """The last process that uses a store removes its log: whoever counts bytes then is not hurt."""
+    assert place.log_size(tmp_path / "store.db") == 0
+    (tmp_path / "store.db-wal").write_bytes(b"1234")
+    assert place.log_size(tmp_path / "store.db") == 4
