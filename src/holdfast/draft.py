@@ -65,7 +65,7 @@ class DraftState:
         self._number = 0
         self._usage: Usage | None = None
         self._cost: Decimal | None = None
-        self._error: HoldfastError | None = None
+        self._error: BaseException | None = None
         self._made: tuple[Message, Verb[int]] | None = None
 
     def add(self, delta: Delta) -> bool:
@@ -139,22 +139,25 @@ class DraftState:
         try:
             pending = self._runtime.backend.submit(verb)
         except HoldfastError as error:
-            self._error = error
+            self._note_failed_flush(error)
             return None
 
         def done() -> None:
             try:
                 pending.outcome()
-            except StorageError as error:
-                self._error = None if self.over else error
-                self._runtime.keeper.schedule(self, FLUSH_SECONDS)
-            except HoldfastError as error:
-                self._error = None if self.over else error
+            except BaseException as error:  # noqa: BLE001 - kept for whoever streams the reply
+                self._note_failed_flush(error)
             else:
                 self.stored(numbers)
 
         pending.when_done(done)
         return None
+
+    def _note_failed_flush(self, error: BaseException) -> None:
+        """Keep an error for the next write; schedule another flush if the store may take it."""
+        self._error = error
+        if isinstance(error, StorageError):
+            self._runtime.keeper.schedule(self, FLUSH_SECONDS)
 
     def last_call(self) -> None:
         """Flush the last words before the store is closed."""
