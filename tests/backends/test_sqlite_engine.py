@@ -23,14 +23,24 @@ from functools import partial
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 import holdfast
 from holdfast import File, Message, Store, codec
-from holdfast.backends.base import Pending, Query, Transaction, Verb
+from holdfast.backends.base import (
+    HeadRow,
+    MessageRow,
+    Pending,
+    Query,
+    Start,
+    Transaction,
+    Verb,
+)
 from holdfast.backends.sqlite import migrations
 from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.backends.sqlite.connection import check_engine
+from holdfast.backends.sqlite.engine import SQLiteEngine
 from holdfast.backends.sqlite.place import NETWORK, filesystem_of
 from holdfast.errors import (
     Damaged,
@@ -992,6 +1002,79 @@ def test_a_verb_that_fails_costs_only_itself(path: Path) -> None:
         assert store.verify() == []
 
 
+def _say(tx: Transaction, head: HeadRow) -> None:
+    item = codec.encode(said("no"), datetime.now(UTC))
+    crc = codec.checksum(item.id, None, item.body)
+    tx.add_messages(head.branch, [MessageRow(head.seq + 1, item.id, None, crc, item.body)])
+
+
+def _rename(tx: Transaction, head: HeadRow) -> None:
+    row = tx.session(head.session)
+    assert row is not None
+    tx.put_session(msgspec.structs.replace(row, title="refused"))
+
+
+def _branch(tx: Transaction, head: HeadRow) -> None:
+    start = Start(parent=head.branch, fork_seq=1, asked_seq=1, reason="rewind", token="-")  # noqa: S106
+    tx.add_branch(head.session, 2, start, tx.now())
+
+
+@pytest.mark.parametrize("write", [_say, _rename, _branch])
+def test_a_refusal_behind_a_write_costs_only_itself(
+    path: Path, write: Callable[[Transaction, HeadRow], None]
+) -> None:
+    """What it wrote is undone, whatever that was; the others are stored once each."""
+    with _held_up(path) as (store, submit, go_on):
+        number = _number(store)
+
+        def refused(tx: Transaction) -> Head:
+            head = tx.head(number)
+            assert head is not None
+            write(tx, head)
+            raise HeadMoved(Head(1, 2), Head(1, 3))
+
+        before = [submit(_append(store, said(id))) for id in "cd"]
+        refusing = submit(refused)
+        after = [submit(_append(store, said(id))) for id in "ef"]
+        go_on()
+        with pytest.raises(HeadMoved):
+            refusing.result()
+        assert [ticket.result().seq for ticket in (*before, *after)] == [3, 4, 5, 6]
+        assert ids(store) == list("abcdef")
+        session = store.session("talk")
+        assert (session.info().title, len(session.branches())) == ("the log is begun", 1)
+        assert store.verify() == []
+
+
+class _Interrupted(BaseException):
+    """What no operation raises by itself."""
+
+
+@pytest.mark.parametrize("when", ["the first time", "run again"])
+def test_a_write_that_is_broken_off_costs_only_itself(
+    path: Path, disk: FailingDisk, when: str
+) -> None:
+    """Whatever ended it: nothing of it is stored, the others are, and the store goes on."""
+    with _held_up(path, vfs=disk.name) as (store, submit, go_on):
+        bad, runs = _append(store, said("bad")), itertools.count()
+
+        def broken_off(tx: Transaction) -> Head:
+            head = bad(tx)
+            if next(runs) or when == "the first time":
+                raise _Interrupted
+            return head
+
+        before, breaking = submit(_append(store, said("c"))), submit(broken_off)
+        after = submit(_append(store, said("d")))
+        go_on(before=partial(disk.fail, "sync", times=int(when == "run again")))
+        with pytest.raises(_Interrupted):
+            breaking.result()
+        assert [before.result().seq, after.result().seq] == [3, 4]
+        store.session("talk").append(said("e"))
+        assert ids(store) == list("abcde")
+    assert _fresh_look(path) == list("abcde")
+
+
 def test_a_refusal_costs_only_itself_and_the_rest_share_one_sync(path: Path) -> None:
     """A write that is refused before it wrote leaves the others in their one transaction."""
     seqs: list[int] = []
@@ -1028,6 +1111,105 @@ def test_a_withdrawn_write_is_not_done(path: Path) -> None:
         assert ids(store) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("step", ["enter", "begin"])
+def test_a_write_can_be_withdrawn_until_its_transaction_has_begun(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """While the writer waits for a lock, of ours or of the engine, nothing has begun."""
+    waits, go_on = threading.Event(), threading.Event()
+    real = getattr(SQLiteEngine, step)
+
+    def wait(engine: SQLiteEngine) -> object:
+        waits.set()
+        assert go_on.wait(30)
+        return real(engine)
+
+    with open_store(path) as store:
+        verbs = [_append(store, said(id)) for id in "cd"]
+        monkeypatch.setattr(SQLiteEngine, step, wait)
+        withdrawn, kept = (store.backend.submit(verb) for verb in verbs)
+        assert waits.wait(30)
+        try:
+            assert withdrawn.give_up()
+        finally:
+            go_on.set()
+        with pytest.raises(StoreUnavailable, match="nothing was stored"):
+            withdrawn.result()
+        assert kept.result().seq == 3
+        assert ids(store) == ["a", "b", "d"]
+
+
+def test_a_write_that_runs_is_not_withdrawn(path: Path) -> None:
+    """It is stored, and whoever wanted to give it up is told so."""
+    running, go_on = threading.Event(), threading.Event()
+    with open_store(path) as store:
+        append = _append(store, said("c"))
+
+        def slow(tx: Transaction) -> Head:
+            running.set()
+            assert go_on.wait(30)
+            return append(tx)
+
+        pending = store.backend.submit(slow)
+        assert running.wait(30)
+        try:
+            assert not pending.give_up()
+        finally:
+            go_on.set()
+        assert pending.result().seq == 3
+        assert ids(store) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("error", [apsw.BusyError, apsw.IOError])
+def test_a_transaction_that_cannot_begin_is_told_to_all_who_wait(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: type[apsw.Error]
+) -> None:
+    """They are not left to their deadlines; the store can be used again when it can begin."""
+
+    def fail(_: SQLiteEngine) -> None:
+        raise error("fails on demand")
+
+    with open_store(path) as store:
+        verbs = [_append(store, said(id)) for id in "cd"]
+        monkeypatch.setattr(SQLiteEngine, "begin", fail)
+        for pending in [store.backend.submit(verb) for verb in verbs]:
+            with pytest.raises(StoreUnavailable, match="fails on demand"):
+                pending.result()
+        monkeypatch.undo()
+        assert [store.backend.submit(verb).result().seq for verb in verbs] == [3, 4]
+
+
+def _start_no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_thread_that_cannot_be_started_costs_one_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller is told that nothing was stored; others write, and the next one starts it."""
+    with open_store(path) as store:
+        handed_over = [_append(store, said(id)) for id in "ce"]
+        monkeypatch.setattr(threading.Thread, "start", _start_no_thread)
+        with pytest.raises(StoreUnavailable, match="no thread can be started"):
+            store.backend.submit(handed_over[0])
+        store.session("talk").append(said("d"))
+        monkeypatch.undo()
+        assert store.backend.submit(handed_over[1]).result().seq == 4
+        assert ids(store) == ["a", "b", "d", "e"]
+
+
+def test_a_store_whose_thread_could_not_be_started_is_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no writer to wait for."""
+    with open_store(path) as store:
+        append = _append(store, said("c"))
+        monkeypatch.setattr(threading.Thread, "start", _start_no_thread)
+        with pytest.raises(StoreUnavailable, match="no thread can be started"):
+            store.backend.submit(append)
+    assert store.backend.closed
+
+
 def test_a_write_that_waits_too_long_is_withdrawn(path: Path) -> None:
     """Somebody holds the store's lock for longer than the deadline: nothing is stored later."""
     with open_store(path, deadline=0.3) as store:
@@ -1058,18 +1240,72 @@ def test_a_foreign_programs_lock_is_waited_for_and_no_longer(path: Path) -> None
         other.close()
 
 
-def test_closing_finishes_what_was_handed_over(path: Path) -> None:
+def test_closing_finishes_what_was_handed_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that wait when the store is closed are done first."""
+    join = threading.Thread.join
     with _held_up(path) as (store, submit, go_on):
         pending = [submit(_append(store, said(id))) for id in "cde"]
-        closing = threading.Thread(target=store.close)
-        closing.start()
-        go_on()
-        closing.join(30)
-        assert not closing.is_alive()
-        assert [ticket.result().seq for ticket in pending] == [3, 4, 5]
+
+        def go_on_and_join(thread: threading.Thread, timeout: float | None = None) -> None:
+            if thread.name == "holdfast-writer":
+                go_on()
+            join(thread, timeout)
+
+        monkeypatch.setattr(threading.Thread, "join", go_on_and_join)
+        store.close()
+        assert [ticket.outcome().seq for ticket in pending] == [3, 4, 5]
     with holdfast.open(path) as store:
         assert ids(store) == list("abcde")
+
+
+def test_closing_withdraws_what_cannot_begin(path: Path) -> None:
+    """Another process holds the lock: whoever waits is told, and nothing is stored later on."""
+    threads = set(threading.enumerate())
+    with path.with_name("store.db-lock").open("rb") as lock:
+        store = open_store(path, deadline=0.1)
+        append = _append(store, said("c"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pending, told = store.backend.submit(append), threading.Event()
+        pending.when_done(told.set)
+        store.close()
+        assert told.is_set()
+        with pytest.raises(StoreUnavailable, match="nothing was stored"):
+            pending.outcome()
+    for left_behind in set(threading.enumerate()) - threads:
+        left_behind.join(30)
+    with holdfast.open(path) as store:
+        assert ids(store) == ["a", "b"]
+
+
+@pytest.mark.parametrize("how", ["write", "submit"])
+def test_a_write_that_meets_a_close_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The store is closed when the write was let in: what belongs to it is not used any more."""
+    with open_store(path) as store:
+        append = _append(store, said("c"))
+        monkeypatch.setattr(store.backend, "_refuse_write", store.close)
+        with pytest.raises(StoreUnavailable, match="closed; nothing was stored"):
+            getattr(store.backend, how)(append)
+    with holdfast.open(path) as store:
+        assert ids(store) == ["a", "b"]
+
+
+def test_flushing_waits_for_what_runs(path: Path) -> None:
+    """Not only for what has not begun; it says so if that takes too long."""
+    running, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(_: Transaction) -> None:
+        running.set()
+        assert go_on.wait(30)
+
+    with open_store(path, deadline=0.1) as store:
+        store.backend.submit(slow).when_done(done.set)
+        assert running.wait(30)
+        with pytest.raises(StoreUnavailable, match="still waiting"):
+            store.flush()
+        go_on.set()
+        assert done.wait(30)
 
 
 def test_a_closed_store_refuses_everything(path: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.base import Transaction, Verb
 from holdfast.backends.interrupts import undisturbed
+from holdfast.backends.threads import start_writer
 from holdfast.errors import HoldfastError, OutcomeUnknown, StorageError, StoreFull, StoreUnavailable
 
 T = TypeVar("T")
@@ -191,12 +192,9 @@ class Writer:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
-            self._waiting.append(ticket)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-writer", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_writer(self._serve)
+            self._waiting.append(ticket)
             self._changed.notify_all()
 
     def await_ticket(self, ticket: Ticket[T]) -> T:
@@ -318,7 +316,7 @@ class Writer:
             before = tx.writes
             try:
                 ticket.value = ticket.verb(tx)
-            except Exception as error:  # noqa: BLE001 - told apart and kept for its caller
+            except BaseException as error:  # noqa: BLE001 - told apart and kept for its caller
                 if not isinstance(error, HoldfastError) or tx.writes != before:
                     self._undo(error)
                     _forget(batch)
@@ -333,7 +331,7 @@ class Writer:
             ticket.value = self._attempt(ticket.verb)
         except CommitFailed as failed:
             self._mend([ticket], failed)
-        except Exception as error:  # noqa: BLE001 - kept for its caller
+        except BaseException as error:  # noqa: BLE001 - kept for its caller
             ticket.error = error
 
     def _attempt(self, verb: Verb[T]) -> T:
@@ -379,7 +377,7 @@ class Writer:
                 ticket.error = _doubt(again, again.error)
                 if not again.attempted:
                     ticket.error = again.error
-            except Exception as error:  # noqa: BLE001 - kept for its caller
+            except BaseException as error:  # noqa: BLE001 - kept for its caller
                 ticket.error = error
 
 

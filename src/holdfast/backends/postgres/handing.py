@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from holdfast.backends.base import Verb
 from holdfast.backends.interrupts import undisturbed
+from holdfast.backends.threads import start_writer
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 
 T = TypeVar("T")
@@ -118,20 +119,9 @@ class Line:
             if self._closed:
                 raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
             if self._thread is None:
-                self._thread = self._started()
+                self._thread = start_writer(self._serve)
             self._waiting.append(handed)
             self._changed.notify_all()
-
-    def _started(self) -> threading.Thread:
-        thread = threading.Thread(target=self._serve, name="holdfast-writer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise StoreUnavailable(
-                f"no thread can be started for writing ({error}); nothing was stored. Close some, "
-                "or allow the process more of them."
-            ) from error
-        return thread
 
     def _serve(self) -> None:
         while True:

@@ -1,0 +1,21 @@
+"""Starting the thread that writes for a backend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from holdfast.errors import StoreUnavailable
+
+
+def start_writer(serve: Callable[[], None]) -> threading.Thread:
+    """Start a writer thread; raise `StoreUnavailable` if the system allows no more threads."""
+    thread = threading.Thread(target=serve, name="holdfast-writer", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise StoreUnavailable(
+            f"no thread can be started for writing ({error}); nothing was stored. Close some, or "
+            "allow the process more of them."
+        ) from error
+    return thread
