@@ -77,9 +77,9 @@ def _rewind(session: Session, to: int, token: str) -> Verb[Head]:
     return moving.rewind(number_of(session), to, token=token, expect=None)
 
 
-def _append(session: Session, *ids: str) -> Verb[Head]:
+def _append(session: Session, *ids: str, expect: Head | None = None) -> Verb[Head]:
     batch = codec.encode_batch([message(id) for id in ids], EPOCH)
-    return appending.append(number_of(session), batch, expect=None)
+    return appending.append(number_of(session), batch, expect=expect)
 
 
 def _together(store: Store, verbs: Sequence[Verb[Head]]) -> list[Pending[Head]]:
@@ -174,6 +174,29 @@ def test_numbers_that_shift_when_a_batch_is_run_again_confuse_nobody(
     assert _ids(three) == ["user-three1"]
     assert _ids(one) == ["user-one1"]
     assert _ids(two) == ["user-two1", "user-two2", "user-b", "user-c"]
+    _must_be_as_on_the_disk(store, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["a failed commit", "a verb that fails"])
+def test_a_refusal_by_what_was_undone_is_forgotten(
+    store: Store, disk: FailingDisk, tmp_path: Path, how: str
+) -> None:
+    """What moved the head is undone with its batch; then the write it was refused for is stored."""
+    one = store.session("one")
+    verbs = [
+        _only_the_first_time(_append(one, "user-not-again")),
+        _append(one, "user-a", expect=Head(1, 3)),
+        _append(one, "user-b"),
+    ]
+    if how == "a failed commit":
+        disk.fail("sync")
+    else:
+        verbs.append(_stumbles)
+    refused, *done = _together(store, verbs)
+    with pytest.raises(HeadMoved):
+        refused.result()
+    assert [pending.result() for pending in done[:2]] == [Head(1, 4), Head(1, 5)]
+    assert _ids(one)[3:] == ["user-a", "user-b"]
     _must_be_as_on_the_disk(store, tmp_path)
 
 

@@ -16,10 +16,11 @@ import holdfast
 from holdfast import Message, Session, Store, codec
 from holdfast.backends.base import Transaction, Verb
 from holdfast.clock import EPOCH
+from holdfast.core.drafts import Chunk, Opening
 from holdfast.errors import BadQuery, OutcomeUnknown, StoreUnavailable
-from holdfast.records import Head
+from holdfast.records import Head, Text
 from holdfast.session import number_of
-from holdfast.verbs import appending
+from holdfast.verbs import appending, turns
 from tests.places import with_options
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pausing import LONG, await_waiting, in_a_thread, touch, under_way
@@ -74,16 +75,27 @@ def _refusing(*verbs: Verb[object]) -> Verb[None]:
     return verb
 
 
-def test_a_verb_that_refuses_behind_a_write_leaves_nothing_of_it(store: Store) -> None:
+def _flush(session: Session, text: str) -> Verb[bool]:
+    """Make the verb that stores the beginning of a reply; its id is its text."""
+    chunks = [(1, Chunk((Text(text),)))]
+    return turns.flush_draft(number_of(session), 1, Opening(text, None, 1), chunks)
+
+
+@pytest.mark.parametrize("write", [_append, _flush])
+def test_a_verb_that_refuses_behind_a_write_leaves_nothing_of_it(
+    store: Store, write: Callable[[Session, str], Verb[object]]
+) -> None:
     """And costs those beside it nothing."""
     session = store.session("k")
-    with _gathering(store):
-        before = store.backend.submit(_append(session, "before"))
-        refused = store.backend.submit(_refusing(_append(session, "refused")))
-        behind = store.backend.submit(_append(session, "behind"))
-    with pytest.raises(BadQuery):
-        refused.result()
-    assert (before.result(), behind.result()) == (Head(1, 1), Head(1, 2))
+    with session.turn():
+        with _gathering(store):
+            before = store.backend.submit(_append(session, "before"))
+            refused = store.backend.submit(_refusing(write(session, "refused")))
+            behind = store.backend.submit(_append(session, "behind"))
+        with pytest.raises(BadQuery):
+            refused.result()
+        assert (before.result(), behind.result()) == (Head(1, 1), Head(1, 2))
+    # What was stored of a reply would be a message now.
     assert _texts(session) == ["before", "behind"]
 
 
