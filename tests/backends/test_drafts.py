@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from holdfast import Session, Store
 from holdfast.aio import AsyncSession
 from holdfast.aio import draft as async_draft
-from holdfast.aio.handover import run_write
-from holdfast.backends.base import Backend, Pending, Transaction, Verb
+from holdfast.backends.base import Pending, Transaction, Verb
 from holdfast.draft import Draft, DraftState
 from holdfast.errors import OutcomeUnknown, StoreFull, StoreUnavailable, TurnLost
 from holdfast.keeper import Keeper, Task
 from holdfast.testing.conformance.setting import SetClock
 from tests import places
-from tests.backends.test_interrupted import interrupt, said
+from tests.backends.test_interrupted import interrupt, interrupt_awaited, said
 
-T = TypeVar("T")
 LEASE = 600.0  # The tests decide when it runs out.
 
 
@@ -194,17 +192,11 @@ def test_an_awaited_flush_that_failed_is_repeated_with_the_next(
 ) -> None:
     """As with the sync one."""
 
-    async def once(backend: Backend, verb: Verb[T]) -> T:
-        monkeypatch.setattr(async_draft, "run_write", run_write)
-        if when == "behind":
-            await run_write(backend, verb)
-        raise OutcomeUnknown("late")
-
     async def work() -> None:
         turn = await AsyncSession(session).turn().__aenter__()
         reply = turn.stream()
         await reply.write("one ")
-        monkeypatch.setattr(async_draft, "run_write", once)
+        interrupt_awaited(async_draft, monkeypatch, when, OutcomeUnknown("late"))
         with pytest.raises(OutcomeUnknown):
             await reply.flush()
         await reply.write("two")

@@ -1,10 +1,15 @@
-"""A close that was interrupted, and a turn that could not be ended: nothing doubles, or blocks."""
+"""Turns and replies whose writes were interrupted: nothing doubles, and nobody is in the way.
+
+A turn that was interrupted while it was opened, a reply while it was closed, and a turn that could
+not be ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import apsw
@@ -15,6 +20,7 @@ import holdfast
 from holdfast import Message, Session, Store, Usage, processes
 from holdfast.aio import AsyncSession
 from holdfast.aio import draft as async_draft
+from holdfast.aio import turn as async_turn
 from holdfast.aio.handover import run_write
 from holdfast.backends.base import Backend, Verb
 from holdfast.backends.sqlite.backend import SQLiteBackend
@@ -54,6 +60,98 @@ def interrupt(store: Store, patch: pytest.MonkeyPatch, when: str, error: BaseExc
         raise error
 
     patch.setattr(store.backend, "write", once)
+
+
+def interrupt_awaited(
+    module: ModuleType, patch: pytest.MonkeyPatch, when: str, error: BaseException
+) -> None:
+    """Let the next write that a module of the async API awaits be interrupted, likewise."""
+
+    async def once(backend: Backend, verb: Verb[Any]) -> object:
+        patch.setattr(module, "run_write", run_write)
+        if when == "behind":
+            await run_write(backend, verb)
+        raise error
+
+    patch.setattr(module, "run_write", once)
+
+
+# ------------------------------------------------------------------------- turns that are opened
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_turn_whose_opening_has_an_unknown_outcome_is_opened_again(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It is not refused because of itself, and there is one turn."""
+    turn = session.turn()
+    interrupt(store, monkeypatch, when, OutcomeUnknown("late"))
+    with pytest.raises(OutcomeUnknown):
+        turn.__enter__()
+    with turn:
+        turn.user("hello")
+    assert said(session) == [("hello", "complete")]
+    assert [turn.state for turn in session.turns()] == ["sealed"]
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_an_awaited_turn_whose_opening_has_an_unknown_outcome_is_opened_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    async def work() -> None:
+        turn = AsyncSession(session).turn()
+        interrupt_awaited(async_turn, monkeypatch, when, OutcomeUnknown("late"))
+        with pytest.raises(OutcomeUnknown):
+            await turn.__aenter__()
+        async with turn:
+            await turn.user("hello")
+
+    asyncio.run(work())
+    assert said(session) == [("hello", "complete")]
+    assert [turn.state for turn in session.turns()] == ["sealed"]
+
+
+@pytest.mark.parametrize(("when", "left"), [("before", []), ("behind", ["cancelled"])])
+def test_a_turn_whose_opening_was_interrupted_is_not_held(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch, when: str, left: list[str]
+) -> None:
+    """If it was opened it is closed again: nobody else would."""
+    interrupt(store, monkeypatch, when, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        session.turn().__enter__()
+    assert [turn.state for turn in session.turns()] == left
+    with session.turn():
+        pass
+
+
+@pytest.mark.parametrize(("when", "left"), [("before", []), ("behind", ["cancelled"])])
+def test_an_awaited_turn_whose_opening_was_cancelled_is_not_held(
+    session: Session, monkeypatch: pytest.MonkeyPatch, when: str, left: list[str]
+) -> None:
+    async def work() -> None:
+        interrupt_awaited(async_turn, monkeypatch, when, asyncio.CancelledError())
+        with pytest.raises(asyncio.CancelledError):
+            await AsyncSession(session).turn().__aenter__()
+
+    asyncio.run(work())
+    assert [turn.state for turn in session.turns()] == left
+    with session.turn():
+        pass
+
+
+def test_who_is_interrupted_while_another_holds_the_session_takes_nothing_from_it(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is closed then is the turn that was asked for, and no other."""
+    with session.turn() as held:
+        interrupt(store, monkeypatch, "before", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            session.turn(wait=600).__enter__()
+        held.user("still mine")
+    assert [turn.state for turn in session.turns()] == ["sealed"]
+
+
+# ------------------------------------------------------------------------ replies that are closed
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OutcomeUnknown("late")], ids=repr)
@@ -148,18 +246,7 @@ def test_an_awaited_close_that_is_cancelled_is_finished(session: Session, steps:
 def test_an_awaited_close_whose_outcome_is_unknown_is_repeated(
     session: Session, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    failing = [True]
-
-    async def once(backend: Backend, verb: Verb[Any]) -> object:
-        first = failing.pop() if failing else False
-        if first and when == "before":
-            raise OutcomeUnknown("late")
-        outcome: object = await run_write(backend, verb)
-        if first:
-            raise OutcomeUnknown("late")
-        return outcome
-
-    monkeypatch.setattr(async_draft, "run_write", once)
+    interrupt_awaited(async_draft, monkeypatch, when, OutcomeUnknown("late"))
 
     async def work() -> None:
         async with AsyncSession(session).turn() as turn:

@@ -260,6 +260,19 @@ class Drafts(Setting):
             ("two", "complete"),
         ]
 
+    def test_a_late_flush_of_an_older_reply_leaves_the_newer_alone(
+        self, store: Store, session: Session
+    ) -> None:
+        """Also if the older one was never closed: nothing of it is put into the newer one."""
+        with session.turn() as turn:
+            where = (number_of(session), int(turn.id.rpartition(".")[2]))
+            one, two = (Opening(name, None, self.clock.micros()) for name in ("one", "two"))
+            store.backend.write(turns.flush_draft(*where, two, [(1, Chunk((Text("tw"),)))]))
+            late = turns.flush_draft(*where, one, [(1, Chunk((Text("one"),)))])
+            assert store.backend.write(late) is False
+            store.backend.write(turns.close_draft(*where, self.whole("two")))
+        assert [(m.text, m.status) for m in session.messages()] == [("two", "complete")]
+
     def whole(self, text: str) -> codec.Encoded:
         """A finished reply, whose id is its text."""
         message = Message.assistant(text, id=text)

@@ -10,12 +10,14 @@ import pytest
 from holdfast import codec, ids
 from holdfast.backends.base import Verb
 from holdfast.clock import to_datetime
-from holdfast.records import File, Head, Message
+from holdfast.core.drafts import Chunk, Opening
+from holdfast.processes import this_process
+from holdfast.records import File, Head, Message, Text
 from holdfast.session import Session, number_of
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
 from holdfast.testing.conformance.talking import everything, talk
-from holdfast.verbs import deleting, moving, sessions
+from holdfast.verbs import deleting, moving, sessions, turns
 
 _NOW = to_datetime(1_700_000_000_000_000)
 _TOKEN = "the token"  # noqa: S105 - a mark, no secret
@@ -65,6 +67,37 @@ _DELETIONS: dict[str, Callable[[Session], Verb[Any]]] = {
 }
 
 
+def _open(session: Session) -> Verb[Any]:
+    claim = turns.Claim(
+        session=number_of(session),
+        token=_TOKEN,
+        holder=this_process(),
+        lease=600.0,
+        run_id=None,
+        model=None,
+    )
+    return turns.open_turn(claim)
+
+
+def _flush(session: Session) -> Verb[Any]:
+    chunks = [(number, Chunk((Text(text),))) for number, text in enumerate("ab", 1)]
+    return turns.flush_draft(number_of(session), 1, Opening("mine", None, 1), chunks)
+
+
+def _close(session: Session) -> Verb[Any]:
+    item = codec.encode(Message.assistant("whole", id="mine"), _NOW)
+    return turns.close_draft(number_of(session), 1, item)
+
+
+_STEPS: dict[str, Callable[[Session], Verb[Any]]] = {
+    "open": _open,
+    "flush": _flush,
+    "close": _close,
+    "start a tool": lambda s: turns.start_tool(number_of(s), 1, "call"),
+    "end": lambda s: turns.end_turn(number_of(s), 1, "failed", "why"),
+}
+
+
 class Retries(Setting):
     """Promise 12: retrying is safe. Only the seam can run one verb twice."""
 
@@ -111,6 +144,20 @@ class Retries(Setting):
         assert everything(session) == before
         assert [t.state for t in session.turns()] == ["interrupted"]
 
+    @pytest.mark.parametrize("step", _STEPS)
+    def test_a_step_of_a_turn_is_made_once(self, store: Store, session: Session, step: str) -> None:
+        """By the turn's token, its number or the reply's id: nobody is in the way of itself."""
+        if step != "open":
+            store.backend.write(_open(session))
+        verb = _STEPS[step](session)
+        first = store.backend.write(verb)
+        before = (everything(session), _draft(store, session))
+        assert store.backend.write(verb) == first
+        assert (everything(session), _draft(store, session)) == before
+        again = self.later(store)
+        assert again.backend.write(verb) == first
+        assert (everything(again.get(session.id)), _draft(again, session)) == before
+
     @pytest.mark.parametrize("verb", _DELETIONS)
     def test_a_deletion_is_made_once(self, store: Store, session: Session, verb: str) -> None:
         """What is gone is gone; its fork does not notice the second time."""
@@ -134,6 +181,10 @@ class Retries(Setting):
         assert store.backend.write(run).messages == len(talk("u a"))
         again = store.backend.write(run)
         assert (again.session_id, again.messages, again.turns) == (session.id, 0, 0)
+
+
+def _draft(store: Store, session: Session) -> list[bytes]:
+    return store.backend.read(lambda snapshot: snapshot.draft(number_of(session), 1))
 
 
 def _counts(store: Store) -> tuple[int, ...]:
