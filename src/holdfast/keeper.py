@@ -57,12 +57,19 @@ class Keeper:
             when = time.monotonic() + seconds
             heapq.heappush(self._due, (when, next(self._count), weakref.ref(task)))
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="holdfast-keeper", daemon=True
-                )
-                self._thread.start()
+                self._thread = self._started()
             elif self._due[0][0] == when:
                 self._changed.notify()
+
+    def _started(self) -> threading.Thread | None:
+        """Start the thread; `None` if the system allows no more: the next task tries again."""
+        thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("background work is put off: no thread can be started (%s)", error)
+            return None
+        return thread
 
     def close(self) -> None:
         """Stop."""

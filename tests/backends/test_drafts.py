@@ -6,6 +6,8 @@ The background is moved on by the tests: what a reply schedules waits until they
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,10 +20,12 @@ from holdfast.backends.base import Pending, Transaction, Verb
 from holdfast.draft import Draft, DraftState
 from holdfast.errors import OutcomeUnknown, StoreFull, StoreUnavailable, TurnLost
 from holdfast.keeper import Keeper, Task
+from holdfast.session import number_of
 from holdfast.testing.conformance.setting import SetClock
 from tests import places
 from tests.backends.test_interrupted import interrupt, interrupt_awaited, said
 
+LONG = 60.0
 LEASE = 600.0  # The tests decide when it runs out.
 
 
@@ -300,3 +304,47 @@ def test_the_next_write_tells_that_the_turn_was_lost(
     assert background.run() == 0
     assert said(session) == []
     assert store.verify() == []
+
+
+def test_a_background_that_cannot_be_started_is_started_by_the_next_write(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then turns and replies go on, and what nobody flushes is stored by the close."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-keeper":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def flushed() -> int:
+        return len(store.backend.read(lambda snapshot: snapshot.draft(number_of(session), 2)))
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with session.turn() as turn, turn.stream() as reply:
+        reply.write("one")
+    with session.turn() as turn, turn.stream() as reply:
+        reply.write("two ")
+        reply.flush()
+        monkeypatch.undo()
+        reply.write("three")
+        until = time.monotonic() + LONG
+        while flushed() < len(["the opening", "two ", "three"]):
+            assert time.monotonic() < until, "nothing is flushed"
+            time.sleep(0.01)
+    assert said(session) == [("one", "complete"), ("two three", "complete")]
+
+
+def test_a_store_whose_background_could_not_be_started_is_closed(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no thread to wait for."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with session.turn() as turn:
+        turn.user("hello")
+    store.close()
+    assert store.backend.closed
