@@ -116,9 +116,10 @@ def test_a_turn_whose_opening_was_interrupted_is_not_held(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch, when: str, left: list[str]
 ) -> None:
     """If it was opened it is closed again: nobody else would."""
+    turn = session.turn()
     interrupt(store, monkeypatch, when, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        session.turn().__enter__()
+        turn.__enter__()
     assert [turn.state for turn in session.turns()] == left
     with session.turn():
         pass
@@ -144,9 +145,10 @@ def test_who_is_interrupted_while_another_holds_the_session_takes_nothing_from_i
 ) -> None:
     """What is closed then is the turn that was asked for, and no other."""
     with session.turn() as held:
+        turn = session.turn(wait=LEASE)
         interrupt(store, monkeypatch, "before", KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            session.turn(wait=600).__enter__()
+            turn.__enter__()
         held.user("still mine")
     assert [turn.state for turn in session.turns()] == ["sealed"]
 

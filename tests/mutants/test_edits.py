@@ -8,6 +8,7 @@ import pytest
 
 from tools.mutants.edits import ROOT, Misplaced, Mutant, areas, edited, load
 
+_SUITE = ROOT / "src/holdfast/testing/conformance"
 _ALL = [pytest.param(mutant, id=mutant.name) for area in areas() for mutant in load(area)]
 
 
@@ -35,8 +36,10 @@ def test_no_two_mutants_have_one_name() -> None:
 
 @cache
 def _tests_of(path: Path) -> frozenset[str]:
-    tree = ast.parse(path.read_text())
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    """Return the names of tests in a file; every backend inherits those of the suite."""
+    inherited = _SUITE.glob("*.py") if path.name == "test_conformance.py" else ()
+    nodes = [node for file in (path, *inherited) for node in ast.walk(ast.parse(file.read_text()))]
+    return frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef))
 
 
 # ------------------------------------------------------------------------------- making an edit
