@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -107,12 +108,19 @@ def child() -> Iterator[StartChild]:
         each.clear_away()
 
 
-@pytest.fixture
-def own() -> Iterator[OwnServer]:
-    """A server that may be killed."""
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """Start a server with a role that may own a store, and end it."""
     server = OwnServer()
     with psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {OWNER} LOGIN")
         admin.execute(f"GRANT CREATE ON DATABASE postgres TO {OWNER}")
     yield server
     server.end()
+
+
+@pytest.fixture
+def own() -> Iterator[OwnServer]:
+    """A server that may be killed."""
+    with own_server() as server:
+        yield server

@@ -84,7 +84,6 @@ class PostgresTransaction(PostgresSnapshot):
         self._found: dict[int, HeadRow] = {}
         self._left: dict[int, tuple[HeadRow, Answer]] = {}
         self._added: dict[int, tuple[MessageRow, ...]] = {}  # the last ones, by their branch
-        self._sought = False
         self._new: set[int] = set()
         self._own: set[int] = set()  # the sessions that are held, or new
         self._read: set[int] = set()  # those of them whose identity was read since
@@ -108,11 +107,6 @@ class PostgresTransaction(PostgresSnapshot):
         """Keep a path, but not of a branch whose number is given anew after a rollback."""
         if branch not in self._new:
             super()._keep_path(branch, path)
-
-    @property
-    def only_found(self) -> bool:
-        """Whether messages were looked for, and nothing was to be written."""
-        return self._sought and not self.writes
 
     def note(self, standings: Standings) -> None:
         """Say how the sessions were left, once all is committed; what was erased is forgotten."""
@@ -166,7 +160,6 @@ class PostgresTransaction(PostgresSnapshot):
                     self._looked[session, row.id].append((branch_number(session, number), row))
 
     def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        self._sought = True
         self._learn_looked()
         places = [(session, name) for session in sessions for name in set(ids)]
         if any(place not in self._looked for place in places):

@@ -266,8 +266,8 @@ class Runner:
         raise translate(error, _NOT_STORED) from error
 
     def _commit(self, link: Link, tx: PostgresTransaction, value: object) -> None:
-        if tx.only_found:
-            link.ask("fence")  # What it found may be on its way to a standby still.
+        if not tx.writes:
+            link.ask("fence")  # What it found done may be on its way to a standby still.
         try:
             link.commit()
         except psycopg.Error as error:

@@ -1,0 +1,127 @@
+"""A server with a synchronous standby that is away: nothing is acknowledged before it is back."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import Message, Session, Store, ids
+from holdfast.session import number_of
+from holdfast.verbs import deleting, moving, sessions
+from tests.places import with_options
+from tests.postgres.conftest import own_server
+from tests.servers import OWNER, OwnServer, as_user
+
+_LONG = 60.0
+_Do = Callable[[], object]
+_WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND usename = %s"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    """A server whose settings may be changed."""
+    with own_server() as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: OwnServer) -> Iterator[Store]:
+    """A store whose writes may wait for as long as the test takes."""
+    url = with_options(as_user(server.url, OWNER), deadline=2 * _LONG, answer=_LONG)
+    with holdfast.open(url) as opened:
+        yield opened
+
+
+class Standby:
+    """The synchronous standby of a server, as the server's superuser sees it."""
+
+    def __init__(self, server: OwnServer, admin: psycopg.Connection) -> None:
+        self._server = server
+        self._admin = admin
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Wait for a standby that is not there; without one again, all who wait go on."""
+        with psycopg.connect(self._server.url) as other, ThreadPoolExecutor(1) as pool:
+            until = time.monotonic() + _LONG
+            self._set("SET synchronous_standby_names = 'nobody'")
+            try:
+                # A running server takes over a changed setting a little later.
+                while not self._is_awaited_by(pool.submit(_commit, other), "postgres"):
+                    assert time.monotonic() < until, "the server does not wait for a standby"
+                yield
+            finally:
+                self._set("RESET synchronous_standby_names")
+
+    def is_awaited_by(self, write: Future[object]) -> bool:
+        """Return whether a write waits for the standby; false once it has ended."""
+        return self._is_awaited_by(write, OWNER)
+
+    def _set(self, how: str) -> None:
+        self._admin.execute(f"ALTER SYSTEM {how}")
+        self._admin.execute("SELECT pg_reload_conf()")
+
+    def _is_awaited_by(self, write: Future[object], role: str) -> bool:
+        until = time.monotonic() + _LONG
+        while not write.done():
+            if self._admin.execute(_WAITING, (role,)).fetchone() is not None:
+                return True
+            assert time.monotonic() < until, "it neither ends nor waits for the standby"
+            time.sleep(0.005)
+        return False
+
+
+def _commit(connection: psycopg.Connection) -> object:
+    """Commit something that waits for a synchronous standby."""
+    connection.execute("SELECT pg_logical_emit_message(true, 'a test', '')")
+    connection.commit()
+    return None
+
+
+@pytest.fixture
+def standby(server: OwnServer) -> Iterator[Standby]:
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        yield Standby(server, admin)
+
+
+def _append(_: Store, session: Session) -> _Do:
+    return lambda: session.append(Message.user("hello", id="once"))
+
+
+def _clear(store: Store, session: Session) -> _Do:
+    verb = moving.clear(number_of(session), token="the token", expect=None)  # noqa: S106 - a mark
+    return lambda: store.backend.write(verb)
+
+
+def _fork(store: Store, session: Session) -> _Do:
+    origin = sessions.Origin(parent=number_of(session), relation="fork")
+    verb = sessions.create(sessions.identity(id=ids.session_id()), origin=origin)
+    return lambda: store.backend.write(verb)
+
+
+def _purge(store: Store, session: Session) -> _Do:
+    verb = deleting.purge(number_of(session), session.id, forks="keep")
+    return lambda: store.backend.write(verb, alone=True)
+
+
+_WRITES = {"append": _append, "clear": _clear, "fork": _fork, "purge": _purge}
+
+
+@pytest.mark.parametrize("what", _WRITES)
+def test_a_retry_that_finds_all_done_waits_for_the_standby(
+    store: Store, standby: Standby, what: str
+) -> None:
+    """What it finds may not be there yet: if it were acknowledged now, a failover would lose it."""
+    session = store.create()
+    session.append(Message.user("before"))
+    write = _WRITES[what](store, session)
+    write()
+    with ThreadPoolExecutor(1) as pool:
+        with standby.away():
+            retry = pool.submit(write)
+            assert standby.is_awaited_by(retry)
+        retry.result(_LONG)
