@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Message
+from holdfast import AsyncStore, Message, Session, Store
+from holdfast.following import Following
 from tests.concurrency.children import Pipe, batch
 from tests.concurrency.conftest import StartChild
+from tests.places import KINDS, place
 
 _COUNT = 120
+_LONG = 60.0
 
 
 def _write(pipe: Pipe, path: Path, first: int) -> None:
@@ -141,6 +145,78 @@ def _write_to(pipe: Pipe, path: Path, key: str) -> None:
         for number in range(20):
             session.append(Message.user(str(number)))
     pipe.say("done")
+
+
+# --- written between a look and a sleep --------------------------------------------------------
+
+
+class Meanwhile:
+    """Lets a message be stored, and noticed, right behind the first look of a follower."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, store: Store, writer: Session) -> None:
+        self._wait = wait = store.backend.wait
+        self._told: int | None = None  # the number of changes, if it has not looked since
+        poll = Following.poll
+        messages = iter([Message.user("hello", id="meanwhile")])
+
+        def poll_then_write(following: Following[object]) -> object:
+            item = poll(following)
+            self._told = None
+            for message in messages:
+                seen = wait(-1, 0)
+                writer.append(message)
+                assert wait(seen, _LONG) != seen
+            return item
+
+        patch.setattr(Following, "poll", poll_then_write)
+
+    def wait_awake(self, seen: int, timeout: float) -> int:
+        """Wait as the backend does, but fail where that would sleep."""
+        assert not timeout or self._wait(-1, 0) != seen, "it sleeps, and has not looked since"
+        return self._wait(seen, timeout)
+
+    def wait_once(self, seen: int, timeout: float) -> int:
+        """Wait as the backend does, but fail when it is told the same twice and does not look."""
+        before, self._told = self._told, self._wait(seen, timeout)
+        assert before != self._told, "it slept, and has not looked since"
+        return self._told
+
+
+@pytest.fixture(params=[*KINDS, "sqlite, another opening", "postgres, another opening"])
+def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Session]]:
+    """A store with the session "s", and that session as the same or another opening has it."""
+    kind, _, another = request.param.partition(", ")
+    with ExitStack() as stack:
+        url = stack.enter_context(place(kind, tmp_path))
+        store = stack.enter_context(holdfast.open(url))
+        store.session("s")
+        writer = stack.enter_context(holdfast.open(url)) if another else store
+        yield store, writer.session("s")
+
+
+def test_a_follower_does_not_sleep_through_what_was_written_while_it_looked(
+    watched: tuple[Store, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its look was too early, and what is noticed before it sleeps would wake it no more."""
+    store, writer = watched
+    meanwhile = Meanwhile(monkeypatch, store, writer)
+    monkeypatch.setattr(store.backend, "wait", meanwhile.wait_awake)
+    assert _id(next(store.session("s").follow())) == "meanwhile"
+
+
+def test_an_async_follower_does_not_sleep_through_what_was_written_while_it_looked(
+    watched: tuple[Store, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again when the number of changes is not the one that it took before it looked."""
+    store, writer = watched
+    meanwhile = Meanwhile(monkeypatch, store, writer)
+    monkeypatch.setattr(store.backend, "wait", meanwhile.wait_once)
+
+    async def follow() -> str:
+        session = await AsyncStore(store).session("s")
+        return _id(await anext(session.follow()))
+
+    assert asyncio.run(follow()) == "meanwhile"
 
 
 # --- idling -------------------------------------------------------------------------------------

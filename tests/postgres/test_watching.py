@@ -6,6 +6,9 @@ import psycopg
 import pytest
 
 from holdfast import Message, Store
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.link import Listener
+from holdfast.backends.postgres.target import Target
 from tests.postgres.conftest import OpenStore, told
 
 _LONG = 30.0
@@ -75,3 +78,30 @@ def test_a_thread_that_cannot_be_started_breaks_no_write(
     _write(open_store)
     assert store.backend.wait(seen, _LONG) != seen
     assert [message.text for message in session.messages()] == ["stored", "told"]
+
+
+def test_an_announcement_is_enough(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever listens need not look, which it does every two seconds at most."""
+    monkeypatch.setattr(PostgresBackend, "_newest", lambda *_: "nothing new")
+    listening = open_store()
+    seen = listening.backend.wait(-1, 0)
+    _write(open_store, times=1)
+    assert listening.backend.wait(seen, _LONG) != seen
+
+
+def test_whoever_cannot_listen_is_woken_from_time_to_time(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never told of anything, so it looks whenever it has tried in vain to listen."""
+    connect = Listener.open
+
+    def refuse(target: Target) -> Listener:
+        if threading.current_thread().name == "holdfast-listener":
+            raise psycopg.OperationalError("too many connections")
+        return connect(target)
+
+    monkeypatch.setattr(Listener, "open", refuse)
+    deaf = open_store()
+    seen = deaf.backend.wait(-1, 0)
+    _write(open_store, times=1)
+    assert deaf.backend.wait(seen, _LONG) != seen
