@@ -12,18 +12,22 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import Message, Session, Store
-from holdfast.errors import TurnLost
+from holdfast.backends.sqlite.backend import SQLiteBackend
+from holdfast.backends.sqlite.turnstile import Turnstile
+from holdfast.errors import StoreUnavailable, TurnLost
 from holdfast.session import number_of
 from tests.places import with_options
 
 _PATIENCE = 30.0
+_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="lists open files of Linux")
 
 
 class _Fork:
@@ -182,6 +186,7 @@ def test_what_the_child_writes_survives_the_parents_close(store: Store, shared_u
     """The parent closes its store, its last connection with it; the child's writes are all kept."""
     session = store.session("s")
     _say(session, "parent")
+    store.backend.wait(-1, 0)  # Now it has a connection of every sort.
 
     def work(fork: _Fork) -> str:
         _say(session, "child 1")
@@ -247,6 +252,177 @@ def test_the_parents_lock_is_not_released_by_the_child(store: Store) -> None:
     assert store.verify() == []
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether another process could write to this store now."""
+    turnstile = Turnstile(path)
+    try:
+        return turnstile.try_enter()
+    finally:
+        turnstile.close()
+
+
+@contextmanager
+def _writing(store: Store) -> Iterator[None]:
+    """Be in the middle of a write, in another thread."""
+    inside, done = threading.Event(), threading.Event()
+
+    def stand_still(_: object) -> None:
+        inside.set()
+        done.wait(_PATIENCE)
+
+    writer = threading.Thread(target=store.backend.write, args=(stand_still,))
+    writer.start()
+    assert inside.wait(_PATIENCE)
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_a_child_that_lets_go_of_its_parents_lock_does_not_unlock_it(path: Path) -> None:
+    """Forked in the middle of a write that outlasts the deadline, it has a locked file."""
+    with holdfast.open(with_options(f"sqlite:///{path}", deadline=0.05)) as store:
+        with _writing(store), _forked(lambda _: "alive") as child:
+            assert child.hear() == "alive"
+            assert not _is_free(path)
+        assert _is_free(path)
+
+
+def test_a_child_waits_for_its_parents_writes(path: Path) -> None:
+    """Its lock is one of its own: it neither enters beside the parent nor lets others enter."""
+    with holdfast.open(with_options(f"sqlite:///{path}", deadline=0.05)) as store:
+        session = store.session("s")
+
+        def work(fork: _Fork) -> str:
+            fork.await_order()
+            with pytest.raises(StoreUnavailable, match="another process held the store's lock"):
+                _say(session, "child")
+            return "refused"
+
+        with _forked(work) as child, _writing(store):
+            child.order()
+            assert child.hear() == "refused"
+            assert not _is_free(path)
+        assert _ids(session) == []
+
+
+def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) -> None:
+    """Its parent was in the middle of a write, and the child lives on: others can write."""
+    holdfast.open(path).close()
+    over, end = os.pipe()
+
+    def live_on(fork: _Fork) -> str:
+        fork.report("alive")
+        os.read(over, 1)
+        return "over"
+
+    def be_killed(fork: _Fork) -> str:
+        os.close(end)
+        with holdfast.open(path) as store, _forked(live_on) as child, _writing(store):
+            assert child.hear() == "alive"
+            fork.report("writing")
+            fork.await_order()
+        return "not killed"
+
+    try:
+        with _forked(be_killed) as parent:
+            assert parent.hear() == "writing"
+            assert not _is_free(path)
+        assert _is_free(path)
+    finally:
+        os.close(end)
+        os.close(over)
+
+
+def test_a_child_whose_store_is_gone_is_told(tmp_path: Path) -> None:
+    """It has no lock file to open: the store is closed in the child, and goes on in the parent."""
+    folder = tmp_path / "folder"
+    with holdfast.open(folder / "store.db") as store:
+        session = store.session("s")
+        folder.rename(tmp_path / "elsewhere")
+
+        def work(_: _Fork) -> str:
+            for attempt in (lambda: _ids(session), lambda: _say(session, "child")):
+                with pytest.raises(StoreUnavailable, match="the store is closed"):
+                    attempt()
+            store.close()
+            return "ok"
+
+        with _forked(work) as child:
+            assert child.hear() == "ok"
+        (tmp_path / "elsewhere").rename(folder)
+        _say(session, "parent")
+        assert _ids(session) == ["parent"]
+
+
+@contextmanager
+def _about_to_fork(store: Store) -> Iterator[None]:
+    assert isinstance(store.backend, SQLiteBackend)
+    store.backend.before_fork()
+    try:
+        yield
+    finally:
+        store.backend.after_fork_in_parent()
+
+
+def _open_files(path: Path) -> set[str]:
+    """Return which files of a store this process has open, by how their names end."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the folder itself
+            name = str(descriptor.readlink())
+            if name.startswith(str(path)):
+                found.add(name.removeprefix(str(path)))
+    return found
+
+
+@_linux
+def test_no_connection_is_open_at_a_fork(path: Path) -> None:
+    """Not one of those that write, read and watch: of the store's files only the locks are open."""
+    with holdfast.open(path) as store:
+        _say(store.session("s"), "before")
+        store.backend.wait(-1, 0)
+        assert _open_files(path) == {"", "-wal", "-shm", "-lock", "-queue"}
+        with _about_to_fork(store):
+            assert _open_files(path) == {"-lock", "-queue"}
+        _say(store.session("s"), "after")
+
+
+@_linux
+def test_a_fork_waits_for_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections would be open in the child, which then takes no lock against its parent."""
+    inside, waited_for = threading.Event(), threading.Event()
+    wait_for = threading.Condition.wait_for
+
+    def note(
+        condition: threading.Condition, predicate: Callable[[], bool], timeout: float | None = None
+    ) -> bool:
+        waited_for.set()
+        return wait_for(condition, predicate, timeout)
+
+    def stand_still(_: object) -> None:
+        inside.set()
+        waited_for.wait(_PATIENCE)
+
+    with holdfast.open(with_options(f"sqlite:///{path}", deadline=_PATIENCE)) as store:
+        reader = threading.Thread(target=store.backend.read, args=(stand_still,))
+        reader.start()
+        assert inside.wait(_PATIENCE)
+        monkeypatch.setattr(threading.Condition, "wait_for", note)
+        try:
+            with _about_to_fork(store):
+                assert _open_files(path) == {"-lock", "-queue"}
+        finally:
+            waited_for.set()
+            reader.join()
+
+
 def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
     """Twenty forks at moments at which another thread may be anywhere: none hangs or is refused."""
     session, busy = store.session("s"), store.session("busy")
@@ -272,6 +448,15 @@ def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
     assert _ids(session) == [f"child {number}" for number in range(20)]
     assert _ids(busy) == written
     assert store.verify() == []
+
+
+def test_what_the_child_writes_is_noticed_by_the_parent(store: Store) -> None:
+    """Whatever the parent knew of changes before the fork, it looks anew behind it."""
+    session = store.session("s")
+    seen = store.backend.wait(-1, 0)
+    with _forked(partial(_say_as, session, "child")) as child:
+        assert child.hear() == "ok"
+    assert store.backend.wait(seen, _PATIENCE) != seen
 
 
 def test_the_child_has_a_background_of_its_own(store: Store) -> None:
