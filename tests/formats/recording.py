@@ -17,7 +17,6 @@ from typing import Any
 from anthropic.types import Message as AnthropicReply
 from anthropic.types.assistant_message_param import AssistantMessageParam
 from anthropic.types.user_message_param import UserMessageParam
-from google.genai import types as genai
 from openai.types.chat import (
     ChatCompletionAssistantMessageParam,
     ChatCompletionDeveloperMessageParam,
@@ -34,6 +33,8 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_input_item_param import ComputerCallOutput, FunctionCallOutput
 from pydantic import BaseModel
+
+from tests.formats.genai import types as genai
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import pytest
-from google.genai import types
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from holdfast.formats import anthropic, openai_chat
 from holdfast.formats import gemini as shape
 from holdfast.records import JSON, File, Message, Raw, Text, Thinking, ToolCall, ToolResult
 from holdfast.testing.legality import problems
+from tests.formats.genai import types
 from tests.formats.storing import stored
 from tests.model.strategies import json_objects, json_values, messages, texts
 

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import pytest
 from anthropic.types import MessageParam
-from google.genai import types as genai
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam
@@ -23,6 +22,7 @@ from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
 from holdfast.records import JSON, Message, Provider, Window
 from holdfast.testing.legality import problems
 from tests.formats import recording
+from tests.formats.genai import types as genai
 
 Items = list[dict[str, JSON]]
 
