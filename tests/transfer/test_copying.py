@@ -385,36 +385,87 @@ def test_the_async_twin(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- what is refused
 
 
-_MEANWHILE: dict[str, Callable[[Store], object]] = {
-    "messages that the source does not have": lambda t: t.session("talk").append(
-        Message.user("mine")
-    ),
-    "other branches": lambda t: t.session("talk").undo(),
-    "written to in the target": lambda t: t.session("talk").enqueue("mine"),
-    "was purged in the target": lambda t: t.purge("talk"),
-    "message 2 is another one": lambda t: t.session("talk").erase(2),
-    "turn 2 is another one": lambda t: _take_turn(t, "mine"),
-}
-
-
 def _take_turn(store: Store, model: str) -> None:
     with store.session("talk").turn(model=model):
         pass
 
 
-@pytest.mark.parametrize("why", _MEANWHILE)
-def test_a_target_that_went_its_own_way_is_left_alone(pair: tuple[Store, Store], why: str) -> None:
+def _append(store: Store, text: str) -> None:
+    store.session("talk").append(Message.user(text))
+
+
+def _enqueue(store: Store, text: str) -> None:
+    store.session("talk").enqueue(text)
+
+
+def _nothing(_: Store) -> None:
+    pass
+
+
+_Change = Callable[[Store], object]
+# What is done in the target, what is done in the source after that, and what the refusal says.
+_DIVERGED: dict[str, tuple[_Change, _Change, str]] = {
+    "a message": (
+        lambda target: _append(target, "mine"),
+        lambda source: _take_turn(source, "theirs"),
+        "it has messages that the source does not have",
+    ),
+    "a movement": (
+        lambda target: target.session("talk").undo(),
+        lambda source: _take_turn(source, "theirs"),
+        "it has other branches",
+    ),
+    "a purge": (
+        lambda target: target.purge("talk"),
+        lambda source: _take_turn(source, "theirs"),
+        "it was purged in the target",
+    ),
+    "an erased message": (
+        lambda target: target.session("talk").erase(2),
+        lambda source: _take_turn(source, "theirs"),
+        "message 2 is another one",
+    ),
+    "another turn of the same number": (
+        lambda target: _take_turn(target, "mine"),
+        lambda source: _take_turn(source, "theirs"),
+        "turn 2 is another one",
+    ),
+    "an open turn of the same number": (
+        lambda target: target.session("talk").turn(model="mine").__enter__(),
+        lambda source: _take_turn(source, "theirs"),
+        "turn 2 is another one",
+    ),
+    "one turn more": (
+        lambda target: _take_turn(target, "mine"),
+        lambda source: _append(source, "later than that turn"),
+        "it was written to in the target",
+    ),
+    "a later write": (
+        lambda target: _enqueue(target, "mine"),
+        _nothing,
+        "it was written to in the target",
+    ),
+    "input that waits": (
+        lambda target: _enqueue(target, "mine"),
+        lambda source: _append(source, "later than that input"),
+        "input waits that the source does not know of",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _DIVERGED)
+def test_a_target_that_went_its_own_way_is_left_alone(pair: tuple[Store, Store], what: str) -> None:
     """Nothing is written, of any session, and the reason is told by session."""
     source, target = pair
-    _MEANWHILE[why](target)
+    talk = source.session("talk").id
+    in_target, in_source, why = _DIVERGED[what]
+    in_target(target)
     source.session("new").append(Message.user("not yet there"))
-    _take_turn(source, "theirs")
-    if why == "written to in the target":
-        source, target = target, source  # what is newer is no earlier copy of what is older
+    in_source(source)
     there, last = shown(target), target.backend.wait(-1, 0)
     with pytest.raises(Diverged) as caught:
         source.copy(target)
-    assert any(why in reason for reason in caught.value.reasons.values()), caught.value.reasons
+    assert caught.value.reasons == {talk: why}
     assert shown(target) == there
     assert target.backend.wait(-1, 0) == last
 
