@@ -225,6 +225,63 @@ def test_of_a_long_turn_the_newest_exchanges_are_kept(session: Session, provider
     assert len(_tags(window)) + _out(window) == 611
 
 
+def _check_every_budget(session: Session, *, keep_first_user: bool = False) -> None:
+    """From the least that can be sent on, a window is within its tokens and need not say more."""
+    least = session.window(max_tokens=1, keep_first_user=keep_first_user)
+    for most in range(least.tokens, session.window().tokens, 7):
+        window = session.window(max_tokens=most, keep_first_user=keep_first_user)
+        assert window.tokens <= most
+        assert not any("over the budget" in note for note in window.notes)
+
+
+@pytest.mark.parametrize("words", [1, 60, 400])
+def test_a_long_turn_of_small_exchanges_stays_within_its_tokens(
+    session: Session, words: int
+) -> None:
+    """Whatever the question costs: exchanges are left out while there is more than one."""
+    session.append(Message.user("<asked> " + "word " * words))
+    for at in range(30):
+        session.append(*_exchange(at))
+    assert _tags(session.window(max_tokens=1)) == ["asked", "c29", "r29"]
+    _check_every_budget(session)
+
+
+@pytest.mark.parametrize("words", [1, 60, 400])
+def test_the_first_user_message_is_paid_from_the_budget(session: Session, words: int) -> None:
+    session.append(Message.user("<first> " + "word " * words), *_turns(20), Message.user("<last>"))
+    assert _tags(session.window(max_tokens=1, keep_first_user=True)) == ["first", "last"]
+    _check_every_budget(session, keep_first_user=True)
+
+
+@pytest.mark.parametrize("words", [1, 60, 400])
+def test_a_summary_is_paid_from_the_budget(session: Session, words: int) -> None:
+    session.append(*_turns(3))
+    session.summarize("<summary> " + "word " * words)
+    session.append(*_turns(20), Message.user("<last>"))
+    assert _tags(session.window(max_tokens=1)) == ["summary", "last"]
+    _check_every_budget(session)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_long_turn_of_small_exchanges_has_no_more_messages_than_asked_for(
+    session: Session, calls: int
+) -> None:
+    """The question counts, too; so does each result."""
+    session.append(Message.user("<asked>"))
+    for at in range(20):
+        made = [ToolCall(f"c{at}.{n}", "look_up") for n in range(calls)]
+        session.append(Message.assistant(f"<a{at}>", tool_calls=made))
+        session.append(*[Message.tool(call.id, "found") for call in made])
+    least = session.window(max_messages=1)
+    assert _tags(least) == ["asked", "a19"]
+    assert len(least) == 2 + calls
+    for most in range(len(least), 20 * (1 + calls)):
+        window = session.window(max_messages=most)
+        assert most * 3 / 4 - (1 + calls) <= len(window) <= most
+        assert _tags(window)[0] == "asked"
+        assert not any("more messages" in note for note in window.notes)
+
+
 # ------------------------------------------------------------------------------ oversized results
 
 
@@ -261,6 +318,18 @@ def test_shortening_leaves_a_good_part(session: Session, kind: str) -> None:
     """Whatever the alphabet: the newest result may have what the rest leaves of the budget."""
     session.append(Message.user("<asked>"), *_exchange(1, _LONG[kind]))
     assert 3_000 <= session.window(max_tokens=4_000).tokens <= 4_000
+
+
+@pytest.mark.parametrize("kind", _LONG)
+def test_a_result_is_shortened_until_all_fits(session: Session, kind: str) -> None:
+    """To the last token, what a result costs beside its words included."""
+    session.append(Message.user("<asked>"), *_exchange(1, _LONG[kind][:800]))
+    least = session.window(max_tokens=1)
+    for most in range(least.tokens, session.window().tokens, 3):
+        window = session.window(max_tokens=most)
+        assert window.tokens <= most
+        assert _tags(window) == ["asked", "c1", "r1"]
+        assert not any("over the budget" in note for note in window.notes)
 
 
 def test_only_as_many_results_as_need_it_are_shortened(session: Session) -> None:
@@ -312,6 +381,15 @@ def test_what_cannot_be_shortened_is_over_the_budget_and_said_so(session: Sessio
     assert _tags(window) == ["newest"]
     assert window.tokens > 100
     assert any("over the budget" in note for note in window.notes)
+
+
+def test_every_limit_that_is_exceeded_is_told(session: Session) -> None:
+    """What is always sent may be too much by both counts."""
+    session.append(Message.user("<asked>"), *_exchange(1))
+    assert session.window(max_tokens=1, max_messages=1).notes == (
+        "the newest messages are over the budget of tokens",
+        "the newest exchange has more messages than were asked for",
+    )
 
 
 # --------------------------------------------------------------------------- the first user message
@@ -414,7 +492,7 @@ _items: st.SearchStrategy[_History] = st.one_of(
     st.builds(
         _tools,
         st.lists(st.booleans(), min_size=1, max_size=3),
-        st.integers(0, 60),
+        st.sampled_from([0, 1, 20, 60, 300, 1_000]),
         together=st.booleans(),
         by_user=st.booleans(),
     ),
@@ -457,23 +535,56 @@ def _legal(history: _History) -> list[str]:
     return legal
 
 
+def _always(history: _History, *, keep_first: bool) -> list[str]:
+    """Name the messages that no budget leaves out: the newest question and exchange behind it."""
+    legal = set(_legal(history))
+    sent = [message for message in history if _own_tag(message) in legal]
+    users = [at for at, m in enumerate(sent) if m.role == "user" and not m.tool_results]
+    if not users:
+        return []
+    behind = sent[users[-1] + 1 :]
+    said = [at for at, m in enumerate(behind) if not m.tool_results]
+    kept = [sent[users[-1]], *(behind[said[-1] :] if said else [])]
+    if keep_first and users[0] != users[-1]:
+        kept.insert(0, sent[users[0]])
+    return [tag for message in kept if (tag := _own_tag(message))]
+
+
+def _check_limits(window: Window, least: Window, ask: _Ask) -> None:
+    """Within the limits, or the least that can be sent, which is told."""
+    most, many = ask.get("max_tokens"), ask.get("max_messages")
+    if most is not None and window.tokens > most:
+        assert _tags(window) == _tags(least)
+        assert window.tokens == least.tokens
+        assert any("over the budget of tokens" in note for note in window.notes)
+    if many is not None and len(_tags(window)) > many:
+        assert _tags(window) == _tags(least)
+        assert any("more messages than were asked for" in note for note in window.notes)
+
+
 @each_provider
 @given(history=_histories, ask=_asks, keep_first=st.booleans())
 def test_whatever_the_history_the_window_adds_up(
     provider: Provider, history: _History, ask: _Ask, *, keep_first: bool
 ) -> None:
-    """In order, nothing twice, nothing missing that is not counted, within the limits or told."""
+    """In order, nothing twice, nothing missing that is not counted, and within the limits.
+
+    Over them is only a window from which nothing more can be left out, and it says so.
+    """
     with holdfast.open("memory:") as store:
         session = store.create()
         session.append(*history)
         window = session.window(provider=provider, keep_first_user=keep_first, **ask)
+        least = session.window(
+            provider=provider, keep_first_user=keep_first, max_tokens=1, max_messages=1
+        )
+    _check_limits(window, least, ask)
+    assert _tags(least) == _always(history, keep_first=keep_first)
     tags = _tags(window)
     order = [tag for tag in _legal(history) if tag in set(tags)]
     assert len(tags) == len(set(tags))
     assert tags == order, "the order of the history, and nothing that is not legal"
     assert len(tags) + _out(window) == len(history)
-    if not window.notes:
-        assert window.tokens <= ask.get("max_tokens", window.tokens)
     users = [m for m in history if m.role == "user" and not m.tool_results and not m.metadata]
     if newest := [tag for m in users if (tag := _own_tag(m))][-1:]:
         assert newest[0] in tags, "the newest user message is always in"

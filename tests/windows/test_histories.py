@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Message, Session, ToolCall
-from holdfast.records import File, Provider, Text, Window
+from holdfast.records import File, Provider, Raw, Text, Window
 from holdfast.testing import legality
 from holdfast.verbs import windowing
 from tests.places import Kind, place
@@ -178,7 +178,7 @@ def _out(window: Window) -> dict[str, int]:
     return {left.why: left.count for left in window.left_out}
 
 
-def _check(history: _History, window: Window, ask: _Ask) -> None:
+def _check(history: _History, window: Window, least: Window, ask: _Ask) -> None:
     sent = _Sent(window, history)
     assert legality.problems(window.provider, window.messages, window.system) == [] or (
         not window.messages
@@ -190,7 +190,8 @@ def _check(history: _History, window: Window, ask: _Ask) -> None:
     _check_presence(history, sent, window, ask)
     if not _is_limited(ask):
         _check_whole(history, sent, window)
-    _check_limits(history, sent, window, ask)
+    _check_limits(history, sent, window, least, ask)
+    _check_least(history, _Sent(least, history), ask)
 
 
 def _check_order(history: _History, sent: _Sent, ask: _Ask) -> None:
@@ -288,16 +289,39 @@ def _check_whole(history: _History, sent: _Sent, window: Window) -> None:
         assert out.get(status, 0) == sum(1 for m in behind if m.status == status)
 
 
-def _check_limits(history: _History, sent: _Sent, window: Window, ask: _Ask) -> None:
-    """Within the limits; over them is only what is always in, and what follows it."""
+def _check_limits(history: _History, sent: _Sent, window: Window, least: Window, ask: _Ask) -> None:
+    """Within the limits; over them is only the least that can be sent, and it is told."""
     most, many = ask.get("max_tokens"), ask.get("max_messages")
-    over = most is not None and window.tokens > max(0, most - ask.get("reserve", 0))
-    if over or (many is not None and len(sent.all) > many):
-        assert window.notes
-        asked = [s.seq for s in history.said if s.eligible and s.role == "user" and s.may]
-        always = _firsts(history) | set(sent.notes) if ask.get("keep_first_user") else sent.notes
-        newest = [seq for seq in asked if seq in sent.said][-1:] or [0]
-        assert all(seq >= newest[0] for seq in sent.all.difference(always))
+    if most is not None and window.tokens > max(0, most - ask.get("reserve", 0)):
+        assert window.tokens == least.tokens
+        assert any("over the budget of tokens" in note for note in window.notes)
+        assert sent.all == _Sent(least, history).all
+    if many is not None and len(sent.all) > many:
+        assert any("more messages than were asked for" in note for note in window.notes)
+        assert sent.all == _Sent(least, history).all
+
+
+def _check_least(history: _History, least: _Sent, ask: _Ask) -> None:
+    """What is always sent: the newest thing a user said, one exchange behind it, and notes."""
+    always = {*least.notes, *(_firsts(history) if ask.get("keep_first_user") else ())}
+    rest = least.all - always
+    asked = {s.seq for s in history.said if s.eligible and s.role == "user" and s.may}
+    newest = max(asked & least.said, default=0)
+    assert all(seq >= newest for seq in rest)
+    said = sorted(rest.intersection(least.spoken) - {newest})
+    assert not said or _is_one_exchange(history, said)
+    answered = {seq for seq, call in history.answers if call in said}
+    assert rest - {newest} - set(said) <= answered
+
+
+def _is_one_exchange(history: _History, said: Sequence[int]) -> bool:
+    """Say whether these are one message, or one with calls and more of the calls it made."""
+    first, *more = (m for m in history.messages if m.seq in said)
+    return not more or (
+        bool(first.tool_calls)
+        and len({m.turn_id for m in (first, *more)}) == 1
+        and all(isinstance(part, ToolCall | Raw) for m in more for part in m.parts)
+    )
 
 
 def _limited(ask: _Ask, max_tokens: int | None, max_messages: int | None) -> _Ask:
@@ -316,7 +340,10 @@ def _bytes(window: Window) -> bytes:
 def test_whatever_happened_a_window_keeps_what_is_promised(
     steps: list[worlds.Step], asks: list[_Ask]
 ) -> None:
-    """Legal, in order, complete or counted, within the limits or told; and nothing changes."""
+    """Legal, in order, complete or counted, and within the limits; and nothing changes.
+
+    Over the limits is only a window from which nothing more can be left out, and it says so.
+    """
     with worlds.memory_world() as world:
         session = worlds.build(world, steps)
         history, head = _History(session), session.head()
@@ -325,7 +352,8 @@ def test_whatever_happened_a_window_keeps_what_is_promised(
             event(f"messages: {min(len(window), 10)}")
             for why in _out(window):
                 event(why)
-            _check(history, window, ask)
+            least = session.window(**_limited(ask, 1, 1))
+            _check(history, window, least, ask)
             assert _bytes(session.window(**ask)) == _bytes(window)
         assert session.messages() == history.messages
         assert session.head() == head

@@ -217,7 +217,8 @@ def _shorten_longest(blocks: list[Block], limits: Limits, notes: list[str]) -> N
 
 
 def shorten(result: Answer, most: int, count: Count = of_text) -> Answer:
-    """Cut the middle out of the words of a long result, and say so there."""
+    """Cut the middle out of the words of a long result until it costs `most`, and say so there."""
+    most -= tokens.MESSAGE  # What a result costs beside its content.
     if isinstance(result.content, str):
         return result.saying(_cut(result.content, most, count))
     pieces: list[Text | File | Raw] = list(result.content)
