@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from typing import get_args
 
 import pytest
 
@@ -27,7 +28,10 @@ from holdfast.agent.events import (
     UserSaid,
 )
 from holdfast.agent.models.base import Called, Kept, Said, Spent, Stopped, Thought
+from holdfast.core.windows.exchanging import NOT_RUN
 from holdfast.errors import ContextTooLong, Invalid, ModelFailed, SessionBusy
+from holdfast.records import Provider
+from holdfast.testing.legality import problems
 from holdfast.testing.models import Pause, Script, ScriptedModel, call, calls, say
 
 FAST = Retry(base=0.0, max=0.0, jitter=0.0)
@@ -337,19 +341,113 @@ def test_what_was_said_stays_when_no_attempt_succeeds(session: Session) -> None:
     assert "Once" in str(model.requests[1].window.messages)
 
 
-def test_calls_of_a_reply_that_broke_are_not_made(session: Session) -> None:
-    """A reply that was cut off may have been about to say something else."""
-    made: list[int] = []
+def _acting(made: list[int]) -> Callable[[int], str]:
+    """Make a tool that notes what it was called with."""
 
     def act(n: int) -> str:
         made.append(n)
         return "done"
 
+    return act
+
+
+def _broken_call() -> Script:
+    """Write the script of a reply that breaks off behind a call."""
+    return [
+        Said("Let me see"),
+        Called("c1", "act", {"n": 1}),
+        ModelFailed("reset", retryable=True),
+    ]
+
+
+def test_calls_of_a_reply_that_broke_are_not_made(session: Session) -> None:
+    """A reply that was cut off may have been about to say something else."""
+    made: list[int] = []
     broken: Script = [Called("c1", "act", {"n": 1}), ModelFailed("reset", retryable=True)]
     model = ScriptedModel(broken, call("act", {"n": 2}), say("ok"))
-    with agent_of(model, tools=[act]) as agent:
+    with agent_of(model, tools=[_acting(made)]) as agent:
         agent.run(session, "go")
     assert made == [2]
+
+
+@pytest.mark.parametrize("provider", get_args(Provider))
+@pytest.mark.parametrize("id", ["c1", "c2"])
+def test_a_stream_that_breaks_behind_a_call_is_not_gone_on_with(
+    session: Session, provider: Provider, id: str
+) -> None:
+    """What was said is kept, out of sight; the model begins anew, and its call runs once."""
+    made: list[int] = []
+    model = ScriptedModel(
+        _broken_call(), call("act", {"n": 1}, id=id), say("ok"), provider=provider
+    )
+    assert FAST.broken == "continue"
+    with agent_of(model, tools=[_acting(made)]) as agent:
+        agent.run(session, "go")
+    assert made == [1]
+    assert texts(session) == [
+        ("go", "complete"),
+        ("Let me see", "partial"),
+        ("", "complete"),
+        ("done", "complete"),
+        ("ok", "complete"),
+    ]
+    _, left, asked, answer, _ = session.messages()
+    assert left.metadata == {"hidden": True, "superseded": True}
+    assert [call.id for call in left.tool_calls] == ["c1"]
+    assert [result.call_id for result in answer.tool_results] == [asked.tool_calls[0].id]
+    assert asked.tool_calls[0].id != "c1"
+    (turn,) = session.turns()
+    assert {tool.call_id: tool.outcome for tool in turn.tools} == {
+        "c1": "not_run",
+        asked.tool_calls[0].id: "done",
+    }
+    first, anew, last = model.requests
+    assert [request.continuing for request in model.requests] == [False, False, False]
+    assert anew.window.messages == first.window.messages
+    assert problems(provider, last.window.messages, last.window.system) == []
+    assert "Let me see" not in str(last.window.messages)
+    assert str(last.window.messages).count("done") == 1
+
+
+@pytest.mark.parametrize("provider", get_args(Provider))
+def test_a_call_of_the_last_attempt_that_broke_is_kept_and_not_made(
+    session: Session, provider: Provider
+) -> None:
+    """The history has it, and what is sent next says that it was not run."""
+    made: list[int] = []
+    model = ScriptedModel(_broken_call(), _broken_call(), say("ok"), provider=provider)
+    retry = Retry(attempts=2, base=0.0, max=0.0, jitter=0.0)
+    with agent_of(model, tools=[_acting(made)], retry=retry) as agent:
+        with pytest.raises(ModelFailed, match="reset"):
+            agent.run(session, "go")
+        agent.run(session, "and now?")
+    assert made == []
+    assert texts(session) == [
+        ("go", "complete"),
+        ("Let me see", "partial"),
+        ("Let me see", "partial"),
+        ("and now?", "complete"),
+        ("ok", "complete"),
+    ]
+    assert ["hidden" in m.metadata for m in session.messages()[1:3]] == [True, False]
+    sent = model.requests[2].window
+    assert problems(provider, sent.messages, sent.system) == []
+    assert str(sent.messages).count("Let me see") == 1
+    assert str(sent.messages).count(NOT_RUN) == 1
+
+
+def test_a_stream_that_breaks_behind_words_goes_on_after_one_that_broke_behind_a_call(
+    session: Session,
+) -> None:
+    """The calls of an attempt are its own."""
+    reset = ModelFailed("reset", retryable=True)
+    model = ScriptedModel(
+        [Called("c1", "act", {}), reset], [Said("Once upon"), reset], say(" a time")
+    )
+    with agent_of(model) as agent:
+        assert agent.run(session, "tell").text == "Once upon a time"
+    assert texts(session)[2:] == [("Once upon", "partial"), (" a time", "complete")]
+    assert [request.continuing for request in model.requests] == [False, False, True]
 
 
 def test_a_reply_that_is_too_long_is_kept_as_cut_off(session: Session) -> None:
