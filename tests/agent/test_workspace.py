@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import fnmatch
 import os
+import secrets
 import socket
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from holdfast.agent.tools.functions import ToolError
 from holdfast.agent.tools.globs import matcher
 from holdfast.agent.tools.workspace import Place, Workspace
 from tests.agent.tools import Desk, refusal
+from tests.sync_log import SyncLog
 
 
 @pytest.fixture
@@ -155,23 +157,123 @@ def test_a_folder_swapped_for_a_link_after_the_check_is_not_followed(
     assert space.is_file(read) is None
 
 
+def _swap_behind_the_look(
+    patch: pytest.MonkeyPatch, file: Path, swap: Callable[[], object]
+) -> None:
+    """Let something else have the name of a file once it was looked at, before it is opened."""
+    look = os.stat
+
+    def swapping(
+        path: str | int, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> os.stat_result:
+        found = look(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+        if path == file.name:
+            file.unlink()
+            swap()
+        return found
+
+    patch.setattr(os, "stat", swapping)
+
+
+def _note_opened(patch: pytest.MonkeyPatch, name: str) -> list[tuple[int, int]]:
+    """Note with which flags a file is opened, and its descriptor."""
+    opened: list[tuple[int, int]] = []
+    really = os.open
+
+    def noting(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        fd = really(path, flags, mode, dir_fd=dir_fd)
+        if path == name:
+            opened.append((flags, fd))
+        return fd
+
+    patch.setattr(os, "open", noting)
+    return opened
+
+
 def test_a_file_swapped_for_a_link_at_the_very_last_moment_is_not_followed(
     space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the last look at it and its opening."""
-    (root / "a.txt").write_text("mine")
-    look = os.stat
-
-    def swapping(path: str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> object:
-        found = look(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
-        if path == "a.txt":
-            (root / "a.txt").unlink()
-            (root / "a.txt").symlink_to("../secret.txt")
-        return found
-
-    monkeypatch.setattr(os, "stat", swapping)
+    file = root / "a.txt"
+    file.write_text("mine")
+    _swap_behind_the_look(monkeypatch, file, lambda: file.symlink_to("../secret.txt"))
     assert "is a link" in refusal(lambda: space.read(Place(("a.txt",))))
-    assert (root / "a.txt").is_symlink()
+    assert file.is_symlink()
+
+
+def test_a_link_swapped_in_at_the_very_last_moment_is_not_written_through(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file takes the place of the link; where that led stays as it was."""
+    file = root / "a.txt"
+    file.write_text("mine")
+    _swap_behind_the_look(monkeypatch, file, lambda: file.symlink_to("../secret.txt"))
+    space.write(Place(("a.txt",)), b"new")
+    monkeypatch.undo()
+    assert not file.is_symlink()
+    assert file.read_text() == "new"
+    assert (root.parent / "secret.txt").read_text() == "secret"
+
+
+def test_a_link_planted_where_a_file_is_prepared_is_not_written_through(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name under which it is written first could be guessed, or seen."""
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (root / ".holdfast-guessed.new").symlink_to("../secret.txt")
+    assert "File exists" in refusal(lambda: space.write(Place(("a.txt",)), b"new"))
+    assert (root.parent / "secret.txt").read_text() == "secret"
+    assert not (root / "a.txt").exists()
+
+
+def test_a_folder_swapped_for_a_link_when_it_was_just_made_is_not_followed(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.mkdir
+
+    def swapping(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        really(name, mode, dir_fd=dir_fd)
+        (root / name).rmdir()
+        (root / name).symlink_to(root.parent)
+
+    monkeypatch.setattr(os, "mkdir", swapping)
+    assert "is no folder" in refusal(lambda: space.write(Place(("a", "new.txt")), b"x"))
+    assert not (root.parent / "new.txt").exists()
+
+
+def test_a_file_swapped_for_a_pipe_is_refused_without_waiting(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is opened is looked at again; and opening a pipe waits for a writer if it may."""
+    file = root / "a.txt"
+    file.write_text("mine")
+    os.mkfifo(root / "pipe")
+    writer = os.open(root / "pipe", os.O_RDWR)
+    os.write(writer, b"of the pipe")
+    opened = _note_opened(monkeypatch, "a.txt")
+    _swap_behind_the_look(monkeypatch, file, lambda: (root / "pipe").rename(file))
+    assert "is not a regular file" in refusal(lambda: space.read(Place(("a.txt",))))
+    os.close(writer)
+    ((flags, _),) = opened
+    assert flags & os.O_NONBLOCK
+
+
+def test_a_file_swapped_for_a_folder_is_told_as_one(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = root / "a.txt"
+    file.write_text("mine")
+    _swap_behind_the_look(monkeypatch, file, file.mkdir)
+    assert "is a folder" in refusal(lambda: space.read(Place(("a.txt",))))
+
+
+def test_a_file_swapped_for_a_larger_one_is_read_up_to_the_limit(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = root / "a.txt"
+    file.write_text("mine")
+    _swap_behind_the_look(monkeypatch, file, lambda: file.write_bytes(bytes(100)))
+    assert "has 100 bytes, more than 10" in refusal(lambda: space.read(Place(("a.txt",)), most=10))
 
 
 def test_nothing_gets_out_while_somebody_swaps_all_the_time(space: Workspace, root: Path) -> None:
@@ -297,6 +399,29 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert os.listdir(root) == ["a"]  # noqa: PTH208 - names are wanted
 
 
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch, old: str | None
+) -> None:
+    """A power cut leaves the old file or the new one, whole; and when it is done, the new one."""
+    if old is not None:
+        (root / "a").write_text(old)
+    log = SyncLog(monkeypatch)
+    space.write(space.find("a"), b"new")
+    assert log.of(root / "a") == ["sync", "name", "sync folder"]
+
+
+def test_the_folders_that_were_made_for_a_file_are_on_the_disk(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file would be lost with them."""
+    log = SyncLog(monkeypatch)
+    space.write(space.find("a/b/c"), b"new")
+    assert log.of(root / "a/b/c") == ["sync", "name", "sync folder"]
+    assert log.of(root / "a/b") == ["sync folder", "sync"]
+    assert log.of(root / "a") == ["sync folder", "sync"]
+
+
 @pytest.mark.parametrize(
     "path", [".git/config", ".GIT/hooks/x", "sub/.git", ".hg/x", ".g\u200cit/x"]
 )
@@ -342,20 +467,20 @@ with open(sys.argv[1], "r+") as file:
 """
 
 
+def _is_locked(path: Path) -> bool:
+    command = [sys.executable, "-c", _TRY_TO_LOCK, str(path)]
+    return subprocess.run(command, check=False).returncode == 3
+
+
 def test_reading_does_not_unlock_what_this_process_has_locked(root: Path) -> None:
     """Closing any descriptor of a file drops all locks on it: so would reading a database."""
     (root / "ours.db").write_text("needle")
     (root / "other.txt").write_text("needle")
     (root / "alias").hardlink_to(root / "ours.db")
     desk = Desk(file_tools(str(root)), root)
-
-    def is_locked() -> bool:
-        command = [sys.executable, "-c", _TRY_TO_LOCK, str(root / "ours.db")]
-        return subprocess.run(command, check=False).returncode == 3
-
     with (root / "ours.db").open("r+") as ours:
         fcntl.lockf(ours, fcntl.LOCK_EX)
-        assert is_locked()
+        assert _is_locked(root / "ours.db")
         for name in ("ours.db", "alias"):
             assert "in use by this program" in desk.fail("read_file", path=name)
             assert "in use" in desk.fail("write_file", path=name, content="x")
@@ -365,10 +490,28 @@ def test_reading_does_not_unlock_what_this_process_has_locked(root: Path) -> Non
             "[2 files are too large or unreadable: not searched]",
         ]
         desk.run("list_files")
-        assert is_locked()
-    assert not is_locked()
+        assert _is_locked(root / "ours.db")
+    assert not _is_locked(root / "ours.db")
     assert desk.run("read_file", path="ours.db") == "needle"
     desk.close()
+
+
+def test_a_file_swapped_for_one_of_our_own_does_not_unlock_it(
+    space: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened by then: so it stays open, for closing it would drop the locks."""
+    ours, file = root.parent / "ours.db", root / "a.txt"
+    ours.write_text("ours")
+    file.write_text("mine")
+    opened = _note_opened(monkeypatch, "a.txt")
+    with ours.open("r+") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        with monkeypatch.context() as patch:
+            _swap_behind_the_look(patch, file, lambda: file.hardlink_to(ours))
+            assert "in use by this program" in refusal(lambda: space.read(Place(("a.txt",))))
+        assert _is_locked(ours)
+    ((_, fd),) = opened
+    os.close(fd)
 
 
 def test_a_store_in_the_workspace_is_left_alone(root: Path) -> None:

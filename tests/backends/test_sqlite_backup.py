@@ -20,6 +20,7 @@ from holdfast.backends.sqlite.connection import APPLICATION_ID, connect
 from holdfast.backends.sqlite.repair.verify import verify_file
 from holdfast.errors import Damaged, HoldfastError, Invalid, StoreFull, StoreUnavailable
 from holdfast.records import BackupReport
+from tests.sync_log import SyncLog, without_links
 
 
 @pytest.fixture
@@ -102,6 +103,18 @@ def test_a_backup_is_private_and_whole_in_one_file(path: Path, tmp_path: Path) -
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
     assert sorted(p.name for p in tmp_path.iterdir()) == ["copy.db", "store"]
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_a_backup_is_on_the_disk_before_it_has_its_name(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """A power cut leaves the whole backup or none; and when it is done, the whole one."""
+    if not links:
+        without_links(monkeypatch)
+    log = SyncLog(monkeypatch)
+    _backup(path, tmp_path / "copy.db")
+    assert log.of(tmp_path / "copy.db") == ["sync", "name", "sync folder"]
 
 
 def test_an_existing_file_is_never_replaced(path: Path, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ from holdfast.records import Head
 from holdfast.settings import Durability, Location
 from holdfast.testing.faults import Recording, record
 from holdfast.verbs import appending, reading, sessions, turns
+from tests.sync_log import SyncLog
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -240,6 +241,18 @@ def test_files_and_directories_are_private_whatever_the_umask(tmp_path: Path) ->
         made = {file.name: _mode(file) for file in path.parent.iterdir()}
         assert made == dict.fromkeys({*names, "backup.db"}, 0o600)
         assert [_mode(directory) for directory in path.parents[:2]] == [0o700, 0o700]
+
+
+def test_the_name_of_a_new_store_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So are those of the folders made for it. The file itself is synced by the engine."""
+    path = tmp_path / "new" / "deep" / "store.db"
+    log = SyncLog(monkeypatch)
+    holdfast.open(path).close()
+    assert log.of(path) == ["name", "sync folder"]
+    assert log.of(path.parents[0]) == ["sync folder", "sync"]
+    assert log.of(path.parents[1]) == ["sync folder", "sync"]
 
 
 def test_the_backup_of_a_migration_is_private(path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Message, Store
 from holdfast.errors import Invalid, StoreFull, StoreUnavailable
+from tests.sync_log import SyncLog, without_links
 
 
 @contextmanager
@@ -53,6 +54,22 @@ def test_it_is_private_while_it_is_written(source: Store, tmp_path: Path) -> Non
     with _umask(0):
         source.export(tmp_path / "out.jsonl", progress=look)
     assert set(seen) == {(True, 0o600)}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("links", [False, True])
+def test_it_is_on_the_disk_before_it_has_its_name(
+    source: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool, links: bool
+) -> None:
+    """A power cut leaves the whole export or none; and when it is done, the whole one."""
+    path = tmp_path / "out.jsonl"
+    if overwrite:
+        path.write_text("old")
+    if not links:
+        without_links(monkeypatch)
+    log = SyncLog(monkeypatch)
+    source.export(path, overwrite=overwrite)
+    assert log.of(path) == ["sync", "name", "sync folder"]
 
 
 def test_an_existing_file_is_left_alone(source: Store, tmp_path: Path) -> None:

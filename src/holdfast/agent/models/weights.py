@@ -193,8 +193,7 @@ def _extract(archive: zipfile.ZipFile, weights: Weights, place: Path) -> Path:
             while chunk := source.read(_CHUNK):
                 seen.update(chunk)
                 target.write(chunk)
-            target.flush()
-            os.fsync(target.fileno())
+            _sync_file(target)
     if seen.hexdigest() != weights.sha256:
         raise ModelMissing(
             f"{weights.file} is not the file that is meant (its SHA-256 differs); it was not kept"
@@ -209,12 +208,19 @@ def _extract_licence(archive: zipfile.ZipFile, place: Path) -> Path:
     path = place / "LICENSE"
     with archive.open(member) as source, _private(path) as target:
         target.write(source.read(_LICENCE))
+        _sync_file(target)
     return path
 
 
 def _private(path: Path) -> IO[bytes]:
     """Open a file for writing that only its owner can read."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")  # noqa: PTH123 - a descriptor; the caller closes it
+
+
+def _sync_file(file: IO[bytes]) -> None:
+    """Let what was written survive a power cut."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync(directory: Path) -> None:

@@ -261,6 +261,7 @@ def _enter(folder: int, name: str, *, make: bool) -> int:
             raise
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=folder)
+    os.fsync(folder)  # What is written in it would be lost with its name.
     return os.open(name, _FOLDER, dir_fd=folder)
 
 
