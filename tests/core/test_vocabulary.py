@@ -243,17 +243,22 @@ def test_any_text_is_bytes_and_back(text: str) -> None:
     assert codec.decode_text(codec.encode_text(text)) == text
 
 
-@given(some.texts, st.integers(0, 2**40), st.binary(min_size=1), st.data())
+_turns = st.integers(1, 2**32 - 1)
+
+
+@given(some.texts, _turns, _turns, st.binary(min_size=1), st.data())
 def test_a_flipped_bit_changes_the_checksum(
-    name: str, turn: int, body: bytes, data: st.DataObject
+    name: str, turn: int, other: int, body: bytes, data: st.DataObject
 ) -> None:
-    """Wherever in the body it is; so does another turn, or another id."""
+    """Wherever in the body it is; so does another turn, or none, or another id."""
     crc = codec.checksum(name, turn, body)
     at = data.draw(st.integers(0, len(body) * 8 - 1))
     flipped = bytearray(body)
     flipped[at // 8] ^= 1 << at % 8
     assert codec.checksum(name, turn, bytes(flipped)) != crc
     assert codec.checksum(name + "x", turn, body) != crc
+    assert codec.checksum(name, None, body) != crc
+    assert turn == other or codec.checksum(name, other, body) != crc
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def _check_least(history: _History, least: _Sent, ask: _Ask) -> None:
     always = {*least.notes, *(_firsts(history) if ask.get("keep_first_user") else ())}
     rest = least.all - always
     asked = {s.seq for s in history.said if s.eligible and s.role == "user" and s.may}
-    newest = max(asked & least.said, default=0)
+    newest = max(asked.intersection(least.spoken), default=0)
     assert all(seq >= newest for seq in rest)
     said = sorted(rest.intersection(least.spoken) - {newest})
     assert not said or _is_one_exchange(history, said)
