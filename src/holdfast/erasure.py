@@ -50,5 +50,8 @@ class Erasure:
 
     def settle(self) -> tuple[tuple[str, ...], Scan]:
         """Wipe what was left behind; say what could not be yet, and what the search found."""
-        pending = self._backend.scrub()
+        # The note that wiping is owed goes with this: also that of another thread, whose words may
+        # still be in the index.
+        with self._runtime.between_erasures():
+            pending = self._backend.scrub()
         return pending, self._backend.scan(thinned(self._pieces, MOST_FRAGMENTS))

@@ -65,6 +65,12 @@ class Runtime:
         with self.index.erasing(doomed):
             yield
 
+    @contextmanager
+    def between_erasures(self) -> Iterator[None]:
+        """Surround what must not happen while a thread is in the block of `erasing`."""
+        with self.index.between_erasures():
+            yield
+
     def close(self) -> None:
         """Stop the background, then the backend."""
         self.keeper.close()

@@ -10,21 +10,49 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
+from holdfast.backends.base import Verb
+from holdfast.erasure import Erasure
+from holdfast.errors import OutcomeUnknown
 from holdfast.index.file import IndexFile
+from holdfast.records import Scan
+from holdfast.session import number_of
+from holdfast.testing.conformance.setting import together
+from holdfast.verbs import erasing
+from tests.search.contest import LONG, Contest
 from tests.search.corpora import message
 
+T = TypeVar("T")
 _CANARY = "Qzxcanary"
 _DIES = """
 import os, signal, sys, holdfast
 from holdfast.index.erasing import Eraser
+from holdfast.index.file import IndexFile
 store = holdfast.open(sys.argv[1])
-Eraser.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+kill = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "before the index forgets":
+    Eraser.finish = kill
+else:
+    IndexFile.wipe = kill
+store.purge("doomed")
+"""
+
+_PAUSES = """
+import sys, holdfast
+from holdfast.index.erasing import Eraser
+def say(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+store = holdfast.open(sys.argv[1])
+Eraser.finish = lambda self: say("written")
+say("open")
 store.purge("doomed")
 """
 
@@ -76,6 +104,18 @@ def _must_be_gone(store: Store, path: Path) -> None:
         for thinking in (False, True):
             assert len(store.search(text, thinking=thinking, all_branches=True)) == 0
     assert _holding(path) == set()
+
+
+def _index_files_holding(path: Path) -> set[str]:
+    """Name those of them that belong to an index."""
+    return {name for name in _holding(path) if "-search" in name}
+
+
+def _die(path: Path, when: str = "before the index forgets") -> None:
+    """Kill a process that purges the doomed session; the words are still in the index."""
+    done = subprocess.run([sys.executable, "-c", _DIES, str(path), when], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert _index_files_holding(path)
 
 
 def _documents(path: Path) -> int:
@@ -199,11 +239,77 @@ def test_a_damaged_index(path: Path) -> None:
 
 def test_killed_before_the_index_forgets(path: Path) -> None:
     """It goes when the store is next opened to be written to."""
-    done = subprocess.run([sys.executable, "-c", _DIES, str(path)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert "agent.db-search" in _holding(path)
+    _die(path)
     with holdfast.open(path, readonly=True) as store:
         assert len(store.search(f"{_CANARY}*")) == 0
+    with holdfast.open(path) as store:
+        assert _holding(path) == set()
+        _must_be_gone(store, path)
+
+
+_NEXT: dict[str, Callable[[Store], object]] = {
+    "search": lambda store: store.search("red"),
+    "catch up": lambda store: store.catch_up_index(),
+    "erase": lambda store: store.session("talk-0").erase(1),
+}
+
+
+@pytest.mark.parametrize("act", _NEXT)
+def test_killed_while_another_process_has_the_index_open(path: Path, act: str) -> None:
+    """Whatever that process next does with the index removes the words from it."""
+    with holdfast.open(path) as store:
+        store.search("red")
+        _die(path)
+        _NEXT[act](store)
+        assert _index_files_holding(path) == set()
+        assert len(store.search("red", limit=1000)) > 0
+        assert store.index_status().state == "ready"
+        assert store.check_index() == []
+
+
+def test_killed_before_it_wipes_while_another_process_has_the_index_open(path: Path) -> None:
+    """The next erasure of that process wipes the index for both."""
+    with holdfast.open(path) as store:
+        store.search("red")
+        _die(path, "before the index is wiped")
+        store.session("talk-0").erase(1)
+        assert _index_files_holding(path) == set()
+
+
+@pytest.mark.parametrize("when", ["before the index forgets", "before the index is wiped"])
+def test_killed_before_another_tenant_purges(path: Path, when: str) -> None:
+    """That purge knows nothing of the index: the words go when the store is next opened."""
+    with holdfast.open(path, tenant="other") as other:
+        other.session("k").append(Message.user("x"))
+        _die(path, when)
+        assert other.purge("k").pending == ()
+    with holdfast.open(path) as store:
+        assert _holding(path) == set()
+        _must_be_gone(store, path)
+
+
+def test_killed_while_another_process_wipes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wipes for itself does not settle what the other one owes."""
+    command = [sys.executable, "-c", _PAUSES, str(path)]
+    pipe = subprocess.PIPE
+    with (
+        holdfast.open(path) as store,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        go, said, scrub = child.stdin.write, child.stdout.readline, store.backend.scrub
+
+        def once_the_other_has_written() -> tuple[str, ...]:
+            go("purge\n")
+            assert said() == "written\n"
+            return scrub()
+
+        monkeypatch.setattr(store.backend, "scrub", once_the_other_has_written)
+        assert store.session("talk-0").erase(1).pending == ()
+        child.kill()
+    assert _index_files_holding(path)
     with holdfast.open(path) as store:
         assert _holding(path) == set()
         _must_be_gone(store, path)
@@ -245,3 +351,124 @@ def test_while_others_search_and_append(path: Path) -> None:
         assert failed == []
         _must_be_gone(store, path)
         _must_be_gone(other, path)
+
+
+# ------------------------------------------------------------------------------- several at once
+
+
+@pytest.fixture
+def contest(monkeypatch: pytest.MonkeyPatch) -> Contest:
+    return Contest(monkeypatch)
+
+
+@pytest.fixture
+def kept(path: Path) -> Path:
+    """A second name of the index file: another one in its place has to be another file."""
+    second = path.with_name("kept")
+    second.hardlink_to(path.with_name("agent.db-search"))
+    return second
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+def test_two_at_once(path: Path, kept: Path, contest: Contest, stores: int) -> None:
+    """Threads, and processes: the index loses the words of both, and nothing else."""
+    with holdfast.open(path) as one, holdfast.open(path) as another:
+        session = (one, another)[stores - 1].get("talk-0")
+        session.append(_doomed(3000))
+        one.search("red")
+        contest.pause(one)
+        contest.run(lambda: one.purge("doomed"), lambda: session.erase("message-3000"))
+        _must_be_gone(one, path)
+        _must_be_gone(another, path)
+        assert kept.samefile(path.with_name("agent.db-search")), "the index was made anew"
+        assert one.check_index() == []
+
+
+def test_one_that_is_under_way_in_another_thread_is_not_settled(
+    path: Path, contest: Contest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note that wiping is owed stays until the index has lost the words."""
+    begin, left = threading.Event(), list[set[str]]()
+    settle = Erasure.settle
+    with holdfast.open(path) as store:
+        scrub = store.backend.scrub
+
+        def once_the_other_has_written(erasure: Erasure) -> tuple[tuple[str, ...], Scan]:
+            if not begin.is_set():
+                contest.pause(store)
+                begin.set()
+                assert contest.written.wait(LONG)
+            return settle(erasure)
+
+        def scrubbed() -> tuple[str, ...]:
+            left.append(_index_files_holding(path))
+            contest.met.set()
+            return scrub()
+
+        def purge() -> None:
+            assert begin.wait(LONG)
+            store.purge("doomed")
+
+        monkeypatch.setattr(Erasure, "settle", once_the_other_has_written)
+        monkeypatch.setattr(store.backend, "scrub", scrubbed)
+        together(lambda: store.session("talk-0").erase(1), purge)
+    assert left == [set(), set()]
+
+
+def test_somebody_who_knows_of_no_index_erases_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nobody knows what the index has, and it goes as a whole."""
+    with holdfast.open(path) as store, holdfast.open(path) as other:
+        session = other.get("talk-0")
+        session.append(_doomed(3000))
+        store.search("red")
+        write = store.backend.write
+
+        def beside(verb: Verb[T], *, alone: bool = False) -> T:
+            other.backend.write(erasing.erase(number_of(session), "message-3000", None))
+            return write(verb, alone=alone)
+
+        monkeypatch.setattr(store.backend, "write", beside)
+        assert store.purge("doomed").pending == ()
+        assert _holding(path) == set()
+        _must_be_gone(store, path)
+
+
+def test_an_erasure_that_erases_nothing_leaves_the_index(path: Path, kept: Path) -> None:
+    with holdfast.open(path) as store:
+        store.purge(store.create().id)
+        assert kept.samefile(path.with_name("agent.db-search"))
+        assert store.index_status().state == "ready"
+
+
+def test_an_erasure_of_which_nobody_knows_whether_it_was_stored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it was, its words are not in the index."""
+    with holdfast.open(path) as store:
+        store.search("red")
+        write = store.backend.write
+
+        def doubtful(verb: Verb[T], *, alone: bool = False) -> T:
+            write(verb, alone=alone)
+            raise OutcomeUnknown("the answer was lost")
+
+        monkeypatch.setattr(store.backend, "write", doubtful)
+        with pytest.raises(OutcomeUnknown):
+            store.purge("doomed")
+        assert _index_files_holding(path) == set()
+
+
+def test_the_index_was_deleted_and_made_anew_meanwhile(path: Path) -> None:
+    """The words go from the file that is there, not from the one that was."""
+    with holdfast.open(path) as store:
+        store.session("talk-1").append(Message.user("red for the index"))
+        store.search("red")
+        for file in path.parent.glob("agent.db-search*"):
+            file.unlink()
+        with holdfast.open(path) as other:
+            other.search("red")
+        assert _index_files_holding(path)
+        store.purge("doomed")
+        assert _holding(path) == set()

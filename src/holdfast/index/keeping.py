@@ -282,6 +282,12 @@ class Index:
                 eraser.give_up()
                 self._replace(error)
 
+    @contextmanager
+    def between_erasures(self) -> Iterator[None]:
+        """Wait for an erasure that is under way in another thread; let none begin meanwhile."""
+        with self._writing:
+            yield
+
     def _eraser(self, doomed: Sequence[Segment] | None) -> Eraser | None:
         """Make ready to erase; nothing if there is no index to erase from."""
         if self._backend.readonly or self._stop.is_set() or self.place is None:

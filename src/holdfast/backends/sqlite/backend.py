@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
+from holdfast import ids
 from holdfast.backends.base import Backend, Check, Pending, Query, Verb
 from holdfast.backends.groupcommit import Writer
 from holdfast.backends.sqlite import migrations, place
@@ -80,7 +81,8 @@ class SQLiteBackend(Backend):
         self._paths: dict[int, BranchPath] = {}
         self._damage: HoldfastError | None = None
         self._closed = False
-        self._quiet = self._led = self._owes_scrub = False
+        self._quiet = self._led = False
+        self._owing: frozenset[str] = frozenset()
         self._tenant_number: int | None = None
         self._lock: Turnstile | None = None
         self._readers = Readers(self._connect_to_read)
@@ -108,7 +110,7 @@ class SQLiteBackend(Backend):
             self._let_go()
             raise
         self._make_writer()
-        if self._owes_scrub:
+        if self._owing:
             # Whoever erased something may have been stopped before the search index forgot it.
             delete_indexes(self._path)
             self._scrub(patience=0)
@@ -125,12 +127,14 @@ class SQLiteBackend(Backend):
     def _make_writer(self) -> None:
         if self._lock is None:
             return
+        self._owner = ids.session_id()
         self._engine = SQLiteEngine(
             self._connect_to_write,
             self._lock,
             tenant=self.tenant,
             clock=self._clock,
             paths=self._paths,
+            owner=self._owner,
             damaged=self._note_damage,
         )
         self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
@@ -149,7 +153,7 @@ class SQLiteBackend(Backend):
             if not self.readonly:
                 connection.execute("PRAGMA journal_mode=WAL").fetchall()
                 _settle_to_read(connection)
-                self._owes_scrub = connection.execute(SQL["owes_scrub"]).fetchone() is not None
+                self._owing = frozenset(row[0] for row in connection.execute(SQL["owes_scrub"]))
         except apsw.Error as error:
             connection.close(force=True)
             raise translate(error, "nothing was changed.") from error
@@ -296,8 +300,9 @@ class SQLiteBackend(Backend):
         return self._scrub(patience=_PATIENCE)
 
     def _scrub(self, *, patience: int) -> tuple[str, ...]:
+        settled = {*self._owing, self._owner}
         try:
-            return scrub(self._connect_to_write, self._path, self._vfs, patience=patience)
+            return scrub(self._connect_to_write, self._path, self._vfs, settled, patience=patience)
         except (apsw.Error, HoldfastError) as error:
             return (f"bytes of what was erased may still be in the file: {error}",)
 

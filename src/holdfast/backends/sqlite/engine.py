@@ -33,14 +33,19 @@ class SQLiteEngine:
         tenant: str,
         clock: Clock,
         paths: dict[int, BranchPath],
+        owner: str,
         damaged: Callable[[HoldfastError], None],
     ) -> None:
-        """Open with `connect` when first needed; `damaged` is told when the file is damaged."""
+        """Open with `connect` when first needed; `damaged` is told when the file is damaged.
+
+        `owner` names who has to wipe what is erased.
+        """
         self._connect = connect
         self._lock = lock
         self._tenant = tenant
         self._clock = clock
         self._paths = paths
+        self._owner = owner
         self._damaged = damaged
         self._connection: apsw.Connection | None = None
         self._transaction: SQLiteTransaction | None = None
@@ -64,7 +69,9 @@ class SQLiteEngine:
         transaction = self._transaction
         if transaction is None:
             number = self._tenant_number(connection)
-            transaction = SQLiteTransaction(connection, number, self._clock, self._paths)
+            transaction = SQLiteTransaction(
+                connection, number, self._clock, self._paths, self._owner
+            )
             self._transaction = transaction
         transaction.begin_anew()
         connection.execute(SQL["begin"])

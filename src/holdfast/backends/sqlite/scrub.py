@@ -7,8 +7,10 @@ cells, holds copies of cells that once moved to another page: gaps are overwritt
 while nobody can write and the log is empty. And a migration made a copy of the whole file: it is
 deleted. What is still there after that is told, not passed over.
 
-The transaction that erased something notes that this is owed. Whoever opens the store finds the
-note, if a crash came in between or somebody was reading, and tries again.
+The transaction that erased something notes that this is owed, and by whom. The note goes when the
+bytes are gone, by the one who made it: nobody else knows whether its search index forgot the words.
+Whoever opens the store finds the note, if a crash came in between or somebody was reading, deletes
+the indexes, and tries again.
 
 Overwriting a gap cannot hurt. The engine never reads what lies there, and whoever has the page in
 memory reads it again afterwards, because a commit follows. It is written through the engine's own
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -42,18 +44,20 @@ def scrub(
     connect: Callable[[], apsw.Connection],
     path: Path,
     vfs: str | None,
+    owners: Collection[str],
     *,
     patience: int,
 ) -> tuple[str, ...]:
     """Overwrite what erased rows left behind; say what still holds some of it.
 
-    Others have `patience` milliseconds to finish what they do.
+    The notes of these owners go with it. Others have `patience` milliseconds to finish what they
+    do.
     """
     connection = connect()
     try:
         connection.set_busy_timeout(patience)
         return (
-            *_wipe_log_and_gaps(connection, path, vfs),
+            *_wipe_log_and_gaps(connection, path, vfs, owners),
             *_delete_copies(path),
             *_look_aside(connection),
         )
@@ -61,12 +65,14 @@ def scrub(
         connection.close(force=True)
 
 
-def _wipe_log_and_gaps(connection: apsw.Connection, path: Path, vfs: str | None) -> Iterator[str]:
+def _wipe_log_and_gaps(
+    connection: apsw.Connection, path: Path, vfs: str | None, owners: Collection[str]
+) -> Iterator[str]:
     for _ in range(_ATTEMPTS):
         if not _empty_log(connection):
             break
         dirty = list(_dirty_pages(connection, path, vfs))
-        if _wipe(connection, path, vfs, dirty):
+        if _wipe(connection, path, vfs, dirty, owners):
             _empty_log(connection)
             return
     yield (
@@ -114,7 +120,13 @@ def gap(data: bytes, at: int, size: int, *, first: bool) -> tuple[int, int]:
     return (low, high) if low <= high <= size else (0, 0)
 
 
-def _wipe(connection: apsw.Connection, path: Path, vfs: str | None, dirty: list[int]) -> bool:
+def _wipe(
+    connection: apsw.Connection,
+    path: Path,
+    vfs: str | None,
+    dirty: list[int],
+    owners: Collection[str],
+) -> bool:
     """Overwrite gaps while nobody writes; false if somebody did before that."""
     size: int = connection.execute("PRAGMA page_size").get
     try:
@@ -133,7 +145,7 @@ def _wipe(connection: apsw.Connection, path: Path, vfs: str | None, dirty: list[
                 if low < high:
                     file.write(number * size + low, bytes(high - low))
             file.sync()
-        connection.execute(SQL["scrubbed"])
+        connection.executemany(SQL["scrubbed"], [(owner,) for owner in owners])
         # Whoever has these pages in memory must read them again.
         connection.execute(SQL["raise_fence"])
         connection.execute("COMMIT")

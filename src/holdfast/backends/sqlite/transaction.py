@@ -558,11 +558,17 @@ class SQLiteTransaction(SQLiteSnapshot):
     """Writes, too. `writes` counts them, so that a refusal can be told from a failure."""
 
     def __init__(
-        self, connection: apsw.Connection, tenant: int, clock: Clock, paths: dict[int, Path]
+        self,
+        connection: apsw.Connection,
+        tenant: int,
+        clock: Clock,
+        paths: dict[int, Path],
+        owner: str,
     ) -> None:
-        """Write on this connection."""
+        """Write on this connection; `owner` names who has to wipe what is erased."""
         super().__init__(connection, tenant, clock, paths)
         self.writes = 0
+        self._owner = owner
         self._first_new: int | None = None
         self._erased = False
 
@@ -663,7 +669,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         """Replace a stored message; give the blobs it needed."""
         at = place(branch, row.seq)
         blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_places"], (at, at)))
-        self._write("owe_scrub")
+        self._write("owe_scrub", self._owner)
         self._note_erasure()
         self._write("drop_blob_uses", at, at)
         self._write("put_message", at, row.crc, bind_json(row.body))
@@ -682,7 +688,7 @@ class SQLiteTransaction(SQLiteSnapshot):
     def drop_belongings(self, session: int) -> Belongings:
         """Erase what a session has; nobody is ever given its activity number again."""
         self._write("raise_activity", session, self._tenant)
-        self._write("owe_scrub")
+        self._write("owe_scrub", self._owner)
         for name in ("drop_head", "drop_tools", "drop_usage", "drop_all_queue_blobs"):
             self._write(name, session)
         counts = []

@@ -1,0 +1,123 @@
+"""Two erasures that meet: one pauses behind its write until the other has come as far as it can.
+
+That is when the other one waits for a lock of the index, or was let in where it should have waited.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from holdfast import Store
+from holdfast.backends.base import Verb
+from holdfast.core.branches import Segment
+from holdfast.index import file, keeping
+from holdfast.index.erasing import Eraser
+from holdfast.index.kept import BUSY
+from holdfast.testing.conformance.setting import together
+
+T = TypeVar("T")
+LONG = 60.0  # seconds
+
+
+class Contest:
+    """Brings two erasures together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.written = threading.Event()
+        self.met = threading.Event()
+        prepare = Eraser.prepare
+
+        def prepared(eraser: Eraser, doomed: Sequence[Segment] | None) -> None:
+            try:
+                prepare(eraser, doomed)
+            finally:
+                self.meet()
+
+        monkeypatch.setattr(Eraser, "prepare", prepared)
+        monkeypatch.setattr(keeping, "threading", _Threading(self))
+        monkeypatch.setattr(file, "IndexFile", _patient_file(self))
+
+    def meet(self) -> None:
+        """Note that the second one has come as far as it can, if the first has written."""
+        if self.written.is_set():
+            self.met.set()
+
+    def pause(self, store: Store) -> None:
+        """Pause the next write of a store behind its commit."""
+        write = store.backend.write
+
+        def paused(verb: Verb[T], *, alone: bool = False) -> T:
+            done = write(verb, alone=alone)
+            if not self.written.is_set():
+                self.written.set()
+                assert self.met.wait(LONG)
+            return done
+
+        self._monkeypatch.setattr(store.backend, "write", paused)
+
+    def run(self, first: Callable[[], object], second: Callable[[], object]) -> None:
+        """Run both; the second begins when the first has written."""
+
+        def later() -> None:
+            assert self.written.wait(LONG)
+            second()
+
+        together(first, later)
+
+
+class _Threading:
+    """Stands for the module of this name, with locks that report when a thread waits for one."""
+
+    Event = threading.Event
+    Thread = threading.Thread
+    current_thread = staticmethod(threading.current_thread)
+
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
+
+    def Lock(self) -> "_Lock":  # noqa: N802 - its name there
+        return _Lock(self._contest)
+
+
+class _Lock:
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
+        self._lock = threading.Lock()
+
+    def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._lock.acquire(blocking=False):
+            return True
+        if not blocking:
+            return False
+        self._contest.meet()
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _patient_file(contest: Contest) -> type[file.IndexFile]:
+    class PatientFile(file.IndexFile):
+        """An index for whose lock a patient connection waits as long as it takes."""
+
+        def be_patient(self, seconds: float) -> None:
+            super().be_patient(seconds)
+            if seconds > BUSY:
+                self._connection.set_busy_handler(self._wait)
+
+        def _wait(self, _: int) -> bool:
+            contest.meet()
+            time.sleep(0.001)
+            return True
+
+    return PatientFile
