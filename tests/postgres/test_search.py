@@ -682,6 +682,16 @@ def test_killed_before_the_index_forgets(
     _must_be_gone(doomed, admin)
 
 
+def test_killed_before_the_index_forgets_and_somebody_else_erases(
+    doomed: Store, url: str, admin: psycopg.Connection
+) -> None:
+    """Whoever has the store open removes the words with the next erasure, whatever it erases."""
+    done = subprocess.run([sys.executable, "-c", _DIES, url], check=False)
+    assert done.returncode == -signal.SIGKILL
+    doomed.session("talk-0").erase(1)
+    assert "indexed_rows" not in _holding(admin)
+
+
 def test_refused(doomed: Store) -> None:
     """A purge that does not happen changes nothing."""
     session = doomed.get("doomed")
