@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -18,12 +20,23 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
+from holdfast.backends.sqlite import place, scrub
 from holdfast.errors import SessionNotFound, StorageError
+from holdfast.session import number_of
 from holdfast.testing.checker import digest
-from holdfast.testing.faults import CrashState, FailingDisk, Recording, Trace, explore
+from holdfast.testing.faults import (
+    CrashState,
+    FailingDisk,
+    Recording,
+    Trace,
+    explore,
+    state_named,
+)
 from holdfast.testing.faults.failing import Operation
-from holdfast.testing.faults.trace import Write
+from holdfast.testing.faults.trace import Begin, Sync, Write
+from holdfast.verbs import deleting
 from tests.crash._bytes import (
+    CANARY,
     OPERATIONS,
     SOME,
     at_every_place,
@@ -158,6 +171,81 @@ def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(p
         assert store.verify() == []
 
 
+_KILLED = """
+import os, signal, sys, holdfast
+from holdfast.backends.sqlite import scrub
+setattr(scrub, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+holdfast.open(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("at", ["_empty_log", "_dirty_pages", "_wipe", "_delete_copies"])
+def test_killed_while_it_wipes(path: Path, at: str) -> None:
+    """Whatever was left is wiped by whoever opens the store next."""
+    _killed_before_it_wiped(path)
+    die(_KILLED, path, at)
+    with holdfast.open(path) as store:
+        assert holding(path) == set()
+        _must_be_purged(store)
+
+
+# ------------------------------------------------------------------------------ while others write
+
+
+def _between_finding_and_wiping(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let something happen once, when the pages to wipe were found and none is wiped yet."""
+    find, waiting = scrub._dirty_pages, [act]  # noqa: SLF001 - there is no other way in between
+
+    def found(connection: apsw.Connection, path: Path, vfs: str | None) -> Iterator[int]:
+        pages = list(find(connection, path, vfs))
+        if waiting:
+            waiting.pop()()
+        return iter(pages)
+
+    monkeypatch.setattr(scrub, "_dirty_pages", found)
+
+
+def test_a_commit_between_finding_and_wiping_does_not_bring_bytes_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has put pages with canaries in the log, from where they would return to the file."""
+    _killed_before_it_wiped(path)
+
+    def commit() -> None:
+        with closing(apsw.Connection(str(path))) as other:
+            for change in (1, -1):
+                other.execute("UPDATE messages SET crc = crc + ?", (change,))
+            assert CANARY in path.with_name(f"{DATABASE}-wal").read_bytes()
+
+    _between_finding_and_wiping(monkeypatch, commit)
+    with holdfast.open(path) as store:
+        assert holding(path) == set()
+        _must_be_purged(store)
+
+
+def test_pages_that_changed_between_finding_and_wiping_are_not_hurt(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wrote in between, and the log was emptied, so that the file itself is another one."""
+    chance = random.Random(5)
+    with holdfast.open(path) as store, open_store(path, durability="process") as other:
+        talks = [other.session(f"talk-{number}") for number in (0, 1, 3, 4, 5)]
+
+        def write() -> None:
+            for number in range(60):
+                talk = chance.choice(talks)
+                talk.append(Message.user(long_or_short(f"plain{number} ", chance)))
+            _empty_log(path)
+
+        store.purge("canary-fork-free")
+        _between_finding_and_wiping(monkeypatch, write)
+        before = sum(talk.info().messages for talk in talks)
+        assert store.purge("talk-2").pending == ()
+        assert sum(len(talk.messages()) for talk in talks) == before + 60
+        assert holding(path) == set()
+        _must_be_purged(store)
+
+
 # ------------------------------------------------------------------------------- while others read
 
 
@@ -195,6 +283,50 @@ def test_what_a_reader_holds_goes_when_the_store_is_next_opened(path: Path) -> N
 
 
 # ----------------------------------------------------------- crashes and faults while it is wiped
+
+
+def test_the_note_goes_only_when_the_wiped_bytes_are_on_the_disk(
+    base: Path, tmp_path: Path
+) -> None:
+    """Whenever the power is cut, bytes that were not wiped are wiped by whoever opens next."""
+
+    def purge(store: Store, recording: Recording) -> None:
+        for key in ("talk-2", "canary-fork-free"):
+            session = store.session(key)
+            session.append(Message.user("one CANARY more"))
+            store.backend.write(deleting.purge(number_of(session), session.id, forks="keep"))
+        recording.begin("wiping")
+        assert store.backend.scrub() == ()
+
+    trace = recorded(base, 1000, purge)
+    begun = trace.events.index(Begin("wiping"))
+    syncs = [at for at, event in enumerate(trace.events) if isinstance(event, Sync)]
+    for point in [at + 1 for at in syncs if at > begun]:
+        state = state_named(trace, f"{point}:0")  # Only what was synced is there.
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        state.write_to(folder)
+        with open_store(folder / DATABASE):
+            assert holding(folder / DATABASE) == set(), f"lost at {state.describe()}"
+
+
+def test_what_was_deleted_is_deleted_for_good_before_the_note_goes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is synced in between: a power cut does not bring a copy or an index back."""
+    _killed_before_it_wiped(path)
+    path.with_name(f"{DATABASE}-search").write_bytes(b"CANARY")
+    seen: list[tuple[set[str], bool]] = []
+
+    def synced(folder: Path) -> None:
+        place.sync_directory(folder)
+        with closing(apsw.Connection(str(path))) as connection:
+            (notes,) = connection.execute("SELECT count(*) FROM meta WHERE name LIKE 'scrub of %'")
+        seen.append((holding(path) - {DATABASE, f"{DATABASE}-wal"}, notes != (0,)))
+
+    monkeypatch.setattr(scrub, "sync_directory", synced)
+    with holdfast.open(path):
+        assert seen == [(set(), True)]
 
 
 def _sums(store: Store) -> dict[str, str]:

@@ -303,7 +303,7 @@ class SQLiteBackend(Backend):
         settled = {*self._owing, self._owner}
         try:
             return scrub(self._connect_to_write, self._path, self._vfs, settled, patience=patience)
-        except (apsw.Error, HoldfastError) as error:
+        except (apsw.Error, HoldfastError, OSError) as error:
             return (f"bytes of what was erased may still be in the file: {error}",)
 
     def scan(self, fragments: Sequence[bytes]) -> Scan:

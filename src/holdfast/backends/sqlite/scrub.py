@@ -28,7 +28,7 @@ from typing import Final, Self
 
 import apsw
 
-from holdfast.backends.sqlite.place import companion
+from holdfast.backends.sqlite.place import companion, sync_directory
 from holdfast.backends.sqlite.statements import SQL
 
 _ATTEMPTS: Final = 3
@@ -56,9 +56,10 @@ def scrub(
     connection = connect()
     try:
         connection.set_busy_timeout(patience)
+        # The notes go with the gaps: what is deleted has to be gone for good by then.
         return (
-            *_wipe_log_and_gaps(connection, path, vfs, owners),
             *_delete_copies(path),
+            *_wipe_log_and_gaps(connection, path, vfs, owners),
             *_look_aside(connection),
         )
     finally:
@@ -191,6 +192,7 @@ def _delete_copies(path: Path) -> Iterator[str]:
             copy.unlink()
         except OSError as error:
             yield f"{copy}, a copy from before a migration, cannot be deleted: {error.strerror}."
+    sync_directory(path.parent)  # Also for search indexes that were deleted before.
 
 
 def delete_indexes(path: Path) -> None:
