@@ -11,16 +11,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+import apsw
 import pytest
 
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
 from holdfast.backends.base import Verb
+from holdfast.backends.sqlite.scrub import gap
 from holdfast.erasure import Erasure
 from holdfast.errors import OutcomeUnknown
+from holdfast.index import engine
 from holdfast.index.file import IndexFile
 from holdfast.records import Scan
 from holdfast.session import number_of
@@ -31,6 +35,7 @@ from tests.search.corpora import message
 
 T = TypeVar("T")
 _CANARY = "Qzxcanary"
+_PAGE = 4096
 _DIES = """
 import os, signal, sys, holdfast
 from holdfast.index.erasing import Eraser
@@ -433,6 +438,67 @@ def test_somebody_who_knows_of_no_index_erases_too(
         assert store.purge("doomed").pending == ()
         assert _holding(path) == set()
         _must_be_gone(store, path)
+
+
+def test_a_commit_before_the_index_is_wiped_does_not_bring_bytes_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the log, where it put pages as they were: the unused middle of all is empty."""
+    index, empty_log = path.with_name("agent.db-search"), engine.empty_log
+
+    def commit() -> None:
+        with closing(engine.connect(index, readonly=False)) as other:
+            for change in (1, -1):
+                other.execute("UPDATE docs SET at = at + ?", (change,))
+
+    waiting = [commit]
+
+    def emptied(connection: apsw.Connection) -> bool:
+        done = empty_log(connection)
+        if waiting:
+            waiting.pop()()
+        return done
+
+    monkeypatch.setattr(engine, "empty_log", emptied)
+    with holdfast.open(path) as store:
+        assert store.purge("doomed").pending == ()
+    assert _pages_with_something_in_the_middle(index) == []
+
+
+def _pages_with_something_in_the_middle(index: Path) -> list[int]:
+    data = index.read_bytes()
+    gaps = {at: gap(data, at, _PAGE, first=at == 0) for at in range(0, len(data), _PAGE)}
+    return [at for at, (low, high) in gaps.items() if any(data[at + low : at + high])]
+
+
+def test_what_is_wiped_is_synced_before_the_note_goes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the index and in the store's own file: a power cut does not bring the words back."""
+    done: list[str] = []
+
+    class RecordedFile(apsw.VFSFile):
+        def __init__(self, vfs: str, name: str, flags: list[int]) -> None:
+            super().__init__(vfs, name, flags)
+            self._name = Path(name).name
+
+        def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+            super().xWrite(data, offset)
+            done.append(f"write {self._name}")
+
+        def xSync(self, flags: int) -> None:  # noqa: N802
+            super().xSync(flags)
+            done.append(f"sync {self._name}")
+
+    with holdfast.open(path) as store:
+        monkeypatch.setattr(apsw, "VFSFile", RecordedFile)
+        store.purge("doomed")
+    assert list(dict.fromkeys(done)) == [
+        "write agent.db-search",
+        "sync agent.db-search",
+        "write agent.db",
+        "sync agent.db",
+    ]
 
 
 def test_an_erasure_that_erases_nothing_leaves_the_index(path: Path, kept: Path) -> None:
