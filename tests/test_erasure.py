@@ -131,6 +131,28 @@ def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -
     )
 
 
+def test_a_copy_that_was_made_in_between_is_foretold_as_well(store: holdfast.Store) -> None:
+    """One message is erased where it is when it is written, and each of these places was named."""
+    parent, fork, _ = family(store)
+    watched = Watched(store)
+    n, id = number_of(parent), parent.messages()[2].id
+    foretell = erasing.foretell(n, id)
+    interruptions: list[Callable[[], object]] = [
+        lambda: fork.replace([Message.system("new"), *fork.messages()])
+    ]
+
+    def interrupted(snapshot: Snapshot) -> list[Segment]:
+        found = foretell(snapshot)
+        if interruptions:
+            interruptions.pop()()
+        return found
+
+    report = Erasure(watched).write(interrupted, lambda doomed: erasing.erase(n, id, doomed))
+    assert [len(doomed or ()) for doomed in watched.told] == [2, 3]
+    assert report.places == 3
+    assert all(b"parent says 2" in body for body in watched.before)
+
+
 def test_who_is_never_left_alone_is_erased_all_the_same(store: holdfast.Store) -> None:
     """After some tries it is done without having been foretold, and that is said."""
     (session, *_) = family(store)

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast import File, Message, Session, Store, codec
+from holdfast import File, Message, Session, Store, codec, erasure
 from holdfast.backends.base import Transaction, Verb
 from holdfast.clock import EPOCH
 from holdfast.errors import Diverged, StorageError
@@ -345,10 +345,15 @@ def test_a_fork_that_is_being_made_keeps_what_it_shares(
     assert yours.verify() == []
 
 
+@pytest.mark.parametrize("attempts", [8, 0])
 def test_a_file_that_is_about_to_be_needed_again_stays(
-    two: tuple[Store, Store], meeting: Meeting
+    two: tuple[Store, Store], meeting: Meeting, monkeypatch: pytest.MonkeyPatch, attempts: int
 ) -> None:
-    """A message that names a file by its hash alone, while the last one that had it is erased."""
+    """A message that names a file by its hash alone, while the last one that had it is erased.
+
+    By a plan, and without one, as it is done after some plans that did not hold.
+    """
+    monkeypatch.setattr(erasure, "_ATTEMPTS", attempts)
     mine, yours = two
     old, new = mine.session("old"), mine.session("new")
     old.append(Message(role="user", parts=(File(name="a", data=b"x" * 1000),)))

@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 import pytest
 
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
-from holdfast.backends.base import Transaction
+from holdfast.backends.base import Transaction, Verb
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.tables import PostgresTables
@@ -28,6 +29,7 @@ from tests.places import place, superuser
 from tests.search.corpora import NOW, QUERIES, live, message
 from tests.servers import OWNER, as_user
 
+T = TypeVar("T")
 _TALKS = 8
 _CANARY = "Qzxcanary"
 _DIES = """
@@ -665,6 +667,28 @@ def test_while_somebody_else_holds_the_index(
         assert len(doomed.search(f"{_CANARY}*")) == 0
     other.close()
     _must_find(doomed)
+    doomed.catch_up_index()
+    _must_be_gone(doomed, admin)
+
+
+def test_somebody_else_erases_who_cannot_have_the_index(
+    doomed: Store, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has it notices, and lets the index go as a whole."""
+    monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
+    monkeypatch.setattr(table, "_PATIENCE", 0.1)
+    write = doomed.backend.write
+    doomed.session("talk-0").append(_doomed(1000))
+    doomed.catch_up_index()
+    with holdfast.open(url, durability="process") as other:
+
+        def beside(verb: Verb[T], *, alone: bool = False) -> T:
+            other.session("talk-0").erase("message-1000")
+            return write(verb, alone=alone)
+
+        monkeypatch.setattr(doomed.backend, "write", beside)
+        doomed.purge("doomed")
+    assert "indexed_rows" not in _holding(admin)
     doomed.catch_up_index()
     _must_be_gone(doomed, admin)
 

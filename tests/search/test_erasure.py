@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,14 +19,16 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast import Message, Store, Text, Thinking, ToolCall
+from holdfast import Message, Session, Store, Text, Thinking, ToolCall
 from holdfast.backends.base import Verb
 from holdfast.backends.sqlite.scrub import gap
+from holdfast.core.branches import Segment
 from holdfast.erasure import Erasure
 from holdfast.errors import OutcomeUnknown
 from holdfast.index import engine
 from holdfast.index.file import IndexFile
 from holdfast.records import Scan
+from holdfast.runtime import Runtime
 from holdfast.session import number_of
 from holdfast.testing.conformance.setting import together
 from holdfast.verbs import erasing
@@ -356,6 +358,85 @@ def test_while_others_search_and_append(path: Path) -> None:
         assert failed == []
         _must_be_gone(store, path)
         _must_be_gone(other, path)
+
+
+# ------------------------------------------------- something else goes than was read before
+
+
+Meanwhile = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Lets something happen when the next erasure has read what will go, and not written yet."""
+    waiting: list[Callable[[], object]] = []
+    surround = Runtime.erasing
+
+    @contextmanager
+    def erasing(runtime: Runtime, doomed: Sequence[Segment] | None) -> Iterator[None]:
+        if waiting:
+            waiting.pop()()
+        with surround(runtime, doomed):
+            yield
+
+    monkeypatch.setattr(Runtime, "erasing", erasing)
+    return waiting.append
+
+
+def _copied(store: Store, fork: Session) -> None:
+    """Store the messages of a fork again, and index them."""
+    fork.replace([Message.system("red and new"), *fork.messages()])
+    store.search("red")
+
+
+def test_a_purge_while_a_fork_is_made(path: Path, meanwhile: Meanwhile) -> None:
+    """What it keeps for the fork is found there."""
+    with holdfast.open(path) as store, holdfast.open(path) as other:
+        session, forks = store.get("doomed"), list[Session]()
+        meanwhile(lambda: forks.append(other.get("doomed").fork(20)))
+        report = store.purge(session.id)
+        [fork] = forks
+        assert (report.kept, report.kept_for) == (20, (fork.id,))
+        said = sum(_CANARY in found.text for found in fork.messages())
+        assert said > 1
+        assert len(store.search(f"{_CANARY}*", session=fork.id, limit=1000)) == said
+
+
+def test_a_purge_that_takes_from_forks_while_one_copies(path: Path, meanwhile: Meanwhile) -> None:
+    """The words of the copies go, too."""
+    with holdfast.open(path) as store, holdfast.open(path) as other:
+        fork = other.get("doomed").fork()
+        meanwhile(lambda: _copied(other, fork))
+        store.purge("doomed", forks="erase")
+        assert _holding(path) == set()
+        _must_be_gone(store, path)
+
+
+def test_one_message_while_it_is_copied(path: Path, meanwhile: Meanwhile) -> None:
+    """The words of the copy go, too."""
+    with holdfast.open(path) as store, holdfast.open(path) as other:
+        store.purge("doomed")
+        session = store.get("talk-0")
+        session.append(_doomed(3000))
+        fork = other.get("talk-0").fork()
+        meanwhile(lambda: _copied(other, fork))
+        assert session.erase("message-3000").places == 2
+        assert _index_files_holding(path) == set()
+
+
+def test_emptying_the_trash_while_a_relative_is_purged(path: Path, meanwhile: Meanwhile) -> None:
+    """What both were the last to share goes with the second, and so do its words."""
+    with holdfast.open(path) as store, holdfast.open(path) as other:
+        forks = [store.get("doomed").fork() for _ in range(2)]
+        store.purge("doomed")
+        store.search("red")
+        assert _index_files_holding(path)
+        store.trash(forks[0].id)
+        plan = store.retention(empty_trash="0h")
+        meanwhile(lambda: other.purge(forks[1].id))
+        assert store.apply(plan).purged == (forks[0].id,)
+        assert _holding(path) == set()
+        _must_be_gone(store, path)
 
 
 # ------------------------------------------------------------------------------- several at once
