@@ -7,13 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.cli import shell as made
-from tests.cli.nursery import Nursery
+from tests.cli.nursery import Listening, Nursery
 
 
 @pytest.fixture(scope="session")
 def _nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(made.Shell(tmp_path_factory.getbasetemp()).environment) as nursery:
+    environment = made.Shell(tmp_path_factory.getbasetemp()).environment
+    with Nursery(environment, warm=True) as nursery:
         yield nursery
+
+
+@pytest.fixture(scope="session")
+def fast_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A program `holdfast` for shells to run, which starts fast."""
+    environment = made.Shell(tmp_path_factory.getbasetemp()).environment
+    with Listening(environment, tmp_path_factory.mktemp("bin")) as listening:
+        yield listening.program
 
 
 @pytest.fixture

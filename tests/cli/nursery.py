@@ -7,6 +7,14 @@ words, the environment, the folder, the umask and the three streams it is given,
 interpreter does for `-m holdfast`, and ends as every interpreter ends. So it is a process of its
 own that has seen no other command, and imports the command's own modules itself.
 
+A warm nursery has imported the modules of all commands, and its children end without taking their
+modules apart, which is most of what is left of the time: threads are joined, exit functions called
+and streams flushed as always. What a command does is the same; that each command imports what it
+needs, and ends well, is seen where one that is not warm runs the examples of the help.
+
+For shells there is a program that asks a nursery in the same way (`Listening`): it passes its own
+words, environment and streams on, hands over the signals it gets, and ends as the command ended.
+
 What an interpreter reads from its environment when it starts cannot be given so (see `free`). The
 first start of all, signals, terminals and streams that break are tested with interpreters of their
 own (`Shell.start`).
@@ -14,10 +22,15 @@ own (`Shell.start`).
 
 from __future__ import annotations
 
+import atexit
 import gc
+import importlib
+import io
 import json
 import os
+import pkgutil
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -26,7 +39,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,13 +53,13 @@ _READ_AT_THE_START = ("PYTHON", "LANG", "LC_")
 class Nursery:
     """Runs commands, one at a time."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, warm: bool = False) -> None:
         self._environment = dict(environment)
         self._one = threading.Lock()
         self._line, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *(["warm"] if warm else [])],
                 env=self._environment,
                 pass_fds=[theirs.fileno()],
                 # Pipes, as its children will have: what a stream can do is asked when it is opened.
@@ -87,11 +100,7 @@ class Nursery:
         os.write(pipes[0][1], stdin)
         os.close(pipes[0][1])
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        try:
-            pid = self._ask(arguments, environment, theirs)
-        finally:
-            for stream in theirs:
-                os.close(stream)
+        pid = self._begin(arguments, environment, theirs)
         try:
             out, err = _all_of(pipes[1][0], pipes[2][0])
         except TimeoutError:
@@ -100,6 +109,31 @@ class Nursery:
         finally:
             code = self._heard()
         return code, out, err
+
+    def run_on(
+        self, terminal: tuple[int, int], arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        """Run it on a terminal, whose two ends are given and closed; give what it shows, too."""
+        ours, theirs = terminal
+        pid = self._begin(arguments, environment, [theirs])
+        try:
+            [shown] = _all_of(ours)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            code = self._heard()
+        return code, shown
+
+    def _begin(
+        self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
+    ) -> int:
+        """Let a child begin, which gets the streams: three, or one for all; give its number."""
+        try:
+            return self._ask(arguments, environment, [*streams] * (3 // len(streams)))
+        finally:
+            for stream in streams:
+                os.close(stream)
 
     def _ask(
         self, arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
@@ -117,6 +151,69 @@ class Nursery:
             assert more, "the nursery is gone"
             said += more
         return int(said)
+
+
+_PROGRAM = """#!{python} -IS
+import os, _signal, _socket
+from _json import encode_basestring_ascii as quoted
+from sys import argv
+mask = os.umask(0o077)
+os.umask(mask)
+words = ",".join(map(quoted, argv[1:]))
+environ = ",".join(quoted(name) + ":" + quoted(text) for name, text in os.environ.items())
+asked = f"[[{{words}}],{{{{{{environ}}}}}},{{quoted(os.getcwd())}},{{mask}}]\\n".encode()
+line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+line.connect({path!r})
+streams = b"".join(number.to_bytes(4, {order!r}) for number in (0, 1, 2))
+sent = line.sendmsg([asked], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+while sent < len(asked):
+    sent += line.send(asked[sent:])
+heard = b""
+while heard.count(b"\\n") < 2:
+    heard += line.recv(64) or b"1\\n1\\n"
+    if heard.count(b"\\n") == 1:
+        for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+            _signal.signal(number, lambda number, _: os.kill(int(heard.split()[0]), number))
+code = int(heard.split()[1])
+if code < 0:
+    _signal.signal(-code, _signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+class Listening:
+    """A nursery that any process can ask, several at once; `program` is the file to run."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        # The path of a socket is short.
+        self._door = Path("/tmp") / f"nursery-{os.getpid()}-{id(self):x}"  # noqa: S108
+        self.program = folder / "holdfast"
+        source = _PROGRAM.format(python=sys.executable, path=str(self._door), order=sys.byteorder)
+        self.program.write_text(source)
+        self.program.chmod(0o755)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(self._door)],
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"listening\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Its end is not an error, but a child that was left behind would keep its streams open.
+        assert self._process.communicate(timeout=_PATIENCE) == (b"", b"")
+        self._door.unlink()
 
 
 def _umask() -> int:
@@ -143,7 +240,7 @@ def _all_of(*streams: int) -> list[bytes]:
                 if not ready:
                     raise TimeoutError("the command does not end")
                 for key, _ in ready:
-                    data = os.read(key.fd, 1 << 16)
+                    data = _read_some(key.fd)
                     found[key.fd] += data
                     if not data:
                         selector.unregister(key.fd)
@@ -151,6 +248,13 @@ def _all_of(*streams: int) -> list[bytes]:
             for stream in streams:
                 os.close(stream)
     return list(found.values())
+
+
+def _read_some(stream: int) -> bytes:
+    try:
+        return os.read(stream, 1 << 16)
+    except OSError:  # Linux says so when the last writer of a terminal is gone.
+        return b""
 
 
 # ------------------------------------------------------------------------------ the other process
@@ -176,6 +280,33 @@ def serve(line: socket.socket) -> list[str] | None:
         line.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
+def listen(door: str) -> list[str] | None:
+    """Let a child of its own `serve` each process that asks, until the standard input ends."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(door)
+        listening.listen()
+        os.write(1, b"listening\n")
+        while 0 not in select.select([0, listening.fileno()], [], [])[0]:
+            _reap(os.WNOHANG)
+            line, _ = listening.accept()
+            with line:
+                if os.fork():
+                    continue
+                listening.close()
+                arguments = serve(line)
+                if arguments is None:
+                    os._exit(0)
+                return arguments
+    _reap(0)
+    return None
+
+
+def _reap(options: int) -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, options)[0]:
+            pass
+
+
 def _become(
     streams: Sequence[int], environment: Mapping[str, str], folder: str, umask: int
 ) -> None:
@@ -184,6 +315,9 @@ def _become(
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    for opened in (sys.stdout, sys.stderr):
+        assert isinstance(opened, io.TextIOWrapper)
+        opened.reconfigure(line_buffering=opened.line_buffering or opened.isatty())
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
@@ -191,17 +325,59 @@ def _become(
     sys.path[0] = folder
 
 
+def _import_all() -> None:
+    """Import what the commands import, but for those that talk to models or servers."""
+    for package in ("cli", "core", "core.search", "core.redacting", "index", "transfer", "verbs"):
+        found = importlib.import_module(f"holdfast.{package}")
+        for module in pkgutil.iter_modules(found.__path__, f"{found.__name__}."):
+            if not module.ispkg:
+                importlib.import_module(module.name)
+    importlib.import_module("holdfast.agent.models.choosing")
+    # And read the vocabulary of the model that the conversation of `talk` is with.
+    importlib.import_module("holdfast.core.tokenizers").exact("gpt-9")
+
+
+def _run() -> None:
+    runpy._run_module_as_main("holdfast")  # type: ignore[attr-defined]  # noqa: SLF001 - what `-m` does
+
+
+def _run_and_leave() -> None:
+    """Run the command, and end without taking apart what was imported."""
+    try:
+        _run()
+        code = 0
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        code = end.code
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - as an interpreter does
+    atexit._run_exitfuncs()  # noqa: SLF001 - then this
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def main() -> None:
     """Import what every command needs, and serve."""
     import holdfast.backends.sqlite.backend  # noqa: PLC0415 - only the other process
     import holdfast.cli.program  # noqa: F401, PLC0415 - imports it before a command does
 
+    warm = sys.argv[2:] == ["warm"]
+    if warm:
+        _import_all()
     gc.freeze()  # Children need not look through it, which would copy it.
-    with socket.socket(fileno=int(sys.argv[1])) as line:
-        arguments = serve(line)
+    if sys.argv[1].isdecimal():
+        with socket.socket(fileno=int(sys.argv[1])) as line:
+            arguments = serve(line)
+    else:
+        with suppress(ImportError):
+            importlib.import_module("openai")  # Not ours, and slow to import.
+        arguments = listen(sys.argv[1])
     if arguments is not None:
         sys.argv[1:] = arguments
-        runpy._run_module_as_main("holdfast")  # type: ignore[attr-defined]  # noqa: SLF001 - what `-m` does
+        if warm:
+            _run_and_leave()
+        _run()
 
 
 if __name__ == "__main__":

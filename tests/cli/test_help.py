@@ -55,14 +55,10 @@ def provider() -> Iterator[Provider]:
 
 @pytest.mark.parametrize("example", _EXAMPLES)
 def test_every_example_runs(
-    crashed: Shell, tmp_path: Path, provider: Provider, example: str
+    crashed: Shell, tmp_path: Path, provider: Provider, fast_program: Path, example: str
 ) -> None:
     """As written, in a shell, on a store in use; one that goes on is ended by Ctrl-C."""
-    program_file = tmp_path / "bin" / "holdfast"
-    program_file.parent.mkdir()
-    program_file.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
-    program_file.chmod(0o755)
-    crashed.environment["PATH"] = f"{program_file.parent}:{os.environ['PATH']}"
+    crashed.environment["PATH"] = f"{fast_program.parent}:{os.environ['PATH']}"
     crashed.environment["HOME"] = str(tmp_path)
     crashed.environment["XDG_CONFIG_HOME"] = str(tmp_path / ".config")
     crashed.environment |= environment(provider.url)

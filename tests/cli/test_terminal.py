@@ -28,6 +28,11 @@ def look(shell: Shell, *arguments: str, columns: int = 80, rows: int = 50, pager
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     environment = {"TERM": "xterm-256color", "PAGER": pager, **shell.environment}
+    if shell.nursery is not None:
+        with shell.nursery.free(environment, b"") as free:
+            if free:
+                _, shown = shell.nursery.run_on((ours, theirs), arguments, environment)
+                return shown.decode().replace("\r\n", "\n")
     with subprocess.Popen(
         [sys.executable, "-m", "holdfast", *arguments],
         env=environment,
@@ -313,7 +318,11 @@ def test_log_says_when_the_branch_changed(talked: Shell, tmp_path: Path) -> None
 
 
 class Tmux:
-    """A terminal with a shell in it, on a server of its own."""
+    """A terminal with a shell in it, on a server of its own.
+
+    `command` waits for the shell's prompt, which has a number that counts commands: what is typed
+    while a program still runs may be read by that, or be lost when it ends.
+    """
 
     def __init__(self, shell: Shell, directory: Path) -> None:
         if shutil.which("tmux") is None:
