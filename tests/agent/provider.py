@@ -40,6 +40,7 @@ A script is a JSON list of replies, each used once, in order, before the words c
      "delay": 0.05,          seconds before each piece
      "cut": 3,               break the connection behind so many pieces
      "hang": 3,              go silent behind so many pieces
+     "hold": [3, 7],         behind so many, wait each time until `provider.go_on()` is called
      "status": 429, "headers": {"retry-after": "1"}, "error": "slow down",
      "finish": "stop", "usage": {"prompt_tokens": 5, "completion_tokens": 7},
      "when": "parcel"}       only for a request whose last user message has this in it
@@ -114,6 +115,7 @@ class Provider:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self.closing = threading.Event()
+        self.going_on = threading.Semaphore(0)
         self._server = _Server(("127.0.0.1", port), _Handler, self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_BREATH,))
 
@@ -141,6 +143,10 @@ class Provider:
         """Add to the script."""
         with self._lock:
             self._script += replies
+
+    def go_on(self) -> None:
+        """Let a reply that is held go on to where it is held next, or to its end."""
+        self.going_on.release()
 
     def replies(self) -> list[Body]:
         """The requests that were for replies: neither for a title nor for a summary."""
@@ -334,6 +340,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             if sent == reply.get("hang", -1):
                 self._wait(None)
+            if sent in reply.get("hold", ()):
+                self._wait(None, self.server.provider.going_on)
             self._wait(reply.get("delay", 0.0))
             self._event(_chunk(number, body, [_choice(delta)]))
             sent += 1
@@ -350,10 +358,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         self.wfile.flush()
 
-    def _wait(self, seconds: float | None) -> None:
-        """Wait, for ever if no time is given; a client that goes away ends it."""
+    def _wait(self, seconds: float | None, told: threading.Semaphore | None = None) -> None:
+        """Wait until told, for ever if no time is given; a client that goes away ends it."""
         until = None if seconds is None else time.monotonic() + seconds
         while until is None or time.monotonic() < until:
+            if told is not None and told.acquire(blocking=False):
+                return
             if self.server.provider.closing.is_set():
                 raise _Gone
             left = _BREATH if until is None else max(0.0, until - time.monotonic())

@@ -4,13 +4,12 @@ Most of the time of `holdfast ls` goes into starting an interpreter and importin
 is the same for each of the thousand commands that the tests run. A nursery is an interpreter that
 has done this and nothing else. Asked over a socket for a command, it forks; the child takes the
 words, the environment, the folder, the umask and the three streams it is given, then does what an
-interpreter does for `-m holdfast`, and ends as every interpreter ends. So it is a process of its
-own that has seen no other command, and imports the command's own modules itself.
+interpreter does for `-m holdfast`. So it is a process of its own that has seen no other command. It
+ends as every interpreter does (threads are joined, exit functions called, streams flushed) but for
+taking its modules apart, which would take longer than the command.
 
-A warm nursery has imported the modules of all commands, and its children end without taking their
-modules apart, which is most of what is left of the time: threads are joined, exit functions called
-and streams flushed as always. What a command does is the same; that each command imports what it
-needs, and ends well, is seen where one that is not warm runs the examples of the help.
+A warm nursery has imported the modules of all commands. That each command imports what it needs is
+seen where one that is not warm runs the examples of the help.
 
 For shells there is a program that asks a nursery in the same way (`Listening`): it passes its own
 words, environment and streams on, hands over the signals it gets, and ends as the command ended.
@@ -172,7 +171,7 @@ heard = b""
 while heard.count(b"\\n") < 2:
     heard += line.recv(64) or b"1\\n1\\n"
     if heard.count(b"\\n") == 1:
-        for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+        for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGWINCH):
             _signal.signal(number, lambda number, _: os.kill(int(heard.split()[0]), number))
 code = int(heard.split()[1])
 if code < 0:
@@ -338,13 +337,9 @@ def _import_all() -> None:
 
 
 def _run() -> None:
-    runpy._run_module_as_main("holdfast")  # type: ignore[attr-defined]  # noqa: SLF001 - what `-m` does
-
-
-def _run_and_leave() -> None:
     """Run the command, and end without taking apart what was imported."""
     try:
-        _run()
+        runpy._run_module_as_main("holdfast")  # type: ignore[attr-defined]  # noqa: SLF001 - what `-m` does
         code = 0
     except SystemExit as end:
         if not isinstance(end.code, int):
@@ -362,21 +357,19 @@ def main() -> None:
     import holdfast.backends.sqlite.backend  # noqa: PLC0415 - only the other process
     import holdfast.cli.program  # noqa: F401, PLC0415 - imports it before a command does
 
-    warm = sys.argv[2:] == ["warm"]
-    if warm:
+    if sys.argv[2:] == ["warm"]:
         _import_all()
     gc.freeze()  # Children need not look through it, which would copy it.
     if sys.argv[1].isdecimal():
         with socket.socket(fileno=int(sys.argv[1])) as line:
             arguments = serve(line)
     else:
-        with suppress(ImportError):
-            importlib.import_module("openai")  # Not ours, and slow to import.
+        for name in ("openai", "prompt_toolkit.application", "rich.console"):
+            with suppress(ImportError):
+                importlib.import_module(name)  # Not ours, and slow to import.
         arguments = listen(sys.argv[1])
     if arguments is not None:
         sys.argv[1:] = arguments
-        if warm:
-            _run_and_leave()
         _run()
 
 

@@ -231,10 +231,11 @@ def test_completing_is_light(many: Shell) -> None:
 # ------------------------------------------------------------------------------------- real shells
 
 
+# Each with the same prompt, to be waited for.
 _START = {
-    "bash": "exec bash --norc --noprofile",
-    "zsh": "exec zsh -d -i",
-    "fish": "exec fish --no-config",
+    "bash": "PS1='ready> ' exec bash --norc --noprofile",
+    "zsh": "PS1='ready> ' exec zsh -d -i",
+    "fish": "exec fish --no-config -C 'function fish_prompt; printf \"ready> \"; end'",
 }
 _LOAD = {
     "bash": 'eval "$(holdfast completion bash)"',
@@ -249,29 +250,32 @@ class Prompt(Tmux):
     def write(self, text: str) -> None:
         self._tmux("send-keys", "-l", text)
 
+    def wait_ready(self) -> None:
+        """Wait for the empty prompt at the bottom."""
+        self.wait_for(lambda screen: screen.rstrip().endswith("ready>"))
+
 
 @pytest.fixture(params=["bash", "zsh", "fish"])
-def terminal(many: Shell, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Prompt]:
+def terminal(
+    many: Shell, tmp_path: Path, fast_program: Path, request: pytest.FixtureRequest
+) -> Iterator[Prompt]:
     """A terminal with this shell in it, which has loaded its script."""
     name = request.param
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
-    program = tmp_path / "bin" / "holdfast"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
-    program.chmod(0o755)
-    many.environment["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    (tmp_path / "bin").mkdir()
+    many.environment["PATH"] = f"{fast_program.parent}:{os.environ['PATH']}"
     many.environment["HOME"] = str(tmp_path)  # Shells keep a history there.
     for name_of in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         many.environment.pop(name_of, None)
     tmux = Prompt(many, tmp_path)
     with tmux:
-        tmux.type(_START[name])
+        tmux.command(_START[name])
+        tmux.wait_ready()
         # Only the shell itself puts the two halves together.
-        tmux.type("echo rea''dy")
-        tmux.wait_for(lambda screen: "\nready" in screen)
         tmux.type(f"{_LOAD[name]}; clear; echo loa''ded")
         tmux.wait_for(lambda screen: screen.startswith("loaded"))
+        tmux.wait_ready()
         yield tmux
 
 
@@ -283,8 +287,10 @@ def press_tab(terminal: Prompt, typed: str, expected: str) -> None:
         lambda screen: any(at.rstrip().endswith(expected) for at in screen.split("\n"))
     )
     terminal.press("C-u")
+    terminal.wait_ready()
     terminal.type("clear; echo cle''an")
     terminal.wait_for(lambda screen: screen.startswith("clean"))
+    terminal.wait_ready()
 
 
 def test_a_real_shell_completes(terminal: Prompt) -> None:

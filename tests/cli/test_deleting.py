@@ -228,7 +228,7 @@ def test_purge_shows_what_will_go_and_asks(shell: Shell, tmp_path: Path) -> None
     id = id_of(shell, "a")
     tmux = Tmux(shell, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} purge a")
+        tmux.command(f"{tmux.holdfast} purge a")
         said = tmux.wait_for(lambda screen: "Erase it for good? [y/N]:" in screen)
         lines = [line.rstrip() for line in said.splitlines()]
         at = lines.index("To be erased")
@@ -238,15 +238,13 @@ def test_purge_shows_what_will_go_and_asks(shell: Shell, tmp_path: Path) -> None
         assert lines[at + 3] in either(asked, child, grandchild)
         tmux.press("Enter")
         tmux.wait_for(lambda screen: "Nothing was erased." in screen)
-        tmux.type("echo ended with $?")
-        tmux.wait_for(lambda screen: "ended with 1" in screen)
+        assert tmux.ended() == 1
         assert keys(shell, "--text", "To be erased") == ["a"]
-        tmux.type(f"clear; {tmux.holdfast} purge a")
+        tmux.command(f"clear; {tmux.holdfast} purge a")
         tmux.wait_for(lambda screen: "[y/N]:" in screen)
         tmux.type("y")
         tmux.wait_for(lambda screen: f"erased a ({id}): 2 messages" in screen)
-        tmux.type("echo ended with $?")
-        tmux.wait_for(lambda screen: "ended with 0" in screen)
+        assert tmux.ended() == 0
     assert shell.run("show", id).code == 3
 
 
@@ -255,12 +253,11 @@ def test_ctrl_c_at_the_question_erases_nothing(talked: Shell, tmp_path: Path) ->
     talked.ok("trash", "support-42")
     tmux = Tmux(talked, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} purge --forks erase support-42")
+        tmux.command(f"{tmux.holdfast} purge --forks erase support-42")
         said = tmux.wait_for(lambda screen: "[y/N]:" in screen)
         assert "), in the trash" in said
         tmux.press("C-c")
-        tmux.type("echo ended with $?")
-        tmux.wait_for(lambda screen: "ended with 130" in screen)
+        assert tmux.ended() == 130
     talked.ok("restore", "support-42")
 
 
@@ -276,7 +273,7 @@ def test_the_question_shows_a_hostile_title_as_it_is_stored(shell: Shell, tmp_pa
     id = hostile_session(shell.store)
     tmux = Tmux(shell, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} purge {id}")
+        tmux.command(f"{tmux.holdfast} purge {id}")
         said = tmux.wait_for(lambda screen: "[y/N]:" in screen)
         assert r"\x1b[2J\x1b]0;owned\x07\r" in said
         tmux.type("n")

@@ -172,15 +172,14 @@ def test_prune_asks_at_a_terminal(shell: Shell, tmp_path: Path) -> None:
     several(shell)
     tmux = Tmux(shell, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} prune --keep-last 1 --apply")
+        tmux.command(f"{tmux.holdfast} prune --keep-last 1 --apply")
         said = tmux.wait_for(lambda screen: "Throw these away? [y/N]:" in screen)
         assert "A plain one" in said
         tmux.press("Enter")
         tmux.wait_for(lambda screen: "Nothing was changed." in screen)
-        tmux.type("echo ended with $?")
-        tmux.wait_for(lambda screen: "ended with 1" in screen)
+        assert tmux.ended() == 1
         assert listed(shell) == ALL
-        tmux.type(f"clear; {tmux.holdfast} prune --keep-last 1 --apply")
+        tmux.command(f"clear; {tmux.holdfast} prune --keep-last 1 --apply")
         tmux.wait_for(lambda screen: "[y/N]:" in screen)
         tmux.type("y")
         tmux.wait_for(lambda screen: "1 session in the trash" in screen)
@@ -249,14 +248,14 @@ def test_erase_shows_the_message_and_asks(shell: Shell, tmp_path: Path) -> None:
     several(shell)
     tmux = Tmux(shell, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} erase parent 1")
+        tmux.command(f"{tmux.holdfast} erase parent 1")
         said = tmux.wait_for(lambda screen: "Erase what it says, for good? [y/N]:" in screen)
         assert f"{SECRET} in parent" in said
         assert "it may be shared with 1 other session" in said
         tmux.press("Enter")
         tmux.wait_for(lambda screen: "Nothing was erased." in screen)
         assert shell.ok("show", "--raw", "parent") == f"{SECRET} in parent\n"
-        tmux.type(f"clear; {tmux.holdfast} erase parent 1")
+        tmux.command(f"clear; {tmux.holdfast} erase parent 1")
         tmux.wait_for(lambda screen: "[y/N]:" in screen)
         tmux.type("y")
         tmux.wait_for(lambda screen: "erased message 1 of parent" in screen)

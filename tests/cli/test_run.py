@@ -413,13 +413,14 @@ def test_the_model_of_the_configuration_is_used(
 
 
 @pytest.fixture
-def program_on(shell: Shell, asking: Asking) -> Shell:
+def program_on(shell: Shell, asking: Asking, fast_program: Path) -> Shell:
+    shell.command = [str(fast_program)]
     shell.environment |= {**environment(asking.provider.url), "HOLDFAST_CONFIG": os.devnull}
     return shell
 
 
 def _await(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not true():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -443,7 +444,7 @@ def test_a_signal_in_mid_reply_keeps_what_was_said(
     with program_on.start("run", "--session", "a", "slow 1000") as process:
         said = _begun(process)
         process.send_signal(number)
-        rest, err = process.communicate(timeout=30)
+        rest, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (code, b"")
     assert not [*program_on.store.parent.glob("*-wal")]  # the store was closed
     _await(lambda: asking.provider.left == 1)
@@ -463,7 +464,7 @@ def test_a_signal_before_there_is_a_reply_ends_it_too(program_on: Shell, asking:
         while b'"model_called"' not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=30)
+        rest, _ = process.communicate(timeout=60)
     assert process.returncode == 143
     last = json.loads(rest.splitlines()[-1])
     assert (last["type"], last["state"], last["exit_code"]) == ("result", "cancelled", 143)
@@ -478,7 +479,7 @@ def test_a_signal_at_the_very_beginning_is_not_lost(
         assert process.stdout is not None
         assert b'"started"' in process.stdout.readline()
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 128 + number
     with holdfast.open(program_on.store) as store:
         session = store.get("a")
@@ -494,7 +495,7 @@ def test_a_reader_who_goes_away_ends_it(program_on: Shell) -> None:
         process.stdout.close()
         assert process.stderr is not None
         err = process.stderr.read()
-        assert (process.wait(timeout=30), err) == (141, b"")
+        assert (process.wait(timeout=60), err) == (141, b"")
     with holdfast.open(program_on.store) as store:
         [turn] = store.get("a").turns()
         assert turn.state == "cancelled"

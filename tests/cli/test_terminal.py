@@ -21,6 +21,7 @@ from holdfast.cli.screen import cells
 from tests.cli.shell import RAW, Shell, hostile_session
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
+_PROMPT = re.compile(r"ended (\d+) >\s*\Z")  # and nothing behind it
 
 
 def look(shell: Shell, *arguments: str, columns: int = 80, rows: int = 50, pager: str = "") -> str:
@@ -255,16 +256,14 @@ def test_less_shows_colours_and_gives_the_terminal_back(shell: Shell, tmp_path: 
     shell.environment.pop("LESS", None)
     tmux = Tmux(shell, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} show a")
+        tmux.command(f"{tmux.holdfast} show a")
         screen = tmux.wait_for(lambda screen: "line 20 of it" in screen)
         assert "line 99 of it" not in screen
         assert "ESC" not in screen
         tmux.press("C-c")
-        tmux.press("G")
-        tmux.wait_for(lambda screen: "line 99 of it" in screen)
+        tmux.press_until("G", lambda screen: "line 99 of it" in screen)
         tmux.press("q")
-        tmux.type("echo ended with $?")
-        tmux.wait_for(lambda screen: "ended with 0" in screen)
+        assert tmux.ended() == 0
 
 
 # ----------------------------------------------------------------------------------- interaction
@@ -274,7 +273,7 @@ def test_append_asks_somebody_at_a_terminal(shell: Shell, tmp_path: Path) -> Non
     """It says what it waits for, and what is typed is stored."""
     tmux = Tmux(shell, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} append typed")
+        tmux.command(f"{tmux.holdfast} append typed")
         tmux.wait_for(lambda screen: "then Ctrl-D" in screen)
         tmux.type("Hello there")
         tmux.press("C-d")
@@ -286,7 +285,7 @@ def test_log_shows_messages_as_they_come(talked: Shell, tmp_path: Path) -> None:
     """In a real terminal, until Ctrl-C, which leaves the exit code 130."""
     tmux = Tmux(talked, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} log -f -n 1 support-42")
+        tmux.command(f"{tmux.holdfast} log -f -n 1 support-42")
         tmux.wait_for(lambda screen: "sticker" in screen)
         talked.ok("append", "support-42", "first \x1b[2J news")
         tmux.wait_for(lambda screen: r"first \x1b[2J news" in screen)
@@ -295,15 +294,14 @@ def test_log_shows_messages_as_they_come(talked: Shell, tmp_path: Path) -> None:
         assert screen.index("sticker") < screen.index("first") < screen.index("second")
         assert screen.count("second news") == 1
         tmux.press("C-c")
-        tmux.type("echo ended with $?")
-        tmux.wait_for(lambda screen: "ended with 130" in screen)
+        assert tmux.ended() == 130
 
 
 def test_log_says_when_the_branch_changed(talked: Shell, tmp_path: Path) -> None:
     """What was taken back is said, and what follows comes behind it."""
     tmux = Tmux(talked, tmp_path)
     with tmux:
-        tmux.type(f"{tmux.holdfast} log -f -n 1 support-42")
+        tmux.command(f"{tmux.holdfast} log -f -n 1 support-42")
         tmux.wait_for(lambda screen: "sticker" in screen)
         with holdfast.open(talked.store) as store:
             session = store.get("support-42")
@@ -320,16 +318,19 @@ def test_log_says_when_the_branch_changed(talked: Shell, tmp_path: Path) -> None
 class Tmux:
     """A terminal with a shell in it, on a server of its own.
 
-    `command` waits for the shell's prompt, which has a number that counts commands: what is typed
-    while a program still runs may be read by that, or be lost when it ends.
+    What is typed while a program still runs may be read by that, or be lost when it ends. So
+    `command` waits for the prompt of the shell, which says how the last command ended; `ended`
+    waits for it and gives that.
     """
 
     def __init__(self, shell: Shell, directory: Path) -> None:
         if shutil.which("tmux") is None:
             pytest.skip("tmux is not installed")
-        self._environment = {**shell.environment, "PS1": "$ ", "LC_ALL": "C.UTF-8"}
+        self._environment = {**shell.environment, "LC_ALL": "C.UTF-8"}
         # The path of a socket is short.
         self._socket = Path("/tmp") / f"holdfast-{os.getpid()}-{id(self):x}"  # noqa: S108
+        self._prompt = self._socket.with_suffix(".sh")
+        self._environment["ENV"] = str(self._prompt)  # The shell reads it when it begins.
         self.holdfast = f"{sys.executable} -m holdfast"
         self._directory = directory
 
@@ -346,6 +347,17 @@ class Tmux:
 
     def press(self, key: str) -> None:
         self._tmux("send-keys", key)
+
+    def command(self, text: str) -> None:
+        """Type a command at the shell; it has begun when the screen shows something of it."""
+        self.ended()
+        self.type(text)
+
+    def ended(self) -> int:
+        """Wait until the shell asks for a command; give how the last one ended."""
+        found = _PROMPT.search(self.wait_for(lambda screen: _PROMPT.search(screen) is not None))
+        assert found is not None
+        return int(found[1])
 
     def press_until(self, key: str, seen: Callable[[str], bool]) -> None:
         """Press a key until the screen shows it: what was pressed behind Ctrl-C may be lost."""
@@ -370,8 +382,10 @@ class Tmux:
         return screen
 
     def __enter__(self) -> None:
+        self._prompt.write_text("PS1='ended $? > '\n")
         self._tmux("new-session", "-d", "-x", "100", "-y", "40", "/bin/sh")
 
     def __exit__(self, *_: object) -> None:
         self._tmux("kill-server")
         self._socket.unlink(missing_ok=True)
+        self._prompt.unlink()

@@ -17,7 +17,7 @@ def provider() -> Iterator[Provider]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, provider: Provider) -> Place:
+def place(tmp_path: Path, provider: Provider, fast_program: Path) -> Place:
     """A directory to work in, a store, and a provider that answers."""
     for name in ("work", "home", "state", "config"):
         (tmp_path / name).mkdir()
@@ -28,4 +28,4 @@ def place(tmp_path: Path, provider: Provider) -> Place:
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
     }
-    return Place(tmp_path / "work", shell)
+    return Place(tmp_path / "work", shell, fast_program)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +17,14 @@ class Place(NamedTuple):
 
     cwd: Path
     shell: Shell
+    program: Path
 
-    def chat(self, *arguments: str, kind: str = "xterm-256color") -> Terminal:
-        """Start `holdfast chat` on a terminal."""
-        return Terminal(self.shell.environment, *arguments, cwd=self.cwd, kind=kind)
+    def chat(self, *arguments: str, kind: str = "xterm-256color", anew: bool = False) -> Terminal:
+        """Start `holdfast chat` on a terminal; anew, if it is to be the terminal's own process."""
+        program = self.shell.command if anew else [str(self.program)]
+        return Terminal(
+            self.shell.environment, *arguments, cwd=self.cwd, kind=kind, program=program
+        )
 
     def plain(self, said: str, *arguments: str) -> Ran:
         """Run `holdfast chat` without a terminal."""
@@ -32,7 +35,7 @@ class Place(NamedTuple):
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start `holdfast chat` without a terminal; it reads from a pipe."""
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "chat", *arguments],
+            [str(self.program), "chat", *arguments],
             cwd=self.cwd,
             env=self.shell.environment,
             stdin=subprocess.PIPE,

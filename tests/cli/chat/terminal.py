@@ -12,10 +12,11 @@ fails with that picture. `raw` is every byte that was written.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -23,7 +24,7 @@ from typing import Final, Self
 import pexpect
 import pyte
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 60.0
 CTRL_C: Final = "\x03"
 CTRL_D: Final = "\x04"
 CTRL_J: Final = "\n"
@@ -45,13 +46,15 @@ class Terminal:
         columns: int = 100,
         rows: int = 40,
         kind: str = "xterm-256color",
+        program: Sequence[str] = (sys.executable, "-m", "holdfast"),
     ) -> None:
         self._screen = pyte.HistoryScreen(columns, rows, history=10_000)
         self._stream = pyte.ByteStream(self._screen)
+        self._seen: str | None = None
         self.raw = b""
         self.process: pexpect.spawn[bytes] = pexpect.spawn(
-            sys.executable,
-            ["-m", "holdfast", "chat", *arguments],
+            program[0],
+            [*program[1:], "chat", *arguments],
             env={**environment, "TERM": kind},
             cwd=str(cwd),
             dimensions=(rows, columns),
@@ -88,6 +91,7 @@ class Terminal:
     def resize(self, columns: int, rows: int) -> None:
         """Change the window's size."""
         self.read()
+        self._seen = None
         self._screen.resize(rows, columns)
         self.process.setwinsize(rows, columns)
 
@@ -101,6 +105,7 @@ class Terminal:
             except (pexpect.TIMEOUT, pexpect.EOF):
                 return
             self.raw += data
+            self._seen = None
             self._stream.feed(data)
 
     def bottom(self, rows: int) -> str:
@@ -110,6 +115,11 @@ class Terminal:
     def text(self) -> str:
         """All that was written, as it looks: what has scrolled away, then the screen."""
         self.read()
+        if self._seen is None:
+            self._seen = self._as_it_looks()
+        return self._seen
+
+    def _as_it_looks(self) -> str:
         above = [
             "".join(line[x].data for x in range(self._screen.columns))
             for line in self._screen.history.top
@@ -130,7 +140,11 @@ class Terminal:
                 if holds():
                     return
                 raise AssertionError(f"never came: {what}\n{self.text()}")
-            time.sleep(0.05)
+            self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        """Wait until something is written, for a moment: what is awaited may be elsewhere."""
+        select.select([self.process.child_fd], [], [], 0.05)
 
     def wait_ready(self) -> None:
         """Wait for the empty prompt."""
@@ -150,7 +164,7 @@ class Terminal:
         while self.process.isalive():
             self.read()
             assert time.monotonic() < until, self.text()
-            time.sleep(0.05)
+            time.sleep(0.01)
         self.read()
         if self.process.exitstatus is not None:
             return int(self.process.exitstatus)

@@ -1,6 +1,8 @@
 """`holdfast chat` on a real terminal, as a person uses it."""
 
+import contextlib
 import signal
+import sqlite3
 import stat
 
 import holdfast
@@ -9,6 +11,15 @@ from holdfast.cli.chat.drawing import MARK
 from tests.agent.provider import Provider
 from tests.cli.chat.place import Place
 from tests.cli.chat.terminal import CTRL_C, CTRL_J, DOWN, ESCAPE, TAB, UP, Terminal
+
+
+def _counts(number: int, **more: object) -> dict[str, object]:
+    """A reply that counts: word-1, word-2, …; the first piece of it is empty."""
+    return {"say": " ".join(f"word-{n}" for n in range(1, number + 1)), **more}
+
+
+_GOES_SILENT = _counts(100, hang=21, when="count")  # behind word-20
+_HELD = _counts(30, hold=[4], when="count to thirty")  # behind word-3
 
 
 def _texts(place: Place, role: str, ref: str = "@latest") -> list[str]:
@@ -39,11 +50,14 @@ def test_a_conversation_its_markdown_and_what_it_leaves_behind(place: Place) -> 
         assert chat.leave() == 0
 
 
-def test_a_reply_that_is_stopped_input_that_is_queued_undo_fork_and_the_list(place: Place) -> None:
+def test_a_reply_that_is_stopped_input_that_is_queued_undo_fork_and_the_list(
+    place: Place, provider: Provider
+) -> None:
     """All in one sitting: each thing is kept, shown, and moved as one asks for it."""
     with place.chat() as chat:
         chat.wait_ready()
-        chat.enter("slow 500 0.02")
+        provider.say_next(_GOES_SILENT)
+        chat.enter("count")
         chat.wait_for("word-20", "Ctrl-C stops")
         chat.type(CTRL_C)
         chat.wait_for("stopped; what came so far is kept")
@@ -51,9 +65,9 @@ def test_a_reply_that_is_stopped_input_that_is_queued_undo_fork_and_the_list(pla
         [stopped] = place.turns()
         assert stopped.state == "cancelled"
         assert place.messages()[-1].status == "partial"
-        _queue(chat)
+        _queue(chat, provider)
         assert [turn.state for turn in place.turns()] == ["cancelled", "sealed", "sealed"]
-        assert _texts(place, "user")[1:] == ["slow 30 0.06", "and then?"]
+        assert _texts(place, "user")[1:] == ["count to thirty", "and then?"]
         chat.enter("/undo")
         chat.wait_for("took back 2 messages")
         assert len(place.messages()) == 4
@@ -74,9 +88,10 @@ def test_a_reply_that_is_stopped_input_that_is_queued_undo_fork_and_the_list(pla
     assert _texts(place, "user")[-1] == "back in the first"
 
 
-def _queue(chat: Terminal) -> None:
+def _queue(chat: Terminal, provider: Provider) -> None:
     """Say something while the agent answers: it is shown as queued, and answered next."""
-    chat.enter("slow 30 0.06")
+    provider.say_next(_HELD)
+    chat.enter("count to thirty")
     chat.wait_for("word-3")
     chat.enter("and then?")
     chat.wait_for("queued: and then?")
@@ -84,6 +99,7 @@ def _queue(chat: Terminal) -> None:
     chat.wait_for("running   answering", "queued    and then?")
     chat.enter("/undo")
     chat.wait_for("/undo has to wait")
+    provider.go_on()
     chat.wait_for("word-30", "You said: and then?")
     chat.wait_ready()
     assert "queued: and then?" not in chat.bottom(4)
@@ -162,19 +178,21 @@ def _hear_hostile(chat: Terminal, provider: Provider) -> None:
     chat.wait_ready()
 
 
-def test_after_a_crash_it_says_what_was_interrupted_first(place: Place) -> None:
+def test_after_a_crash_it_says_what_was_interrupted_first(place: Place, provider: Provider) -> None:
     """Killed in mid-reply: what was shown is there, and one can go on."""
-    with place.chat() as chat:
+    with place.chat(anew=True) as chat:
         chat.wait_ready()
-        chat.enter("slow 500 0.02")
-        chat.wait_for("word-90")
+        provider.say_next(_GOES_SILENT)
+        chat.enter("count")
+        chat.wait_for("word-20")
+        chat.wait_until(lambda: _is_flushed(place, "word-20"), "stored, while nothing more comes")
         chat.kill()
     with place.chat() as chat:
-        chat.wait_for("continuing", "The last turn was interrupted", f"{MARK}slow 500 0.02")
+        chat.wait_for("continuing", "The last turn was interrupted", f"{MARK}count")
         chat.wait_for("characters of the reply", "c continue · r retry · d drop")
         partial = place.messages()[1]
         assert (partial.status, partial.text[:13]) == ("partial", "word-1 word-2")
-        assert "word-40 " in partial.text  # it was shown a second before
+        assert "word-20" in partial.text
         chat.type("c\r")
         chat.wait_for("You said: Go on where you were interrupted.")
         assert chat.leave() == 0
@@ -182,11 +200,20 @@ def test_after_a_crash_it_says_what_was_interrupted_first(place: Place) -> None:
     assert place.messages()[1] == partial
 
 
-def test_sigterm_in_mid_reply_keeps_all_and_ends(place: Place) -> None:
+def _is_flushed(place: Place, word: str) -> bool:
+    """Say whether a draft in the store has this word in it."""
+    database = sqlite3.connect(f"file:{place.shell.store}?mode=ro", uri=True)
+    with contextlib.closing(database):
+        found = database.execute("SELECT * FROM drafts").fetchall()
+    return word in repr(found)
+
+
+def test_sigterm_in_mid_reply_keeps_all_and_ends(place: Place, provider: Provider) -> None:
     """The turn is sealed as cancelled, and the exit code tells which signal it was."""
-    with place.chat() as chat:
+    with place.chat(anew=True) as chat:
         chat.wait_ready()
-        chat.enter("slow 500 0.02")
+        provider.say_next(_GOES_SILENT)
+        chat.enter("count")
         chat.wait_for("word-20")
         chat.process.kill(signal.SIGTERM)
         assert chat.ended() == 143
@@ -197,11 +224,12 @@ def test_sigterm_in_mid_reply_keeps_all_and_ends(place: Place) -> None:
     assert "word-20" in place.messages()[-1].text
 
 
-def test_a_terminal_that_is_closed_ends_the_turn(place: Place) -> None:
+def test_a_terminal_that_is_closed_ends_the_turn(place: Place, provider: Provider) -> None:
     """Nobody can be told any more, and all is kept."""
-    with place.chat() as chat:
+    with place.chat(anew=True) as chat:
         chat.wait_ready()
-        chat.enter("slow 500 0.02")
+        provider.say_next(_GOES_SILENT)
+        chat.enter("count")
         chat.wait_for("word-20")
         chat.hang_up()
         assert chat.ended() == 129
@@ -211,18 +239,17 @@ def test_a_terminal_that_is_closed_ends_the_turn(place: Place) -> None:
     assert "word-20" in place.messages()[-1].text
 
 
-def test_the_window_may_be_resized_in_mid_reply(place: Place) -> None:
+def test_the_window_may_be_resized_in_mid_reply(place: Place, provider: Provider) -> None:
     """What is final is whole, however narrow it was meanwhile."""
     with place.chat() as chat:
         chat.wait_ready()
-        chat.enter("slow 60 0.05")
+        provider.say_next(_counts(60, hold=[11, 26, 41], when="count"))
+        chat.enter("count")
         chat.wait_for("word-10")
-        chat.resize(50, 20)
-        chat.wait_for("word-25")
-        chat.resize(24, 8)
-        chat.wait_for("word-40")
-        chat.resize(120, 40)
-        chat.wait_for("word-60")
+        for word, size in (("word-25", (50, 20)), ("word-40", (24, 8)), ("word-60", (120, 40))):
+            chat.resize(*size)
+            provider.go_on()
+            chat.wait_for(word)
         chat.wait_ready()
         assert chat.text().count("word-60") == 1
         chat.enter("/history 1")
@@ -300,7 +327,9 @@ def test_without_a_model_it_opens_reads_and_switches(place: Place, provider: Pro
         assert chat.leave() == 0
 
 
-def test_a_terminal_that_cannot_be_drawn_on_is_spoken_to_in_lines(place: Place) -> None:
+def test_a_terminal_that_cannot_be_drawn_on_is_spoken_to_in_lines(
+    place: Place, provider: Provider
+) -> None:
     """Somebody sits there: they are asked, and Ctrl-C stops a reply, not the chat."""
     with place.chat(kind="dumb") as chat:
         chat.wait_for(f"commands\n{MARK.rstrip()}")
@@ -308,7 +337,8 @@ def test_a_terminal_that_cannot_be_drawn_on_is_spoken_to_in_lines(place: Place) 
         chat.wait_for("allow it? y yes")
         chat.type("y\r")
         chat.wait_for("The tool said: one")
-        chat.type("slow 500 0.02\r")
+        provider.say_next(_GOES_SILENT)
+        chat.type("count\r")
         chat.wait_for("word-20")
         chat.type(CTRL_C)
         chat.wait_for("stopped; what came so far is kept")
