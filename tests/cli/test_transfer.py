@@ -269,39 +269,48 @@ def test_export_does_not_write_to_a_terminal(full: Shell) -> None:
 # ---------------------------------------------------------------------------------- while it lasts
 
 _SLOW = """
-import sys, time
-from holdfast.cli.waiting import waiting
-with waiting("writing \\x1b[2J" + "x" * 200) as progress:
+import sys
+from holdfast.cli import waiting
+waiting._PATIENCE = {patience}
+with waiting.waiting("writing \\x1b[2J" + "x" * 200) as progress:
     if progress is None:
         print("nobody looks")
     else:
         progress(1, 4)
-        time.sleep({seconds})
+        sys.stdin.read({until})
 print("done")
 """
 
 
-def look_at(shell: Shell, code: str) -> str:
-    """Run some code on a terminal; give what it wrote there."""
+def look_at(shell: Shell, code: str, until: bytes) -> str:
+    """Run some code on a terminal, with more on its input once it wrote this; give all it wrote."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", code], env=shell.environment, stdout=theirs, stderr=theirs
-    ):
+        [sys.executable, "-c", code],
+        env=shell.environment,
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        assert process.stdin is not None
         os.close(theirs)
         said = b""
         with os.fdopen(ours, "rb", buffering=0) as terminal, suppress(OSError):
             while data := terminal.read(65536):  # Linux raises when the last writer is gone.
                 said += data
+                if until in said and not process.stdin.closed:
+                    process.stdin.close()
     return said.decode().replace("\r\n", "\n")
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.7])
-def test_a_line_tells_what_takes_long(talked: Shell, seconds: float) -> None:
-    """On a terminal, after a second, in one line that fits; then it is gone."""
-    said = look_at(talked, _SLOW.format(seconds=seconds))
+@pytest.mark.parametrize("long", [False, True])
+def test_a_line_tells_what_takes_long(talked: Shell, long: bool) -> None:
+    """On a terminal, after a while, in one line that fits; then it is gone."""
+    code = _SLOW.format(patience=0.1 if long else 60, until=1 if long else 0)
+    said = look_at(talked, code, b" s")
     *line, last = said.split("\r")
     assert last == "done\n"
-    if not seconds:
+    if not long:
         assert line == []
         return
     shown = [text for text in line if text.strip()]
@@ -314,7 +323,7 @@ def test_a_line_tells_what_takes_long(talked: Shell, seconds: float) -> None:
 def test_no_line_where_nobody_looks(talked: Shell) -> None:
     """A pipe stays clean."""
     ran = subprocess.run(
-        [sys.executable, "-c", _SLOW.format(seconds=1.7)],
+        [sys.executable, "-c", _SLOW.format(patience=0.1, until=0)],
         env=talked.environment,
         capture_output=True,
         check=True,
