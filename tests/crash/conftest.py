@@ -1,11 +1,45 @@
 """What the crash tests share."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from holdfast.testing.faults import Shim, ShimUnavailable
+from tests.crash._nursery import Nursery, QuickShim
 from tests.crash._scenes import Rehearsals
+from tests.fast import fast_folder
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory: a kill takes nothing from it, and to sync it costs nothing."""
+    with fast_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Rehearsals:
     """Every scene, played once on a disk that does not fail."""
     return Rehearsals(tmp_path_factory.mktemp)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where children come from; their disk can fail if there is a shim."""
+    try:
+        library = Shim.build().library
+    except ShimUnavailable:
+        library = None
+    made = Nursery(library)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def shim(nursery: Nursery) -> Shim:
+    """The compiled shim, or a skip that says why there is none."""
+    try:
+        return QuickShim(Shim.build().library, nursery)
+    except ShimUnavailable as reason:
+        pytest.skip(str(reason))

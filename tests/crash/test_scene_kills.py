@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.faults import Outcome, Shim, ShimUnavailable, every
+from holdfast.testing.faults import Outcome, Shim, every
 from holdfast.testing.faults.shim import Kind, Sort
 from tests.crash._facts import DATABASE, open_store
 from tests.crash._scenes import ERASE, MOVES, PURGE, REPLACE, SCENES, Rehearsals, Scene, copy, look
@@ -47,15 +47,6 @@ FAULTS = [
     Fault("enospc", "write", sticky=True),
     Fault("short", "write", sticky=True),
 ]
-
-
-@pytest.fixture(scope="module")
-def shim() -> Shim:
-    """The compiled shim, or a skip that says why there is none."""
-    try:
-        return Shim.build()
-    except ShimUnavailable as reason:
-        pytest.skip(str(reason))
 
 
 @dataclass(frozen=True)

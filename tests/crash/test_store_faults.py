@@ -22,7 +22,7 @@ import pytest
 import holdfast
 from holdfast import Message, Session, Store
 from holdfast.testing.checker import Recorder, Stored, Verdict, check, digest, load
-from holdfast.testing.faults import Outcome, Shim, ShimUnavailable, every
+from holdfast.testing.faults import Outcome, Shim, every
 from holdfast.testing.faults.shim import Kind, Sort
 from tests.crash._messages import looks, message
 from tests.crash._story import (
@@ -77,15 +77,6 @@ ALL_STICKY = [*STICKY, Fault("short", "write", sticky=True)]
 
 
 # ------------------------------------------------------------------------------------ the visits
-
-
-@pytest.fixture(scope="module")
-def shim() -> Shim:
-    """The compiled shim, or a skip that says why there is none."""
-    try:
-        return Shim.build()
-    except ShimUnavailable as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="module")
@@ -332,11 +323,12 @@ def _make(visit: Visit, *, long: bool) -> Iterator[Outcome]:
     """Tell the story where no store is yet; what is there afterwards is a whole one or none."""
     places = {"first": 40, "step": 1} if long else {"first": 2, "step": 23}
     if visit.fault.on == "sync" and not long:
-        places["step"] = 4
+        places["step"] = 2
+    made = {"write": 160, "sync": 12}[visit.fault.on]
     for outcome in visit.outcomes(**places):
         _must_be_no_half_made_store(outcome)
         yield outcome
-        if outcome.at > 150:
+        if outcome.at >= made:
             return  # The store is made by then; the rest of the story is told elsewhere.
 
 

@@ -64,8 +64,9 @@ static enum fault kind_named(const char *name) {
     _exit(96);
 }
 
-/* Without a report nothing is armed: a fault that nobody can see happened proves nothing. */
-__attribute__((constructor)) static void arm(void) {
+/* Without a report nothing is armed: a fault that nobody can see happened proves nothing. A process
+ * that was forked by one without a report calls this itself, once its environment has the settings. */
+__attribute__((constructor)) void holdfast_fault_arm(void) {
     const char *file = setting("HOLDFAST_FAULT_REPORT");
     if (!*file)
         return;

@@ -24,7 +24,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -116,7 +116,10 @@ class Shim:
             report.write(bytes(_REPORT.size))
             report.flush()
             settings["HOLDFAST_FAULT_REPORT"] = report.name
-            ended = _run(argv, settings, timeout, command)
+            try:
+                ended = self._run(argv, os.environ | settings, timeout)
+            except subprocess.TimeoutExpired as error:
+                raise ChildHung(f"no end after {timeout} s\nreplay: {command}") from error
             report.seek(0)
             writes, syncs, reached = _REPORT.unpack(report.read(_REPORT.size))
         return Outcome(
@@ -129,6 +132,14 @@ class Shim:
             stdout=ended.stdout,
             stderr=ended.stderr,
             command=command,
+        )
+
+    def _run(
+        self, argv: Sequence[str], environment: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, with the library loaded; may raise `TimeoutExpired`."""
+        return subprocess.run(
+            argv, env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
 
 
@@ -182,22 +193,6 @@ def _compiled(compiler: str, where: Path) -> Path:
         # Renamed into place whole: several test processes may be building it at once.
         built.replace(library)
     return library
-
-
-def _run(
-    argv: Sequence[str], settings: dict[str, str], timeout: float, command: str
-) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            argv,
-            env=os.environ | settings,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ChildHung(f"no end after {timeout} s\nreplay: {command}") from error
 
 
 def _replay_command(argv: Sequence[str], settings: dict[str, str], prefix: Path) -> str:

@@ -1,0 +1,25 @@
+"""Folders in memory, for tests that kill processes and never cut the power.
+
+Such a test syncs all the time, and a sync of a disk takes most of its time, more so while others
+use the same disk. In memory it takes none, and a process that is killed loses no more there.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.testing.faults.recorder import fast_directory
+
+_ENOUGH_BYTES = 1 << 30
+
+
+@contextmanager
+def fast_folder() -> Iterator[Path]:
+    """Make a folder that is gone afterwards: in memory, if there is room."""
+    where = fast_directory()
+    if where is not None and shutil.disk_usage(where).free < _ENOUGH_BYTES:
+        where = None
+    with tempfile.TemporaryDirectory(dir=where, prefix="holdfast-test-") as made:
+        yield Path(made)
