@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import msgspec
 import pytest
@@ -18,6 +17,7 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.testing.faults import CrashState, Recording, Trace, explore, record
+from tests.crash._bytes import is_one_in
 from tests.crash._facts import DATABASE, checkpoints_every, open_store
 from tests.crash._messages import message
 from tests.crash._scenes import copy, look
@@ -106,16 +106,16 @@ def check_whole_or_absent(directory: Path, state: CrashState) -> None:
         assert store.verify() == []
 
 
-def check_one_in_six(directory: Path, state: CrashState) -> None:
+def check_one_in_twelve(directory: Path, state: CrashState) -> None:
     """The same for some of the states, chosen by their names."""
-    if crc32(state.describe().encode()) % 6 == 0:
+    if is_one_in(12, state):
         check_whole_or_absent(directory, state)
 
 
 def test_a_crash_during_an_import_leaves_whole_sessions(base: Path, looks: Looks) -> None:
     """Whatever a crash leaves is so many whole families, and importing again brings the rest."""
     trace = _record(base, looks, 1000)
-    explored = explore(trace, check_one_in_six, limit=len(trace.events))
+    explored = explore(trace, check_one_in_twelve, limit=len(trace.events))
     assert explored.kill > 20
     assert explored.torn > 5
 

@@ -78,6 +78,13 @@ ERRORS = [
     Fault("enospc", "sync"),
 ]
 SHORT = Fault("short", "write")
+# What each kind does is seen in three writes below; these stop a database in every sort of place.
+SOME_KILLS = [Fault("tear", "write"), Fault("kill", "sync")]
+SOME_ERRORS = [
+    Fault("eio", "write"),
+    Fault("short", "write", sticky=True),
+    Fault("eio", "sync", sticky=True),
+]
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +162,7 @@ def _visit(shim: Shim, child: Child, fault: Fault, under: Path, *, step: int) ->
     assert reached >= 10
 
 
-@pytest.mark.parametrize("fault", KILLS, ids=str)
+@pytest.mark.parametrize("fault", SOME_KILLS, ids=str)
 def test_acknowledged_rows_survive_a_kill(
     shim: Shim, child: Child, tmp_path: Path, fault: Fault
 ) -> None:
@@ -174,7 +181,7 @@ def test_acknowledged_rows_survive_a_kill_anywhere(
         _must_have_died(outcome)
 
 
-@pytest.mark.parametrize("fault", ERRORS, ids=str)
+@pytest.mark.parametrize("fault", SOME_ERRORS, ids=str)
 def test_acknowledged_rows_survive_an_error(
     shim: Shim, child: Child, tmp_path: Path, fault: Fault
 ) -> None:
