@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -18,8 +16,10 @@ from pathlib import Path
 from zlib import crc32
 
 import apsw
+import pytest
 
 from holdfast import Store
+from holdfast.backends.sqlite import backend as sqlite
 from holdfast.testing.faults import (
     CrashState,
     FailingDisk,
@@ -30,6 +30,7 @@ from holdfast.testing.faults import (
 )
 from holdfast.testing.faults.failing import Operation
 from tests.crash._facts import DATABASE, checkpoints_every, open_store
+from tests.crash._nursery import Nursery
 
 CANARY = b"CANARY"
 OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
@@ -54,10 +55,18 @@ def holding(path: Path, what: bytes = CANARY, but_for: Iterable[str] = ()) -> se
     return found
 
 
-def die(script: str, *words: object) -> None:
+def die(nursery: Nursery, script: str, *words: object) -> None:
     """Run a script that ends by killing itself."""
-    command = [sys.executable, "-c", script, *map(str, words)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with nursery.start(script, *words) as child:
+        assert child.wait() == -signal.SIGKILL
+
+
+@contextmanager
+def _no_patience() -> Iterator[None]:
+    """Let no wiping wait for a reader that stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite, "_PATIENCE", 1)
+        yield
 
 
 @contextmanager
@@ -72,7 +81,8 @@ def reading(path: Path) -> Iterator[Callable[[], int]]:
             return found
 
         count()
-        yield count
+        with _no_patience():
+            yield count
     finally:
         connection.close(force=True)
 

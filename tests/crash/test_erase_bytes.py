@@ -37,6 +37,7 @@ from tests.crash._bytes import (
     recorded,
 )
 from tests.crash._facts import DATABASE, open_store
+from tests.crash._nursery import Nursery
 
 GONE = "CANARY7"
 BEFORE_THE_WIPING = """
@@ -129,10 +130,10 @@ def test_no_byte_of_what_was_erased_is_left(path: Path) -> None:
 
 
 def test_an_erasure_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
-    path: Path,
+    nursery: Nursery, path: Path
 ) -> None:
     """The bytes are there until the store is opened, and not a moment longer."""
-    die(BEFORE_THE_WIPING, path)
+    die(nursery, BEFORE_THE_WIPING, path)
     assert _holding(path), "nothing was left to wipe"
     with holdfast.open(path) as store:
         assert _holding(path) == set()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ import holdfast
 from holdfast import Store
 from tests.crash._facts import DATABASE, open_store
 from tests.crash._messages import message
+from tests.crash._nursery import Nursery
 from tests.crash._scenes import look
 from tests.crash._wandering import Deed, outcome
 
@@ -30,19 +29,17 @@ ROOT = Path(__file__).parents[2]
 CHILD = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tests.crash._wandering import main; "
 
 
-def _listen(path: Path, name: str, lines: int, seconds: float) -> list[str]:
+def _listen(nursery: Nursery, path: Path, name: str, lines: int, seconds: float) -> list[str]:
     """Let a process wander; kill it so long after it said so much; give what it had said.
 
     On a busy machine it says as much as on any other.
     """
-    words = [sys.executable, "-c", CHILD + "main()", str(ROOT), str(path), name]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
+    with nursery.start(CHILD + "main()", ROOT, path, name) as child:
         first = "".join(child.stdout.readline() for _ in range(lines))
         time.sleep(seconds)
         child.kill()
         rest = child.stdout.read()
-    assert child.returncode == -signal.SIGKILL
+        assert child.wait() == -signal.SIGKILL
     whole = (first + rest).rpartition("\n")[0]
     return whole.splitlines()
 
@@ -75,14 +72,14 @@ class _Twin:
             self.in_doubt["not there"] += 1
 
 
-def _wander(path: Path, lives: int, seed: int) -> _Twin:
+def _wander(nursery: Nursery, path: Path, lives: int, seed: int) -> _Twin:
     """Live and die so often."""
     chance = random.Random(seed)
     with holdfast.open("memory:") as store:
         twin = _Twin(store)
         for life in range(lives):
             lines, seconds = chance.randint(1, 80), chance.uniform(0.0, 0.02)
-            said = _listen(path, f"{seed}.{life}", lines, seconds)
+            said = _listen(nursery, path, f"{seed}.{life}", lines, seconds)
             in_doubt = twin.follow(said)
             with open_store(path) as found:
                 assert found.verify() == []
@@ -90,9 +87,11 @@ def _wander(path: Path, lives: int, seed: int) -> _Twin:
     return twin
 
 
-def test_what_was_acknowledged_before_a_kill_is_there_and_nothing_else(tmp_path: Path) -> None:
+def test_what_was_acknowledged_before_a_kill_is_there_and_nothing_else(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Five lives; what was under way when one ended is there or is not."""
-    twin = _wander(tmp_path / DATABASE, 5, seed=1)
+    twin = _wander(nursery, tmp_path / DATABASE, 5, seed=1)
     assert twin.done.total() > 30
     assert len(twin.done) > 6
 
@@ -114,10 +113,10 @@ def _summary_of_a_summary(upto: int) -> str:
 # ------------------------------------------------------------------------------ several at once
 
 
-def _crowd(path: Path, names: list[str], seconds: float) -> int:
+def _crowd(nursery: Nursery, path: Path, names: list[str], lines: int) -> int:
     """Let several wander in one store, kill them all at once, and look; give how much was done."""
     with ThreadPoolExecutor(len(names)) as pool:
-        lives = [pool.submit(_listen, path, name, 20, seconds) for name in names]
+        lives = [pool.submit(_listen, nursery, path, name, lines, 0.0) for name in names]
         said = [life.result() for life in lives]
     with open_store(path) as store:
         assert store.verify() == []
@@ -128,25 +127,30 @@ def _crowd(path: Path, names: list[str], seconds: float) -> int:
     return sum(ended.count("done") for ended in said)
 
 
-def test_several_that_purge_and_write_at_once_leave_a_whole_store(tmp_path: Path) -> None:
+def test_several_that_purge_and_write_at_once_leave_a_whole_store(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """Bytes are wiped in pages while others write to them; nothing that is in use is hurt."""
-    done = [_crowd(tmp_path / DATABASE, [f"{life}{who}" for who in "abc"], 0.6) for life in "xy"]
+    path = tmp_path / DATABASE
+    done = [_crowd(nursery, path, [f"{life}{who}" for who in "abc"], 80) for life in "xy"]
     assert sum(done) > 30
 
 
 @pytest.mark.long
-def test_several_that_purge_and_write_at_once_leave_a_whole_store_for_long(tmp_path: Path) -> None:
+def test_several_that_purge_and_write_at_once_leave_a_whole_store_for_long(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """The same, often."""
     for life in range(30):
-        _crowd(tmp_path / DATABASE, [f"{life}{who}" for who in "abcd"], 1.5)
+        _crowd(nursery, tmp_path / DATABASE, [f"{life}{who}" for who in "abcd"], 300)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_what_was_acknowledged_before_a_kill_is_there_in_many_lives(
-    tmp_path: Path, seed: int
+    nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:
     """The same, often enough that kills meet everything."""
-    twin = _wander(tmp_path / DATABASE, 30, seed)
+    twin = _wander(nursery, tmp_path / DATABASE, 30, seed)
     assert len(twin.done) == len([name for name in twin.done if twin.done[name]])
     assert twin.in_doubt["done"], "no kill came between a commit and its word"

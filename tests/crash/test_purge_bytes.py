@@ -48,6 +48,7 @@ from tests.crash._bytes import (
     recorded,
 )
 from tests.crash._facts import DATABASE, open_store
+from tests.crash._nursery import Nursery
 
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
@@ -63,7 +64,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
     """A store in which pages were split and joined while a talk with canaries grew among others.
 
     What was moved to another page then leaves a copy in the unused middle of the first. Whether it
@@ -74,7 +75,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _talk(path, random.Random(seed))
         tried = tmp_path_factory.mktemp("tried") / DATABASE
         shutil.copy(path, tried)
-        die(BEFORE_THE_WIPING, tried, "talk-2", "canary-fork-free")
+        die(nursery, BEFORE_THE_WIPING, tried, "talk-2", "canary-fork-free")
         _empty_log(tried)
         if DATABASE in holding(tried):
             return path
@@ -131,38 +132,42 @@ def test_a_purge_wipes_what_the_engine_leaves(path: Path) -> None:
     assert holding(path) == set()
 
 
-def _killed_before_it_wiped(path: Path) -> None:
+def _killed_before_it_wiped(nursery: Nursery, path: Path) -> None:
     """Leave a store that was purged, with canaries in the log, in the pages and in a copy."""
     copy = path.with_name(f"{DATABASE}.before-2")
     copy.write_bytes(path.read_bytes())
-    die(BEFORE_THE_WIPING, path, "talk-2", "canary-fork-free")
+    die(nursery, BEFORE_THE_WIPING, path, "talk-2", "canary-fork-free")
     assert f"{DATABASE}-wal" in holding(path), "nothing was left to wipe in the log"
     _empty_log(path)
     assert holding(path) == {DATABASE, copy.name}, "nothing was left to wipe in the pages"
 
 
-def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(path: Path) -> None:
+def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
+    nursery: Nursery, path: Path
+) -> None:
     """The canaries are there until the store is opened, and not a moment longer."""
-    _killed_before_it_wiped(path)
+    _killed_before_it_wiped(nursery, path)
     with holdfast.open(path) as store:
         assert holding(path) == set()
         _must_be_purged(store)
     assert holding(path) == set()
 
 
-def test_who_only_reads_wipes_nothing(path: Path) -> None:
+def test_who_only_reads_wipes_nothing(nursery: Nursery, path: Path) -> None:
     """Read-only means that: what is owed stays owed, and the talk is gone all the same."""
-    _killed_before_it_wiped(path)
+    _killed_before_it_wiped(nursery, path)
     before = holding(path)
     with holdfast.open(path, readonly=True) as store:
         _must_be_purged(store)
     assert holding(path) == before
 
 
-def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(path: Path) -> None:
+def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(
+    nursery: Nursery, path: Path
+) -> None:
     """Another process has the store open all the time; its next purge wipes for both."""
     with holdfast.open(path) as store:
-        die(BEFORE_THE_WIPING, path, "talk-2", "canary-fork-free")
+        die(nursery, BEFORE_THE_WIPING, path, "talk-2", "canary-fork-free")
         assert holding(path), "nothing was left to wipe"
         _must_be_purged(store)
         assert store.purge("talk-5").pending == ()
