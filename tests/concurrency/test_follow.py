@@ -244,7 +244,7 @@ def test_following_an_idle_session_asks_little_of_the_store(
         session = await store.session("s")
         follower = session.follow(await session.head())
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(follower), 2)
+            await asyncio.wait_for(anext(follower), 0.6)
 
     async def main() -> tuple[int, float]:
         async with holdfast.open_async(tmp_path / "store.db") as store:
@@ -258,7 +258,7 @@ def test_following_an_idle_session_asks_little_of_the_store(
             return len(statements), time.monotonic() - began
 
     asked, seconds = asyncio.run(main())
-    assert asked < 30 + 10 * seconds
+    assert asked < 25 + 10 * seconds
 
 
 def _append_later(pipe: Pipe, path: Path) -> None:
@@ -282,8 +282,8 @@ def test_a_follower_that_waits_asks_little_and_still_wakes(
         # The backend's own wait: what `next` does between two looks.
         seen = store.backend.wait(-1, 0)
         statements.clear()
-        store.backend.wait(seen, 2.0)
-        assert 0 < len(statements) < 30 + 10 * (time.monotonic() - began)
+        store.backend.wait(seen, 0.6)
+        assert 0 < len(statements) < 12 + 10 * (time.monotonic() - began)
         assert {sql for sql in statements if "data_version" not in sql} == set()
         writer.say("go")
         assert _id(next(session.follow())) == "last"

@@ -26,7 +26,7 @@ from holdfast.errors import StoreUnavailable, TurnLost
 from holdfast.session import number_of
 from tests.places import with_options
 
-_PATIENCE = 30.0
+_PATIENCE = 90.0
 _linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="lists open files of Linux")
 
 
@@ -105,7 +105,7 @@ def _ids(session: Session) -> list[str]:
 
 @pytest.fixture
 def store(shared_url: str) -> Iterator[Store]:
-    with holdfast.open(with_options(shared_url, deadline=5)) as opened:
+    with holdfast.open(with_options(shared_url, deadline=60)) as opened:
         yield opened
 
 
@@ -233,7 +233,7 @@ def test_the_parents_lock_is_not_released_by_the_child(store: Store) -> None:
 
     def stand_still(_: object) -> None:
         inside.set()
-        time.sleep(1)
+        time.sleep(0.3)
 
     writer = threading.Thread(target=store.backend.write, args=(stand_still,))
     writer.start()
@@ -424,7 +424,7 @@ def test_a_fork_waits_for_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
-    """Twenty forks at moments at which another thread may be anywhere: none hangs or is refused."""
+    """Ten forks at moments at which another thread may be anywhere: none hangs or is refused."""
     session, busy = store.session("s"), store.session("busy")
     done = threading.Event()
     written: list[str] = []
@@ -439,13 +439,13 @@ def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
     answers = []
     with ThreadPoolExecutor(1) as pool:
         writer = pool.submit(keep_writing)
-        for number in range(20):
+        for number in range(10):
             with _forked(partial(_say_as, session, f"child {number}")) as child:
                 answers.append(child.hear())
         done.set()
         writer.result()
-    assert answers == ["ok"] * 20
-    assert _ids(session) == [f"child {number}" for number in range(20)]
+    assert answers == ["ok"] * 10
+    assert _ids(session) == [f"child {number}" for number in range(10)]
     assert _ids(busy) == written
     assert store.verify() == []
 

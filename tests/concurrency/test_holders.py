@@ -14,16 +14,19 @@ import pytest
 import holdfast
 from holdfast import Message, Session, Store, Turn
 from holdfast.errors import SessionBusy, StoreUnavailable, TurnLost
+from holdfast.session import number_of
 from holdfast.testing import checker
 from tests.concurrency.children import Child, Pipe, begin, judge
 from tests.concurrency.conftest import StartChild
 from tests.places import with_options
 
 _CALL = "call-1"
+_PATIENCE = 60.0
 
 
-def _short_lease(path: Path, seconds: int = 1) -> str:
-    return f"sqlite:///{path}?lease={seconds}&deadline=2"
+def _short_lease(path: Path) -> str:
+    """The old holder's lease: to run out soon costs it nothing while nobody takes the turn."""
+    return f"sqlite:///{path}?lease=0.3&deadline=60"
 
 
 def _fence(turn: Turn) -> int:
@@ -82,18 +85,19 @@ def _outcome(attempt: Callable[[], object]) -> str:
 # --- the new one --------------------------------------------------------------------------------
 
 
-def _stop_outside_a_write(holder: Child, store: Store) -> None:
+def _stop_outside_a_write(holder: Child, path: Path) -> None:
     """Stop a process at a moment at which it does not hold the store's lock."""
-    probe = store.session("probe")
-    while True:
-        holder.stop()
-        try:
-            probe.append(Message.user("is anybody in there?"))
-        except StoreUnavailable:
-            holder.go_on()
-            time.sleep(0.05)
-        else:
-            return
+    with holdfast.open(f"sqlite:///{path}?deadline=0.5") as store:
+        probe = store.session("probe")
+        while True:
+            holder.stop()
+            try:
+                probe.append(Message.user("is anybody in there?"))
+            except StoreUnavailable:
+                holder.go_on()
+                time.sleep(0.05)
+            else:
+                return
 
 
 @pytest.mark.parametrize("wakes", ["while the new turn is open", "after it was sealed"])
@@ -103,11 +107,12 @@ def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
     """After the takeover each of its writes is `TurnLost`, and nothing of them is stored."""
     path = tmp_path / "store.db"
     recorder = checker.Recorder(tmp_path / "new.jsonl", "new")
-    with holdfast.open(_short_lease(path)) as store:
+    with holdfast.open(path) as store:
         session = store.session("s")
+        store.session("probe")
         holder = child(_hold, path, stoppable=True)
         reply = holder.hear()
-        _stop_outside_a_write(holder, store)
+        _stop_outside_a_write(holder, path)
         with session.turn(wait=60) as turn:
             recorder.fenced(session.id, _fence(turn))
             assert turn.recovered is not None
@@ -174,12 +179,14 @@ def test_a_killed_holder_is_noticed_at_once(shared_url: str, child: StartChild) 
 def test_a_holder_that_lives_keeps_its_turn_beyond_the_lease(
     shared_url: str, child: StartChild
 ) -> None:
-    """The lease of two seconds is renewed in the background while the turn is open."""
-    with holdfast.open(with_options(shared_url, lease=2, deadline=2)) as store:
+    """The lease is renewed in the background while the turn is open, long before it runs out."""
+    with holdfast.open(shared_url) as store:
         session = store.session("s")
         holder = child(_hold_and_answer, shared_url)
         assert holder.hear() == "holding"
-        with pytest.raises(SessionBusy), session.turn(wait=5):
+        first = _lease_until(store, session)
+        _await(lambda: _lease_until(store, session) > first)
+        with pytest.raises(SessionBusy), session.turn():
             pass
         holder.say("go")
         assert holder.hear() == "sealed"
@@ -187,8 +194,22 @@ def test_a_holder_that_lives_keeps_its_turn_beyond_the_lease(
         assert [turn.state for turn in session.turns()] == ["sealed"]
 
 
+def _lease_until(store: Store, session: Session) -> int:
+    """Read until when the first turn is held."""
+    turn = store.backend.read(lambda snapshot: snapshot.turn(number_of(session), 1))
+    assert turn is not None
+    return turn.lease_until
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for does not happen"
+        time.sleep(0.02)
+
+
 def _hold_and_answer(pipe: Pipe, url: str) -> None:
-    with holdfast.open(with_options(url, lease=2, deadline=2)) as store:
+    with holdfast.open(with_options(url, lease=4)) as store:
         with store.session("s").turn() as turn:
             pipe.say("holding")
             pipe.hear()
@@ -215,7 +236,8 @@ def test_turns_of_several_processes_never_interleave(
     tmp_path: Path, shared_url: str, child: StartChild
 ) -> None:
     """Four processes wait for one another's turns; each turn's messages stand together."""
-    racers = [child(_race_for_turns, shared_url, tmp_path, f"p{number}", 8) for number in range(4)]
+    url = with_options(shared_url, deadline=60)
+    racers = [child(_race_for_turns, url, tmp_path, f"p{number}", 8) for number in range(4)]
     for each in racers:
         each.hear()
     for each in racers:

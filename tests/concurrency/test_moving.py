@@ -10,13 +10,14 @@ from holdfast.testing import checker
 from tests.concurrency.children import Child
 from tests.concurrency.conftest import StartChild
 from tests.concurrency.movers import Where, branches_of, inherit, move
+from tests.places import with_options
 
 _PATIENCE = 60.0
 
 
 @pytest.fixture
 def where(shared_url: str, tmp_path: Path) -> Where:
-    return Where(shared_url, tmp_path)
+    return Where(with_options(shared_url, deadline=60), tmp_path)
 
 
 def _judge(where: Where) -> checker.Verdict:
@@ -45,7 +46,7 @@ def _begin_together(children: list[Child]) -> None:
         each.say("go")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_what_several_processes_do_to_one_head_has_a_serial_order(
     where: Where, child: StartChild, seed: int
 ) -> None:

@@ -1,7 +1,7 @@
 """A lock that nobody lets go of: an error that says so, nothing stored, and life goes on after.
 
-Each holder is a process that took one of the locks a write needs and was then stopped, so it cannot
-release anything: whatever the writer answers, it answers without having had the lock.
+Each holder is a process that took one of the locks a write needs and then only waits for the test,
+so it releases nothing: whatever the writer answers, it answers without having had the lock.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from tests.concurrency.conftest import StartChild
 
 
 def _url(path: Path) -> str:
-    return f"sqlite:///{path}?deadline=1"
+    """Who waits so long waits in vain here; where nobody holds a lock nobody waits."""
+    return f"sqlite:///{path}?deadline=0.2"
 
 
 def _hold_file(pipe: Pipe, path: Path, suffix: str) -> None:
@@ -70,14 +71,12 @@ def hold(request: pytest.FixtureRequest) -> Callable[[Pipe, Path], None]:
 
 
 def _stuck(child: StartChild, hold: Callable[[Pipe, Path], None], path: Path) -> Child:
-    holder = child(hold, path, stoppable=True)
+    holder = child(hold, path)
     assert holder.hear() == "held"
-    holder.stop()
     return holder
 
 
 def _let_go(holder: Child) -> None:
-    holder.go_on()
     holder.say("let go")
     holder.join()
 

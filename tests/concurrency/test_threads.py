@@ -28,6 +28,7 @@ _THREADS = 4
 _TASKS = 12
 _ROUNDS = 25
 _BATCH = 3
+_INTERRUPTS = 80
 
 
 # --- threads and tasks --------------------------------------------------------------------------
@@ -136,7 +137,8 @@ def test_cancelled_tasks_never_tear_a_write(tmp_path: Path, shared_url: str) -> 
                 for worker, each in enumerate(batches)
             ]
             for task in chance.sample(tasks, len(tasks)):
-                await asyncio.sleep(chance.uniform(0, 0.001))
+                # Now and then at once, when it has hardly begun.
+                await asyncio.sleep(chance.choice([0, chance.uniform(0, 0.001)]))
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             cancelled += [
@@ -204,7 +206,7 @@ def test_a_task_that_is_cancelled_while_it_opens_a_turn_does_not_keep_it(shared_
             cancelled = 0
             for _ in range(100):
                 task = asyncio.create_task(take_a_turn(session))
-                await asyncio.sleep(chance.uniform(0, 0.003))
+                await asyncio.sleep(chance.choice([0, chance.uniform(0, 0.003)]))
                 cancelled += task.cancel()
                 await asyncio.wait([task])
                 async with session.turn():
@@ -320,14 +322,13 @@ def test_an_interrupt_in_the_middle_of_a_write_breaks_nothing(
     Usable by this process and by the next: nothing of a lock or of a transaction is left behind.
     """
     recorder = checker.Recorder(tmp_path / "w.jsonl", "w")
-    url = with_options(shared_url, deadline=5)
+    url = with_options(shared_url, deadline=60)
     with holdfast.open(url) as store:
         session = store.session("s")
-        interrupted = 0
-        # Each takes longer on a server, and so has more moments.
-        count = 1200 if url.startswith("sqlite") else 300
-        for number in range(count):
-            messages = batch(str(number), _BATCH)
+        interrupted = count = 0
+        while interrupted < _INTERRUPTS:
+            messages = batch(str(count), _BATCH)
+            count += 1
             write = begin(recorder, session, messages)
             try:
                 with impatience.allowed():
@@ -338,7 +339,6 @@ def test_an_interrupt_in_the_middle_of_a_write_breaks_nothing(
                 append(recorder, session, messages)
             else:
                 recorder.acked(write, last=head.seq)
-        assert interrupted > 0
         with holdfast.open(url) as other:
             append(recorder, other.session("s"), batch("other", _BATCH))
         judge(tmp_path, session, happened=["unknown", "retries"])
