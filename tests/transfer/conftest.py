@@ -7,6 +7,14 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Store, ToolCall, Usage
+from tests.fast import fast_folder
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory: a kill takes nothing from it, and to sync it costs nothing."""
+    with fast_folder() as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,11 @@ from tests.transfer.showing import shown
 
 
 @pytest.fixture
-def full(target: Store) -> Store:
-    """A store that has something to lose."""
-    target.session("mine").append(Message.user("precious"))
-    return target
+def full() -> Iterator[Store]:
+    """A store that has something to lose; who reads a file does not know of what kind it is."""
+    with holdfast.open("memory:") as store:
+        store.session("mine").append(Message.user("precious"))
+        yield store
 
 
 def _refused(store: Store, path: Path, error: type[Invalid], match: str) -> None:
@@ -256,14 +257,14 @@ def test_a_field_that_comes_twice_in_metadata(exported: Path, target: Store) -> 
 
 
 @pytest.mark.parametrize("field", ["key", "title", "scope", "metadata", "goal", "pinned"])
-def test_a_session_of_wrong_types(exported: Path, target: Store, field: str) -> None:
+def test_a_session_of_wrong_types(exported: Path, full: Store, field: str) -> None:
     """The line is damaged; what stands for it at the end is taken."""
     at = find(exported, type="session", key="talk")
     change(exported, at, lambda record: record.update({field: ["wrong"]}))
-    report = target.import_(exported)
+    report = full.import_(exported)
     assert f"line {at + 1} is not what a line can be" in [d.what for d in report.damage]
-    assert target.session("talk", create=False).info().title == "A talk"
-    assert target.verify() == []
+    assert full.session("talk", create=False).info().title == "A talk"
+    assert full.verify() == []
 
 
 _GADGETS: list[str] = [

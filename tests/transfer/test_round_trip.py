@@ -36,7 +36,7 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.sampled_from(KINDS), st.sampled_from(KINDS), names, steps)
 def test_a_round_trip_is_identical(
     first: Kind, second: Kind, name: str, steps: list[tuple[str, int, Any]]
@@ -64,7 +64,7 @@ def test_a_round_trip_is_identical(
         assert shown(target) == shown(source)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.sampled_from(KINDS), names, steps, numbers)
 def test_one_session_comes_with_all_it_shares(
     kind: Kind, name: str, steps: list[tuple[str, int, Any]], which: int
