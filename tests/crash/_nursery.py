@@ -177,19 +177,18 @@ class Wanted:
 
 def serve(line: socket.socket) -> Wanted | None:
     """Fork for each child that is asked for: return in the child, and at the end."""
-    # Who waits for a child is forked for it, and needs nobody to wait for itself.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         data, streams, _, _ = socket.recv_fds(line, 1 << 16, 3)
         while data and not data.endswith(b"\n"):
             data += line.recv(1 << 16)
+        _reap()
         if not data:
             return None
+        # Who waits for the child is forked for it, so that several can live at once.
         if os.fork():
             for stream in streams:
                 os.close(stream)
             continue
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         *streams, tell = streams
         pid = os.fork()
         if pid:
@@ -199,6 +198,13 @@ def serve(line: socket.socket) -> Wanted | None:
             os.dup2(stream, number)
             os.close(stream)
         return Wanted(*json.loads(data))
+
+
+def _reap() -> None:
+    """Reap the watchers of children that ended, so that their CPU time is accounted for."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _watch(pid: int, streams: Sequence[int], tell: int) -> None:
