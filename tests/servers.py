@@ -159,8 +159,9 @@ def grant(owner: psycopg.Connection) -> None:
 
 def wipe(admin: psycopg.Connection) -> None:
     """Empty a store, as only a superuser can: all tenants' rows go."""
-    for table in _TABLES:
-        admin.execute(sql.SQL("DELETE FROM holdfast.{}").format(sql.Identifier(table)))
+    with admin.pipeline():
+        for table in _TABLES:
+            admin.execute(sql.SQL("DELETE FROM holdfast.{}").format(sql.Identifier(table)))
 
 
 # --- servers --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Every backend keeps every promise."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,15 @@ from holdfast.backends.sqlite.backend import SQLiteBackend  # noqa: E402
 from holdfast.clock import Clock  # noqa: E402
 from holdfast.settings import Durability, Location, parse  # noqa: E402
 from holdfast.testing import BackendConformance  # noqa: E402
+from holdfast.testing.conformance.appending import Appending  # noqa: E402
+from holdfast.testing.conformance.blobs import Blobs  # noqa: E402
+from holdfast.testing.conformance.drafts import Drafts  # noqa: E402
+from holdfast.testing.conformance.purging import Purging  # noqa: E402
+from holdfast.testing.conformance.recovery import Recovery  # noqa: E402
+from holdfast.testing.conformance.retries import Retries  # noqa: E402
+from holdfast.testing.conformance.seam import Seam  # noqa: E402
+from tests.backends.damaging import copy_store  # noqa: E402
+from tests.backends.links import kept_links  # noqa: E402
 from tests.places import with_options  # noqa: E402
 from tests.servers import wipe  # noqa: E402
 
@@ -30,28 +40,46 @@ class TestMemory(BackendConformance):
         return MemoryBackend(location, tenant=tenant, readonly=readonly, clock=clock)
 
 
-class TestSQLite(BackendConformance):
-    """A file, synced by each commit."""
+class _InAFile:
+    """Where a store of SQLite is, and how its commits are synced."""
 
-    durability: Durability = "power"
+    durability: Durability
 
     def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
-        location = Location("sqlite", str(folder / "store.db"), lease=_LEASE)
+        file = folder / "store.db"
+        if not readonly and not file.exists():
+            copy_store(file)
+        location = Location("sqlite", str(file), lease=_LEASE)
         return SQLiteBackend(
             location, tenant=tenant, readonly=readonly, clock=clock, durability=self.durability
         )
 
 
-class TestSQLiteProcess(TestSQLite):
+class TestSQLite(_InAFile, BackendConformance):
     """A file that survives a kill, and leaves the power cut to others."""
 
     durability = "process"
+
+
+class TestSQLitePower(_InAFile, Seam, Appending, Blobs, Drafts, Recovery, Purging, Retries):
+    """A file, synced by each commit.
+
+    How it is synced is one setting of a connection, so only what writes in many ways is run again.
+    """
+
+    durability = "power"
 
 
 class TestPostgres(BackendConformance):
     """A server, and a role that owns nothing."""
 
     proves = False
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _links(cls) -> Iterator[None]:
+        with kept_links():
+            yield
 
     @pytest.fixture(autouse=True)
     def _empty(self, postgres_admin: psycopg.Connection, postgres_url: str) -> None:
