@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import holdfast
 from holdfast import File, Message, ToolCall, Usage
@@ -21,6 +23,7 @@ from holdfast.records import (
     TurnInfo,
 )
 from holdfast.session import number_of
+from tests.backends.damaging import put
 
 TENANTS = ("default", "other")
 
@@ -159,15 +162,24 @@ class Story:
 
 def write_story(path: Path, seed: int, steps: int) -> None:
     """Make a store with sessions of two tenants."""
+    put(path, _story(seed, steps))
+
+
+@lru_cache(maxsize=10)
+def _story(seed: int, steps: int) -> bytes:
+    """Return the file of such a store; several tests tell the same stories."""
     chance = Random(seed)
-    stores = [holdfast.open(path, tenant=name, durability="process") for name in TENANTS]
-    try:
-        stories = [Story(store, chance) for store in stores]
-        for _ in range(steps):
-            chance.choices(stories, (3, 1))[0].step()
-    finally:
-        for store in stores:
-            store.close()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "story.db")
+        stores = [holdfast.open(path, tenant=name, durability="process") for name in TENANTS]
+        try:
+            stories = [Story(store, chance) for store in stores]
+            for _ in range(steps):
+                chance.choices(stories, (3, 1))[0].step()
+        finally:
+            for store in stores:
+                store.close()
+        return path.read_bytes()
 
 
 Facts = tuple[

@@ -24,6 +24,7 @@ from tests.backends.damaging import (
     check_all,
     check_case,
     content_of,
+    copy_store,
     flipped,
     put,
     seal,
@@ -172,7 +173,7 @@ def test_lost_rows_cost_only_what_they_held(tmp_path: Path, seed: int) -> None:
     leaves = {(branch.session, branch.number): branch.n for branch in branches.values()}
     lost = _lose(path, random.Random(seed))
     assert verify_file(path)
-    report = salvage(path, target, create_store)
+    report = salvage(path, target, copy_store)
     assert report.damage
     assert verify_file(target) == []
     after = {number: facts for (_, number), facts in told(target, EVERYBODY).items()}
@@ -276,6 +277,11 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with holdfast.open(path, tenant="other") as store:
         store.session("far").append(Message.user("far away"))  # Session 9: branch 10.
     return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def truth(family: bytes, tmp_path_factory: pytest.TempPathFactory) -> Content:
+    return _of(put(tmp_path_factory.mktemp("truth") / "a.db", family))
 
 
 ILLEGAL = {
@@ -393,11 +399,10 @@ ILLEGAL = {
 @pytest.mark.parametrize("fitting", [False, True], ids=["damaged", "written so"])
 @pytest.mark.parametrize("what", ILLEGAL)
 def test_what_is_illegal_is_named_and_mended(
-    family: bytes, tmp_path: Path, what: str, fitting: bool
+    family: bytes, truth: Content, tmp_path: Path, what: str, fitting: bool
 ) -> None:
     """Also if every row fits its checksum: the rules hold by themselves."""
     statement, said = ILLEGAL[what]
-    truth = _of(put(tmp_path / "truth.db", family))
     path = put(tmp_path / "c.db", family)
     tamper(path, statement, fitting=fitting)
     assert [found.what for found in verify_file(path) if said in found.what], verify_file(path)
@@ -405,7 +410,7 @@ def test_what_is_illegal_is_named_and_mended(
     assert report is not None
     for session in told(tmp_path / "b.db", EVERYBODY).values():
         assert session[0].messages == len(session[5][session[1][-1].number])
-    with holdfast.open(tmp_path / "b.db") as store:
+    with holdfast.open(tmp_path / "b.db", durability="process") as store:
         for info in store.sessions(limit=50):
             store.get(info.id).append(Message.user("and on"))
             store.get(info.id).fork().append(Message.user("and on"))
