@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.testing import checker
@@ -877,6 +877,7 @@ _CORRUPTIONS: dict[Kind, Callable[[_World, str], None]] = {
 
 
 @pytest.mark.parametrize("kind", _CORRUPTIONS)
+@settings(max_examples=settings().max_examples // 3)  # The cases above have each rule by itself.
 @given(world=_worlds(), session=st.sampled_from(_SESSIONS))
 def test_one_corruption_of_a_legal_execution_is_reported(
     kind: Kind, world: _World, session: str
@@ -970,12 +971,16 @@ def test_a_stuck_worker_and_a_broken_store_are_judged_in_linear_work_too() -> No
     assert counts[1] < 2.2 * counts[0]
 
 
-def test_two_hundred_thousand_events_are_checked() -> None:
-    events, final = _long_run(91_000)
-    assert len(events) > 200_000
+@pytest.mark.parametrize(
+    "writes", [9_100, pytest.param(91_000, marks=pytest.mark.long)], ids=["20,000", "200,000"]
+)
+def test_very_many_events_are_checked(writes: int) -> None:
+    """Deep recursion, or anything else that only a long history has, would end here."""
+    events, final = _long_run(writes)
+    assert len(events) > 2.19 * writes
     verdict = check(events, final)
     assert verdict.ok
-    assert verdict.coverage.acked == 91_000
+    assert verdict.coverage.acked == writes
 
 
 # --- recording ----------------------------------------------------------------------------------
@@ -1076,13 +1081,15 @@ def test_digests_tell_bodies_apart() -> None:
 
 
 _WORKER = """
-import itertools, sys
+import itertools, sys, time
 from holdfast.testing.checker import Recorder
 recorder = Recorder(sys.argv[1], sys.argv[2])
 for n in itertools.count():
     ids = [f"{sys.argv[2]}-{n}-{k}" for k in range(50)]
     write = recorder.invoked("s", ids, ids)
     recorder.acked(write)
+    if n > 50:  # It is busy; what it records while others are awaited has to be judged as well.
+        time.sleep(0.005)
 """
 
 
@@ -1094,7 +1101,7 @@ def _start(path: Path) -> "subprocess.Popen[bytes]":
 
 def _wait_until_busy(path: Path) -> None:
     deadline = time.monotonic() + 60
-    while not path.exists() or path.stat().st_size < 100_000:
+    while not path.exists() or path.stat().st_size < 20_000:
         assert time.monotonic() < deadline, "the worker records nothing"
         time.sleep(0.005)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadQuery
@@ -831,6 +831,10 @@ def test_junk_in_any_place_gets_sentences_and_no_exception(
 # ----------------------------------------------------------------- legal by chance, and then spoilt
 
 
+# Each rule has cases of its own above; these show that they hold together.
+_fewer = settings(max_examples=settings().max_examples // 4)
+
+
 class Chat(NamedTuple):
     """How one provider writes the four things a conversation is made of."""
 
@@ -918,6 +922,7 @@ def _is_flat(provider: str) -> bool:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@_fewer
 @given(data=st.data())
 def test_a_result_taken_out_is_noticed(provider: str, data: st.DataObject) -> None:
     talk = _drawn(provider, data)
@@ -931,6 +936,7 @@ def test_a_result_taken_out_is_noticed(provider: str, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@_fewer
 @given(data=st.data())
 def test_a_result_that_comes_twice_is_noticed(provider: str, data: st.DataObject) -> None:
     talk = _drawn(provider, data)
@@ -944,6 +950,7 @@ def test_a_result_that_comes_twice_is_noticed(provider: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@_fewer
 @given(data=st.data())
 def test_a_result_of_nobodys_call_is_noticed(provider: str, data: st.DataObject) -> None:
     talk = _drawn(provider, data)
@@ -957,6 +964,7 @@ def test_a_result_of_nobodys_call_is_noticed(provider: str, data: st.DataObject)
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "gemini"])
+@_fewer
 @given(data=st.data())
 def test_a_message_by_the_other_side_is_noticed(provider: str, data: st.DataObject) -> None:
     talk = _drawn(provider, data)
@@ -968,6 +976,7 @@ def test_a_message_by_the_other_side_is_noticed(provider: str, data: st.DataObje
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@_fewer
 @given(data=st.data())
 def test_a_call_by_somebody_else_is_noticed(provider: str, data: st.DataObject) -> None:
     """A result that became a user's message leaves its call unanswered."""
@@ -978,6 +987,7 @@ def test_a_call_by_somebody_else_is_noticed(provider: str, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@_fewer
 @given(data=st.data())
 def test_an_emptied_text_is_noticed(provider: str, data: st.DataObject) -> None:
     talk = _drawn(provider, data)
@@ -989,6 +999,7 @@ def test_an_emptied_text_is_noticed(provider: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@_fewer
 @given(data=st.data())
 def test_an_exchange_cut_in_two_is_noticed(provider: str, data: st.DataObject) -> None:
     """What begins at a result has lost the call, whatever follows."""
