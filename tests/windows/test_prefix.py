@@ -18,7 +18,7 @@ import holdfast
 from holdfast import Message, Session, ToolCall, tokens
 from holdfast.records import Provider, Window
 
-_TURNS: Final = 300
+_TURNS: Final = 150
 _FIT: Final = 50  # turns within the budget
 
 _Turn: TypeAlias = tuple[Message, list[Message]]
@@ -165,11 +165,11 @@ def test_a_mark_of_the_time_does_not_change(session: Session) -> None:
 def test_when_it_is_cut_the_beginning_moves_in_steps(
     session: Session, provider: Provider, kind: str
 ) -> None:
-    """300 turns of which 50 fit: about every eighth moves it; else only the end changes."""
+    """150 turns of which 50 fit: about every eighth moves it; else only the end changes."""
     make = _KINDS[kind]
     sent = _sent(session, make, provider=provider, max_tokens=_cost(make, _FIT))
     moves = _moves(sent)
-    assert moves, "250 turns have to go"
+    assert moves, "100 turns have to go"
     assert moves[0] >= _FIT - 1, "nothing moves while all fits"
     assert len(moves) <= (_TURNS - _FIT) / 7
     for at, (old, new) in enumerate(pairwise(sent), 1):
@@ -207,14 +207,14 @@ def test_within_one_long_turn_it_moves_in_steps(session: Session) -> None:
     """The user's message stays first; of the exchanges behind it the oldest go, many at once."""
     session.append(Message.user("go"))
     sent = []
-    for at in range(300):
+    for at in range(_TURNS):
         call = ToolCall(f"c{at}", "look_up", {"at": at})
         session.append(Message.assistant(tool_calls=[call]), Message.tool(call.id, "word " * 20))
         sent.append(_lines(session.window(max_tokens=2_000)))
     assert all("go" in lines[0] for lines in sent)
     moves = [at for at, (old, new) in enumerate(pairwise(sent), 1) if old[:2] != new[:2]]
     assert moves
-    assert len(moves) <= 300 / 4
+    assert len(moves) <= _TURNS / 4
     for at, (old, new) in enumerate(pairwise(sent), 1):
         if at not in moves:
             assert new[: len(old)] == old
