@@ -84,6 +84,6 @@ _HOW = settings(max_examples=max(30, _EXAMPLES // 3), stateful_step_count=40)
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = _HOW
 TestSQLite = SQLiteMachine.TestCase
-TestSQLite.settings = _HOW
+TestSQLite.settings = settings(max_examples=max(20, _EXAMPLES // 5), stateful_step_count=40)
 TestPostgres = pytest.mark.long(PostgresMachine.TestCase)  # Each step reads all there is.
 TestPostgres.settings = settings(max_examples=max(10, _EXAMPLES // 10), stateful_step_count=40)
