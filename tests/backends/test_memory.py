@@ -30,7 +30,7 @@ from holdfast.errors import Damaged, Invalid, ReadOnly, StoreUnavailable
 from holdfast.records import Holder, Usage
 from holdfast.settings import Location
 
-_LATER = 5.0
+_LATER = 60.0
 _BLOB = codec.digest(b"data")
 
 

@@ -98,7 +98,7 @@ def _talk(store: holdfast.Store) -> None:
 
 def _wait_for_draft(path: Path) -> None:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while connection.execute("SELECT count(*) FROM drafts").get < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
