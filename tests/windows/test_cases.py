@@ -7,6 +7,7 @@ says what must be in it, what must not, and in which order. Nothing stored may c
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import get_args
@@ -21,7 +22,7 @@ from holdfast.testing.legality import problems
 from tests.places import Kind, place
 from tests.windows.cases import CASES, MADE_UP, Case
 
-each_provider = pytest.mark.parametrize("provider", get_args(Provider))
+PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name.replace(" ", "-"))
@@ -45,6 +46,20 @@ def _build(store: Store, case: Case) -> Session:
     for step in case.steps:
         session = step.run(session)
     return session
+
+
+@pytest.fixture
+def windows(case: Case) -> dict[Provider, Window]:
+    """The case's window for each provider."""
+    return _windows(case.name)
+
+
+@cache
+def _windows(name: str) -> dict[Provider, Window]:
+    case = next(case for case in CASES if case.name == name)
+    with holdfast.open("memory:") as store:
+        session = _build(store, case)
+        return {provider: _window(session, provider, case) for provider in PROVIDERS}
 
 
 def _window(session: Session, provider: Provider, case: Case) -> Window:
@@ -77,7 +92,7 @@ def test_every_store_gives_the_same_windows(kind: Kind, tmp_path: Path) -> None:
     """All cases in one store, beside one in memory; providers in turns, for they read alike."""
     with place(kind, tmp_path) as url:
         with holdfast.open("memory:") as memory, holdfast.open(url, durability="process") as store:
-            for case, provider in zip(CASES, cycle(get_args(Provider)), strict=False):
+            for case, provider in zip(CASES, cycle(PROVIDERS), strict=False):
                 one, other = _build(memory, case), _build(store, case)
                 assert _window(other, provider, case) == _window(one, provider, case)
 
@@ -91,63 +106,61 @@ def test_the_history_is_one_that_can_be_stored(session: Session, case: Case) -> 
     assert len(session.messages()) > 0 or case.may_be_empty
 
 
-@each_provider
-def test_the_window_is_legal(session: Session, case: Case, provider: Provider) -> None:
-    window = _window(session, provider, case)
-    if not window.messages and case.may_be_empty:
-        return
-    assert problems(provider, window.messages, window.system) == []
-    assert json.loads(json.dumps(list(window.messages))) == list(window.messages)
+def test_the_window_is_legal(windows: dict[Provider, Window], case: Case) -> None:
+    for provider, window in windows.items():
+        if not window.messages and case.may_be_empty:
+            continue
+        assert problems(provider, window.messages, window.system) == [], provider
+        assert json.loads(json.dumps(list(window.messages))) == list(window.messages), provider
 
 
-@each_provider
-def test_the_window_holds_what_it_must(session: Session, case: Case, provider: Provider) -> None:
-    sent = _sent(_window(session, provider, case))
-    places = {text: _places(text, sent) for text in case.has}
-    assert {text: len(found) for text, found in places.items()} == dict.fromkeys(case.has, 1)
-    order = [places[text][0] for text in case.has]
-    assert order == sorted(order)
-    for texts in case.either:
-        assert any(text in sent for text in texts)
-    for where, text in case.has_on:
-        assert where != provider or len(_places(text, sent)) == 1
+def test_the_window_holds_what_it_must(windows: dict[Provider, Window], case: Case) -> None:
+    for provider, window in windows.items():
+        sent = _sent(window)
+        places = {text: _places(text, sent) for text in case.has}
+        counts = {text: len(found) for text, found in places.items()}
+        assert counts == dict.fromkeys(case.has, 1), provider
+        order = [places[text][0] for text in case.has]
+        assert order == sorted(order), provider
+        for texts in case.either:
+            assert any(text in sent for text in texts), provider
+        for where, text in case.has_on:
+            assert where != provider or len(_places(text, sent)) == 1, provider
 
 
-@each_provider
 def test_the_window_lacks_what_it_must_not_hold(
-    session: Session, case: Case, provider: Provider
+    windows: dict[Provider, Window], case: Case
 ) -> None:
-    sent = _sent(_window(session, provider, case))
-    assert [text for text in case.lacks if _places(text, sent)] == []
-    assert [text for where, text in case.lacks_on if where == provider and text in sent] == []
-    assert case.longest is None or len(sent) <= case.longest
+    for provider, window in windows.items():
+        sent = _sent(window)
+        assert [text for text in case.lacks if _places(text, sent)] == [], provider
+        lacks = [text for where, text in case.lacks_on if where == provider]
+        assert [text for text in lacks if text in sent] == [], provider
+        assert case.longest is None or len(sent) <= case.longest, provider
 
 
-@each_provider
-def test_only_missing_results_are_made_up(session: Session, case: Case, provider: Provider) -> None:
-    sent = _sent(_window(session, provider, case))
+def test_only_missing_results_are_made_up(windows: dict[Provider, Window], case: Case) -> None:
     if any(MADE_UP[0] in texts for texts in case.either):
         return  # The case leaves it open.
-    assert sum(sent.count(text) for text in MADE_UP) == case.fills
+    for provider, window in windows.items():
+        sent = _sent(window)
+        assert sum(sent.count(text) for text in MADE_UP) == case.fills, provider
 
 
-@each_provider
-def test_the_window_says_what_it_did(session: Session, case: Case, provider: Provider) -> None:
-    window = _window(session, provider, case)
-    said = " ".join(window.notes).lower()
-    assert [word for word in case.notes if word not in said] == []
-    if case.left_out is not None:
-        assert bool(window.left_out) is case.left_out
+def test_the_window_says_what_it_did(windows: dict[Provider, Window], case: Case) -> None:
+    for provider, window in windows.items():
+        said = " ".join(window.notes).lower()
+        assert [word for word in case.notes if word not in said] == [], provider
+        if case.left_out is not None:
+            assert bool(window.left_out) is case.left_out, provider
 
 
-@each_provider
-def test_asking_changes_nothing_and_gives_the_same_again(
-    session: Session, case: Case, provider: Provider
-) -> None:
+def test_asking_changes_nothing_and_gives_the_same_again(session: Session, case: Case) -> None:
     before = session.messages(), session.head()
-    first = _window(session, provider, case)
-    again = _window(session, provider, case)
-    assert json.dumps([first.system, *first.messages]) == json.dumps(
-        [again.system, *again.messages]
-    )
-    assert (session.messages(), session.head()) == before
+    for provider in PROVIDERS:
+        first = _window(session, provider, case)
+        again = _window(session, provider, case)
+        assert json.dumps([first.system, *first.messages]) == json.dumps(
+            [again.system, *again.messages]
+        ), provider
+        assert (session.messages(), session.head()) == before, provider
