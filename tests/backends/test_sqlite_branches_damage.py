@@ -195,7 +195,7 @@ def test_lost_rows_cost_only_what_they_held(tmp_path: Path, seed: int) -> None:
 # ----------------------------------------------------------------------------------- flipped bytes
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_flipped_byte_is_noticed_or_changes_nothing(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "sound.db"
     write_story(path, seed, STEPS)
@@ -211,7 +211,7 @@ def test_a_flipped_byte_of_a_row_is_noticed_or_changes_nothing(tmp_path: Path, t
     path = tmp_path / "sound.db"
     write_story(path, 3, STEPS)
     data, truth, chance = path.read_bytes(), _of(path), random.Random(table)
-    places = chance.sample(_bytes_of(path, table), k=12)
+    places = chance.sample(_bytes_of(path, table), k=8)
     cases = ((f"{at}", flipped(data, at, 1 << chance.randrange(8))) for at in places)
     check_all(tmp_path, cases, truth)
     for target in tmp_path.glob("*/b.db"):
@@ -331,6 +331,10 @@ ILLEGAL = {
     "no parent of a fork": ("DELETE FROM branches WHERE n = 4", "starts where no history is"),
     "a parent that is not older": (
         "UPDATE branches SET parent = 7 WHERE n = 3",
+        "starts where no history is",
+    ),
+    "a parent that is not older and holds it": (
+        "UPDATE branches SET parent = 5, fork_seq = 4 WHERE n = 3",
         "starts where no history is",
     ),
     "a parent that does not hold it": (
