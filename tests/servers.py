@@ -5,13 +5,15 @@ The server comes from a wheel, or from `HOLDFAST_TEST_POSTGRES` (the URL of a su
 and those that are installed on the machine. Stores are opened by a role that owns nothing, as
 docs/postgresql.md advises; another one owns the tables.
 
-Each server has a keeper (tests/keeper.py), which ends it when nobody uses it any more, however the
-run ends. Of a server that was given only the databases that a run made go with it.
+Servers are in memory where there is room for them, so that they do not wait for a disk that others
+use; they sync as ever. Each has a keeper (tests/keeper.py), which ends it when nobody uses it any
+more, however the run ends. Of a server that was given only the databases that a run made go.
 """
 
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,8 @@ from tests import keeper
 OWNER, WORKER = "holdfast_owner", "holdfast_worker"
 _LOCK = 4_871_264_001
 _SERVERS_USER = "pgserver"
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30  # noqa: S108 - folders there have names of their own
+_NOBODY = (1 << 22) + 1  # No process has such a number.
 _USED: "list[Server]" = []
 _MADE: list[tuple[str, str]] = []
 _INSTALLED = (
@@ -217,7 +221,7 @@ def _user(programs: Path) -> str | None:
 class Server(keeper.Server):
     """A server that this process uses until it leaves it, or ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, initial: Path | None = None) -> None:
         asked = int(os.environ.get("HOLDFAST_TEST_POSTGRES_VERSION") or newest())
         assert asked in versions(), f"PostgreSQL {asked} is not at hand, only {[*versions()]}"
         programs = versions()[asked]
@@ -225,8 +229,10 @@ class Server(keeper.Server):
         super().__init__(folder, programs, user)
         self._use: int | None = keeper.use(folder)
         command = [sys.executable, keeper.__file__, str(folder), str(programs)]
+        told = {} if initial is None else {keeper.INITIAL: str(initial)}
         done = subprocess.run(
             [*command, *([] if user is None else [user])],
+            env={**os.environ, **told},
             capture_output=True,
             text=True,
             start_new_session=True,  # Ctrl-C is not for the keeper.
@@ -241,9 +247,21 @@ class Server(keeper.Server):
             self._use = None
 
 
+def place() -> str:
+    """Where the folders of the servers are; a run decides it once."""
+    return os.environ.get("HOLDFAST_TEST_SERVERS") or tempfile.gettempdir()
+
+
+def _quickest_place() -> str:
+    named = "TMPDIR" in os.environ
+    if not named and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM:
+        return str(_MEMORY)
+    return tempfile.gettempdir()
+
+
 def _folder_of_the_run() -> Path:
     run = os.environ.get("HOLDFAST_TEST_RUN", str(os.getpid()))
-    return Path(tempfile.gettempdir()) / f"{keeper.PREFIX}{run}"
+    return Path(place()) / f"{keeper.PREFIX}{run}"
 
 
 @cache
@@ -257,9 +275,16 @@ def start() -> str:
     return server.url
 
 
+def initial() -> Path | None:
+    """Where the data is that servers of this run begin with; of a given server nobody has it."""
+    start()
+    return _USED[0].initial if _USED else None
+
+
 def begin_run() -> None:
     """Give the run a name, which its processes inherit."""
     os.environ["HOLDFAST_TEST_RUN"] = os.urandom(6).hex()
+    os.environ["HOLDFAST_TEST_SERVERS"] = _quickest_place()
 
 
 def leave() -> None:
@@ -289,16 +314,24 @@ class OwnServer(Server):
     """A server for one test, which may be killed."""
 
     def __init__(self) -> None:
-        super().__init__(Path(tempfile.mkdtemp(prefix=keeper.PREFIX)))
+        super().__init__(Path(tempfile.mkdtemp(prefix=keeper.PREFIX, dir=place())), initial())
 
     def start_again(self) -> None:
         """Start it after it was killed; what is left of the old one may take a moment to go."""
-        for _ in range(50):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            self._leave_out_the_dead()
             with suppress(RuntimeError):
                 self.start()
                 return
-            time.sleep(0.2)
+            time.sleep(0.02)
         raise AssertionError(self.log.read_text()[-2000:])
+
+    def _leave_out_the_dead(self) -> None:
+        """Do not wait for the system to notice that a server is dead: until then it looks alive."""
+        if self.pid and not keeper.command(self.pid):
+            lock = self.data / "postmaster.pid"
+            lock.write_text(lock.read_text().replace(str(self.pid), str(_NOBODY), 1))
 
     def end(self) -> None:
         """End it, and see that all it had is removed."""

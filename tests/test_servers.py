@@ -14,11 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests import keeper
+from tests import keeper, servers
 
-_USES = (
-    "import sys; from tests import servers; print(servers.start(), flush=True); sys.stdin.read()"
-)
 _WAITS = """
 import time
 
@@ -33,7 +30,7 @@ def test_waits_too(postgres: object) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Where the servers of these runs are; paths of sockets are short, so it has a short name."""
-    made = Path(tempfile.mkdtemp(prefix="holdfast-runs-"))
+    made = Path(tempfile.mkdtemp(prefix="holdfast-runs-", dir=servers.place()))
     made.chmod(0o755)
     yield made
     shutil.rmtree(made)
@@ -41,26 +38,60 @@ def folder() -> Iterator[Path]:
 
 def _environment(folder: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "HOLDFAST_"))}
-    return kept | {"TMPDIR": str(folder)}
+    initial = servers.initial()
+    told = {} if initial is None else {keeper.INITIAL: str(initial)}
+    return kept | told | {"TMPDIR": str(folder)}
+
+
+class User:
+    """A process that uses the server of a run until it is told to end, or killed."""
+
+    def __init__(self, folder: Path) -> None:
+        ready, tell = os.pipe()
+        wait, self._end = os.pipe()
+        initial = servers.initial()
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 1
+            try:
+                os.close(self._end)
+                servers.Server(folder, initial)
+                os.write(tell, b"ready")
+                os.read(wait, 1)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(tell)
+        os.close(wait)
+        with os.fdopen(ready) as told:
+            assert told.read(5) == "ready"
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self._ended(-signal.SIGKILL)
+
+    def end(self) -> None:
+        os.close(self._end)
+        self._ended(0)
+
+    def clear_away(self) -> None:
+        if self._pid:
+            self.kill()
+
+    def _ended(self, code: int) -> None:
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        assert os.waitstatus_to_exitcode(status) == code
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+def start(folder: Path) -> Iterator[Callable[[str], User]]:
     """Start a process of a run that uses the run's server."""
 
-    def started(run: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-c", _USES],
-            env=_environment(folder) | {"HOLDFAST_TEST_RUN": run},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        opened.enter_context(process)
-        opened.callback(process.kill)
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("postgresql://")
-        return process
+    def started(run: str) -> User:
+        user = User(_server(folder, run).folder)
+        opened.callback(user.clear_away)
+        return user
 
     with ExitStack() as opened:
         yield started
@@ -71,9 +102,9 @@ def _server(folder: Path, run: str) -> keeper.Server:
 
 
 def _is_gone(server: keeper.Server, pid: int) -> bool:
-    """Wait until nothing is left of a server."""
+    """Wait until nothing is left of a server; that it is dead the system may notice later."""
     until = time.monotonic() + 60
-    while server.folder.exists() or Path(f"/proc/{pid}").exists():
+    while server.folder.exists() or keeper.command(pid):
         if time.monotonic() > until:
             return False
         time.sleep(0.01)
@@ -86,7 +117,7 @@ def _answers(server: keeper.Server) -> bool:
 
 
 def test_a_server_goes_with_the_last_process_that_uses_it(
-    folder: Path, start: Callable[[str], "subprocess.Popen[str]"]
+    folder: Path, start: Callable[[str], User]
 ) -> None:
     """Whether it is killed or ends; as long as there is one the server stays."""
     killed, ended = start("run"), start("run")
@@ -94,15 +125,14 @@ def test_a_server_goes_with_the_last_process_that_uses_it(
     pid = server.pid
     assert pid > 0
     killed.kill()
-    killed.wait()
     assert _answers(server)
-    ended.communicate()
+    ended.end()
     assert _is_gone(server, pid)
     assert list(folder.iterdir()) == []
 
 
 def test_a_keeper_that_was_killed_is_made_up_for(
-    folder: Path, start: Callable[[str], "subprocess.Popen[str]"]
+    folder: Path, start: Callable[[str], User]
 ) -> None:
     """By the next one, which leaves those alone that are in use."""
     first = start("first")
@@ -111,12 +141,11 @@ def test_a_keeper_that_was_killed_is_made_up_for(
     pid = forgotten.pid
     os.kill(int((forgotten.folder / "keeper").read_text()), signal.SIGKILL)
     first.kill()
-    first.wait()
-    start("next").communicate()
+    start("next").end()
     assert _is_gone(forgotten, pid)
     assert _answers(still)
     pid = still.pid
-    used.communicate()
+    used.end()
     assert _is_gone(still, pid)
     assert list(folder.iterdir()) == []
 
