@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 import psycopg
+import pytest
 
 from holdfast import Session, Store
 from holdfast.backends.base import Transaction, Verb
@@ -74,6 +75,24 @@ def in_a_thread(work: Callable[[], T]) -> Callable[[], T]:
         return found.result(0)
 
     return ended
+
+
+class Pauses:
+    """The time of whoever tries to write again and again: a second passes with each pause.
+
+    So a deadline is a number of attempts, and the same on every machine.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = 0
+        monkeypatch.setattr("holdfast.backends.postgres.writing.time", self)
+
+    def monotonic(self) -> float:
+        return float(self.made)
+
+    def sleep(self, _: float) -> None:
+        self.made += 1
+        time.sleep(0.01)
 
 
 def await_waiting(admin: psycopg.Connection, count: int = 1) -> None:

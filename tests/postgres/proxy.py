@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +18,12 @@ Failure = Literal[
     "before the commit",  # it never reaches the server
     "after the commit",  # the server has answered, the client never hears of it
     "no answer",  # it never reaches the server, and nobody hangs up
-    "late",  # it reaches the server long after the client has given up
+    "late",  # it reaches the server after the client has given up, and has asked what became of it
 ]
 _COMMIT = b"COMMIT\0"
+_REFUSED, _READY = b"SERROR\0", b"Z\0\0\0\5"
 _PORT = 54_329
-_LATE = 2.0
+_LATE = 0.3
 
 
 class Proxy:
@@ -113,21 +115,41 @@ class Proxy:
             while not self._stopping:
                 time.sleep(0.02)
         elif failure == "late":
+            while client.recv(1 << 16):
+                """It has not given up."""
             time.sleep(_LATE)
             server.sendall(data)
-            time.sleep(0.2)
+            self._await_the_end(server)
         return False
 
+    def _await_the_end(self, server: socket.socket) -> None:
+        """Wait until the server has done what it was sent, or has hung up before."""
+        answer = b""
+        with suppress(OSError), selectors.DefaultSelector() as waiting:
+            waiting.register(server, selectors.EVENT_READ)
+            while not self._stopping and not _is_over(answer):
+                for _ in waiting.select(0.1):
+                    more = server.recv(1 << 16)
+                    if not more:
+                        return
+                    answer += more
+
     def _hear_the_answer(self, client: socket.socket, server: socket.socket) -> None:
-        """Wait for the server's answer to COMMIT; it may need what the client sends behind it."""
+        """Wait for the server's answer to COMMIT, or to what came before and failed.
+
+        The server may need what the client sends behind it.
+        """
         answer = b""
         with selectors.DefaultSelector() as waiting:
             waiting.register(client, selectors.EVENT_READ)
             waiting.register(server, selectors.EVENT_READ)
-            while _COMMIT not in answer and not self._stopping:
+            while not _is_over(answer) and not self._stopping:
                 for key, _ in waiting.select(0.1):
                     if key.fileobj is server:
-                        answer += server.recv(1 << 16)
+                        more = server.recv(1 << 16)
+                        if not more:
+                            return
+                        answer += more
                     elif more := client.recv(1 << 16):
                         server.sendall(more)
                     else:
@@ -142,3 +164,9 @@ class Proxy:
         self._listener.close()
         for thread in self._threads:
             thread.join(5)
+
+
+def _is_over(answer: bytes) -> bool:
+    """Whether the server has committed, or refused something and is ready again."""
+    _, refused, behind = answer.partition(_REFUSED)
+    return _COMMIT in answer or (refused != b"" and _READY in behind)
