@@ -215,14 +215,17 @@ def test_what_was_withdrawn_in_time_is_not_stored(store: Store) -> None:
     assert _texts(session) == ["a", "c"]
 
 
-def test_what_has_not_begun_by_the_deadline_is_withdrawn(open_store: OpenStore, url: str) -> None:
+def test_what_has_not_begun_by_the_deadline_is_withdrawn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who waited for it is told that nothing was stored, and nothing ever is."""
-    store = open_store(url=with_options(url, deadline=1))
     session = store.session("k")
     with _gathering(store):
+        monkeypatch.setattr(store.backend._line, "_deadline", 0.1)  # type: ignore[attr-defined]  # noqa: SLF001 - for this one alone
         late = store.backend.submit(_append(session, "late"))
         with pytest.raises(StoreUnavailable, match="withdrawn"):
             late.result()
+        monkeypatch.undo()
     store.flush()
     assert _texts(session) == []
 
@@ -284,7 +287,7 @@ def mortal(own: OwnServer) -> Iterator[tuple[str, Proxy, Callable[[], None]]]:
 
     with tempfile.TemporaryDirectory() as folder:
         proxy = Proxy(Path(folder), own.folder / ".s.PGSQL.5432")
-        yield through(proxy, url, deadline=30, answer=10), proxy, die
+        yield through(proxy, url, deadline=60, answer=30), proxy, die
         proxy.stop()
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,8 @@ from tests.places import with_options
 from tests.postgres.conftest import OpenStore, StartChild
 from tests.servers import OWNER, OwnServer, as_user
 
-_WRITERS, _TURNS, _BATCH = 8, 40, 4
+_WRITERS, _TURNS, _BATCH = 8, 15, 4
+_LONG = 60.0
 
 
 def _append_batches(pipe: Pipe, url: str, folder: Path, name: str, key: str) -> None:
@@ -94,6 +96,21 @@ def _write_stubbornly(pipe: Pipe, url: str, folder: Path, name: str) -> None:
         pipe.say(number)
 
 
+def _go_on(folder: Path, writers: int) -> None:
+    """Wait until each writer has stored some more, whatever happened before."""
+    until, wanted = time.monotonic() + _LONG, _acked(folder)
+    for number in range(writers):
+        wanted[f"w{number}"] += 3
+    while not wanted <= _acked(folder):
+        assert time.monotonic() < until, "somebody does not go on"
+        time.sleep(0.02)
+
+
+def _acked(folder: Path) -> Counter[str]:
+    events = checker.load(sorted(folder.glob("*.jsonl")))
+    return Counter(event.worker for event in events if isinstance(event, checker.Acked))
+
+
 def _kill_a_backend(server: OwnServer) -> None:
     row = None
     while row is None:
@@ -130,10 +147,10 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(
     children = [child(_write_stubbornly, url, tmp_path, f"w{n}") for n in range(4)]
     for each in children:
         assert each.hear() == "ready"
-    for _ in range(3):
-        time.sleep(0.4)
+    for _ in range(2):
+        _go_on(tmp_path, len(children))
         kill(own)
-    time.sleep(0.4)
+    _go_on(tmp_path, len(children))
     for each in children:
         each.say("stop")
     written = [each.hear() for each in children]

@@ -32,7 +32,7 @@ from holdfast.records import Usage
 from holdfast.session import number_of
 from holdfast.verbs.appending import enqueue
 from tests.postgres.conftest import OpenStore, through
-from tests.postgres.pausing import await_waiting, in_a_thread, under_way
+from tests.postgres.pausing import Pauses, await_waiting, in_a_thread, under_way
 from tests.postgres.proxy import Failure, Proxy
 from tests.servers import OWNER, OwnServer, as_user
 
@@ -323,7 +323,9 @@ def test_threads_of_one_store_do_not_step_on_each_other(here: Session) -> None:
 def test_a_steady_append_whose_connection_fails_is_stored_once(
     open_store: OpenStore, supposed: Suppositions, proxy: Proxy, url: str, failure: Failure
 ) -> None:
-    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=1, idle=1.5)))
+    session = _steady(
+        open_store(url=through(proxy, url, deadline=60, answer=0.5, idle=1, connect=30))
+    )
     proxy.failures.append(failure)
     made = supposed.made
     assert session.append(Message.user("4")) == Head(1, 5)
@@ -340,7 +342,7 @@ def test_a_lost_answer_is_found_by_its_message(
     open_store: OpenStore, proxy: Proxy, url: str, others: str
 ) -> None:
     """What others did behind it stays; it is neither doubled nor brought back."""
-    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=3)))
+    session = _steady(open_store(url=through(proxy, url, deadline=60, answer=30, idle=3)))
     there = open_store().get(session.id)
     proxy.failures.append("after the commit")
     proxy.meanwhile = lambda: _append(there) if others == "append" else there.rewind(2)
@@ -354,7 +356,7 @@ def test_what_others_stored_under_an_id_is_not_ours(
     open_store: OpenStore, proxy: Proxy, url: str, ids: list[str]
 ) -> None:
     """Two with one job: who was refused, and did not hear it, does not take theirs for its own."""
-    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=1)))
+    session = _steady(open_store(url=through(proxy, url, deadline=60, answer=30)))
     there = open_store().get(session.id)
     ours = [Message.user(f"ours {id}", id="ours" if id == "other" else id) for id in ids]
     theirs = [Message.user(f"theirs {id}", id=id) for id in ids]
@@ -369,7 +371,7 @@ def test_what_others_stored_under_an_id_is_not_ours(
 def test_what_was_lost_behind_others_is_stored_behind_them(
     open_store: OpenStore, proxy: Proxy, url: str
 ) -> None:
-    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=1)))
+    session = _steady(open_store(url=through(proxy, url, deadline=60, answer=30)))
     there = open_store().get(session.id)
     there.append(Message.user("theirs"))
     proxy.failures.append("after the commit")
@@ -381,7 +383,7 @@ def test_what_was_lost_behind_others_is_stored_behind_them(
 def test_a_role_that_may_end_no_connection_waits_for_its_end(
     open_store: OpenStore, proxy: Proxy, url: str
 ) -> None:
-    session = _steady(open_store(url=through(proxy, url, deadline=8, answer=3)))
+    session = _steady(open_store(url=through(proxy, url, deadline=60, answer=30, idle=3)))
     proxy.failures.append("before the commit")
     assert session.append(Message.user("4")) == Head(1, 5)
     assert _texts(session) == [*_STEADY, "4"]
@@ -389,17 +391,21 @@ def test_a_role_that_may_end_no_connection_waits_for_its_end(
 
 @pytest.mark.usefixtures("nobody_ends")
 def test_what_may_still_arrive_is_not_said_to_be_lost(
-    open_store: OpenStore, proxy: Proxy, url: str
+    open_store: OpenStore, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who serves the lost connection cannot be ended, and waits for the commit longer than we."""
-    session = _steady(open_store(url=through(proxy, url, deadline=1, answer=0.3)))
+    Pauses(monkeypatch)
+    where = through(proxy, url, deadline=4, answer=0.5, connect=30, idle=60)
+    session = _steady(open_store(url=where))
     proxy.failures.append("late")
     proxy.failures.extend(["before the commit"] * 1000)
     with pytest.raises(OutcomeUnknown):
         session.append(Message.user("4"))
 
 
-def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:
+def test_what_a_standby_does_not_have_may_be_stored(
+    own: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be late; the server that had it may come back."""
     url = as_user(own.url, OWNER)
     with tempfile.TemporaryDirectory() as folder:
@@ -412,12 +418,14 @@ def test_what_a_standby_does_not_have_may_be_stored(own: OwnServer) -> None:
 
         with holdfast.open(url) as other, other.session("s").turn() as turn:
             turn.user("there is a store")
-        with holdfast.open(through(proxy, url, deadline=6, answer=3)) as store:
+        pauses = Pauses(monkeypatch)
+        with holdfast.open(through(proxy, url, deadline=6, answer=30, connect=30)) as store:
             session = _steady(store)
             proxy.failures.append("before the commit")
             proxy.meanwhile = become_a_standby
             with pytest.raises(OutcomeUnknown):
                 session.append(Message.user("4"))
+            assert pauses.made >= 6  # It was asked again and again.
         proxy.stop()
 
 
@@ -442,11 +450,16 @@ def test_what_is_erased_is_kept_nowhere(
 
 @pytest.mark.parametrize("failure", ["before the commit", "after the commit"])
 def test_a_steady_append_that_never_gets_through_ends(
-    open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
+    open_store: OpenStore,
+    proxy: Proxy,
+    url: str,
+    failure: Failure,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What never arrived is known not to be stored; what did is not confirmed, and so unknown."""
     arrives = failure == "after the commit"
-    session = _steady(open_store(url=through(proxy, url, deadline=1, answer=0.3)))
+    Pauses(monkeypatch)
+    session = _steady(open_store(url=through(proxy, url, deadline=4, answer=30, connect=30)))
     message = Message.user("4", id="once")
     proxy.failures.extend([failure] * 1000)
     with pytest.raises(OutcomeUnknown if arrives else StoreUnavailable) as raised:
@@ -459,10 +472,11 @@ def test_a_steady_append_that_never_gets_through_ends(
 
 
 def test_a_server_that_hung_up_meanwhile_was_sent_nothing(
-    open_store: OpenStore, proxy: Proxy, url: str
+    open_store: OpenStore, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = _steady(open_store(url=through(proxy, url, deadline=0.5)))
+    session = _steady(open_store(url=through(proxy, url, deadline=3, answer=30, connect=30)))
     proxy.stop()
+    Pauses(monkeypatch)
     with pytest.raises(StoreUnavailable, match="nothing was stored"):
         session.append(Message.user("4"))
     assert _texts(open_store().session("s")) == _STEADY
