@@ -180,16 +180,22 @@ def _hold(pipe: Pipe, url: str) -> None:
 
 
 def test_a_holder_that_slept_past_its_lease_writes_nothing_more(
-    open_store: OpenStore, url: str, child: StartChild
+    open_store: OpenStore, url: str, child: StartChild, postgres_admin: psycopg.Connection
 ) -> None:
-    """Time is the server's: whoever waits takes over, and the sleeper is refused when it wakes."""
-    where = with_options(url, lease=1, deadline=4)
+    """Time is the server's: whoever waits takes over, and the sleeper is refused when it wakes.
+
+    By its own clock it has a lot of time left.
+    """
+    where = with_options(url, lease=600, deadline=60)
     session = open_store(url=where).session("s")
     holder = child(_hold, where, stoppable=True)
     assert holder.hear() == "held"
     with pytest.raises(SessionBusy):
         session.turn().__enter__()
     holder.stop()
+    with pytest.raises(SessionBusy):
+        session.turn().__enter__()
+    postgres_admin.execute("UPDATE holdfast.turns SET lease_until = 0")
     with session.turn(wait=60) as turn:
         assert turn.recovered is not None
         turn.assistant("taken over")
