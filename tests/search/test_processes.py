@@ -1,107 +1,187 @@
 """Several processes and one index: killed while they index, at it at once, forked."""
 
 import os
+import pkgutil
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Message, Store
+from holdfast.index import catching_up
+from tests.concurrency.children import Child, Pipe
+from tests.places import await_the_end_of
 from tests.search.corpora import message
 
-_INDEXES = """
-import sys, holdfast
-from holdfast.index import catching_up
-catching_up._STEP_MESSAGES = 20
-with holdfast.open(sys.argv[1]) as store:
-    print("begun", flush=True)
-    for _ in range(int(sys.argv[2])):
-        store.rebuild_index()
-"""
-_SEARCHES = """
-import sys, holdfast
-from holdfast.index import catching_up
-catching_up._STEP_MESSAGES = 20
-with holdfast.open(sys.argv[1]) as store:
-    for number in range(60):
-        session = store.session(f"{sys.argv[2]}-{number % 4}")
-        word = f"{sys.argv[2]}x{number}"
-        session.append(holdfast.Message.user(f"needle {word}"))
-        (hit,) = store.search(word)
-        assert hit.snippet == f"needle {word}", hit
-"""
+_TALKS, _STEP = 10, 20
+# What is called when an index is made anew, the how manieth time, and whether it is done by then.
+_STEPPING = [
+    ("holdfast.index.catching_up.step", 3, True),  # added, not committed
+    ("holdfast.index.keeping.Index._step", 3, True),
+    ("holdfast.index.keeping.Index.catch_up", 1, False),  # nothing of it is there yet
+]
+_MOMENTS = {
+    "sqlite": [
+        ("holdfast.index.engine._empty", 1, True),  # the log of the old one
+        ("holdfast.index.engine._empty", 3, False),
+        ("holdfast.index.engine._empty", 3, True),  # the old one itself
+        ("holdfast.index.engine._build", 1, True),  # and it has no name yet
+        *_STEPPING,
+    ],
+    "postgresql": [
+        ("holdfast.index.table.TablePlace._clear", 1, False),  # of the old one there are only rows
+        ("holdfast.index.table._create", 1, True),  # not committed
+        *_STEPPING,
+    ],
+}
 
 
-def _fill(store: Store, messages: int) -> None:
+class Children(list[Child]):
+    """Processes that are cleared away when a test is over."""
+
+    def start(self, *what: Any) -> Child:  # noqa: ANN401 - a function, and what it is given
+        self.append(Child(*what))
+        return self[-1]
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    made = Children()
+    yield made
+    for each in made:
+        each.clear_away()
+
+
+def _index(pipe: Pipe, url: str, times: int) -> None:
+    catching_up._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
+    with holdfast.open(url) as store:
+        pipe.say("begun")
+        for _ in range(times):
+            store.rebuild_index()
+    pipe.say("done")
+
+
+def _index_until(pipe: Pipe, url: str, what: str, nth: int, behind: bool) -> None:
+    """Make the index anew, and die where something is called."""
+    name, _, last = what.rpartition(".")
+    owner, calls = pkgutil.resolve_name(name), 0
+    real = getattr(owner, last)
+
+    def dying(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == nth and not behind:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = real(*arguments, **options)
+        if calls == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    setattr(owner, last, dying)
+    _index(pipe, url, 1)
+
+
+def _search(pipe: Pipe, url: str, name: str) -> None:
+    catching_up._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
+    with holdfast.open(url, durability="process") as store:
+        for number in range(24):
+            session = store.session(f"{name}-{number % 4}")
+            word = f"{name}x{number}"
+            session.append(Message.user(f"needle {word}"))
+            (hit,) = store.search(word)
+            assert hit.snippet == f"needle {word}", hit
+    pipe.say("done")
+
+
+def _fill(store: Store, talks: int = _TALKS) -> None:
     rnd = random.Random(9)
-    for number in range(messages // 100):
+    for number in range(talks):
         session = store.session(f"talk-{number}")
-        session.append(*(message(rnd) for _ in range(99)), Message.user(f"needle n{number}"))
+        session.append(*(message(rnd) for _ in range(39)), Message.user(f"needle n{number}"))
 
 
-def _run(script: str, *words: object) -> "subprocess.Popen[str]":
-    arguments = [sys.executable, "-c", script, *map(str, words)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-
-
-def _must_be_right(store: Store, talks: int) -> None:
+def _must_be_right(store: Store, talks: int = _TALKS) -> None:
     for number in range(talks):
         (hit,) = store.search(f"n{number}")
         assert hit.snippet == f"needle n{number}"
+    assert len(store.search("needle", limit=1000)) == talks
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_killed_while_it_indexes(seed: int, shared_url: str, tmp_path: Path) -> None:
-    """What is there is sound, and is gone on with."""
-    rnd = random.Random(seed)
-    with holdfast.open(shared_url, durability="process") as store:
-        _fill(store, 1000)
-    for _ in range(3):
-        with _run(_INDEXES, shared_url, 1000) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            time.sleep(rnd.random() * 0.4)
-            child.send_signal(signal.SIGKILL)
-        assert child.returncode == -signal.SIGKILL
-        with holdfast.open(shared_url) as store:
-            _must_be_right(store, 10)
-            assert len(store.search("needle", limit=1000)) == 10
-    with holdfast.open(shared_url) as store:
-        _must_be_right(store, 10)
+def _must_be_sound(url: str, folder: Path) -> None:
+    with holdfast.open(url) as store:
+        _must_be_right(store)
         assert store.check_index() == []
         assert store.index_status().state == "ready"
-    left = list(tmp_path.glob(".*.new*"))
+    left = list(folder.glob(".*.new*"))
     for file in left:  # Somebody was killed while it began an index, long ago.
         os.utime(file, (0, 0))
-    with holdfast.open(shared_url) as store:
+    with holdfast.open(url) as store:
         store.rebuild_index()
-    assert not list(tmp_path.glob(".*.new*"))
+    assert not list(folder.glob(".*.new*"))
 
 
-def test_several_at_once(shared_url: str) -> None:
+def test_killed_while_it_indexes(shared_url: str, tmp_path: Path, children: Children) -> None:
+    """What is there is sound, and is gone on with."""
+    with holdfast.open(shared_url, durability="process") as store:
+        _fill(store)
+        store.catch_up_index()
+    for what, nth, behind in _MOMENTS[shared_url.partition(":")[0]]:
+        child = children.start(_index_until, shared_url, what, nth, behind)
+        assert child.hear() == "begun"
+        with pytest.raises(EOFError):
+            child.hear()
+        await_the_end_of(shared_url)
+        with holdfast.open(shared_url, durability="process") as store:
+            _must_be_right(store)
+            assert store.check_index() == [], (what, nth)
+            assert store.index_status().state == "ready", (what, nth)
+    _must_be_sound(shared_url, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_whenever_it_indexes(
+    seed: int, shared_url: str, tmp_path: Path, children: Children
+) -> None:
+    """The same at any moment."""
+    rnd = random.Random(seed)
+    with holdfast.open(shared_url, durability="process") as store:
+        _fill(store)
+    for _ in range(3):
+        child = children.start(_index, shared_url, 1000)
+        assert child.hear() == "begun"
+        time.sleep(rnd.random() * 0.4)
+        child.kill()
+        with holdfast.open(shared_url) as store:
+            _must_be_right(store)
+    _must_be_sound(shared_url, tmp_path)
+
+
+def test_several_at_once(shared_url: str, children: Children) -> None:
     """Each sees at once what it appended, whoever indexes it."""
     with holdfast.open(shared_url, durability="process") as store:
-        _fill(store, 1000)
-        children = [_run(_SEARCHES, shared_url, name) for name in ("a", "b", "c")]
-        children.append(_run(_INDEXES, shared_url, 3))
-        for child in children:
-            child.communicate()
-            assert child.returncode == 0
-        _must_be_right(store, 10)
-        assert len(store.search("needle", limit=1000)) == 10 + 3 * 4
+        _fill(store)
+        for name in ("a", "b", "c"):
+            children.start(_search, shared_url, name)
+        assert children.start(_index, shared_url, 3).hear() == "begun"
+        assert [child.hear() for child in children] == ["done"] * 4
+        assert len(store.search("needle", limit=1000)) == _TALKS + 3 * 4
+        for number in range(_TALKS):
+            (hit,) = store.search(f"n{number}")
+            assert hit.snippet == f"needle n{number}"
         assert store.check_index() == []
         assert store.index_status().state == "ready"
 
 
 def test_across_a_fork(shared_url: str) -> None:
     """Parent and child go on, each with connections of its own."""
-    with holdfast.open(shared_url) as store:
-        _fill(store, 300)
+    with holdfast.open(shared_url, durability="process") as store:
+        _fill(store, 3)
         _must_be_right(store, 3)
         child = os.fork()
         if child == 0:
