@@ -222,9 +222,9 @@ def test_the_log_before_the_checkpoint_stays_small(tmp_path: Path) -> None:
 
 
 def test_resuming_reads_the_same_whatever_the_length(tmp_path: Path, trace: _Trace) -> None:
-    """The last 50 of 100 and of 20,000 messages: the same statements, steps and rows."""
+    """The last 50 of 100 and of 10,000 messages: the same statements, steps and rows."""
     statements, steps, reads = [], [], []
-    for length in (100, 20_000):
+    for length in (100, 10_000):
         path = _history(tmp_path / f"{length}.db", length)
         trace.clear()
         with _watched(path) as (store, watched):
@@ -253,14 +253,14 @@ _WINDOWS: dict[str, _Do] = {
 def histories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A short and a long history of the same turns."""
     folder = tmp_path_factory.mktemp("histories")
-    return [_history(folder / f"{length}.db", length) for length in (1_000, 20_000)]
+    return [_history(folder / f"{length}.db", length) for length in (1_000, 10_000)]
 
 
 @pytest.mark.parametrize("asked", _WINDOWS)
 def test_a_window_costs_the_same_whatever_the_length(
     histories: list[Path], trace: _Trace, asked: str
 ) -> None:
-    """Of 1,000 and of 20,000 messages: the same statements, rows and steps, and few of them."""
+    """Of 1,000 and of 10,000 messages: the same statements, rows and steps, and few of them."""
     found, reads = [], []
     for path in histories:
         with _watched(path) as (store, watched):
@@ -312,9 +312,9 @@ def test_a_window_writes_nothing(tmp_path: Path, trace: _Trace) -> None:
 
 
 def test_listing_reads_a_page_whatever_the_number(tmp_path: Path, trace: _Trace) -> None:
-    """The 50 newest of 200 and of 5,000 sessions: the same steps, no walk through a table."""
+    """The 50 newest of 200 and of 2,000 sessions: the same steps, no walk through a table."""
     steps, reads = [], []
-    for number in (200, 5_000):
+    for number in (200, 2_000):
         path = tmp_path / f"{number}.db"
         with holdfast.open(path, durability="process") as store:
             material.add_sessions(store, number)
@@ -479,7 +479,7 @@ def test_a_verb_costs_the_same_however_much_was_moved_before(
     """Only the newest branches are looked at, however many a session has."""
     _, act, prepare = _VERBS[verb]
     found = []
-    for moves in (10, 100):
+    for moves in (10, 50):
         path = _history(tmp_path / f"{moves}.db", 400)
         with holdfast.open(path, durability="process") as store:
             session = store.session("k")
@@ -637,7 +637,7 @@ def test_what_is_searched_is_the_same_in_every_run() -> None:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two stores with an index, one twice as large as the other."""
     paths = []
-    for messages in (4_000, 8_000):
+    for messages in (2_500, 5_000):
         paths.append(tmp_path_factory.mktemp("searched") / f"{messages}.db")
         with holdfast.open(paths[-1], durability="process") as store:
             assert sum(1 for _ in texts.lay(store, messages)) == messages
@@ -649,7 +649,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_every_question_finds_what_was_said(searched: list[Path]) -> None:
     """So no search is measured that finds nothing."""
     with holdfast.open(searched[0]) as store:
-        for question in texts.Texts().questions(4_000):
+        for question in texts.Texts().questions(2_500):
             assert store.search(question.ours), question
 
 

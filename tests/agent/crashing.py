@@ -1,4 +1,4 @@
-"""A process that dies at a given durable step of a turn of ten rounds; run by test_crash_table.
+"""A process that dies at a given durable step of a turn of some rounds; run by test_crash_table.
 
 It is started once, and forks a child for each step: the child works with a store of its own and is
 killed with SIGKILL before or after that write. What was acknowledged goes to a file, by `write`,
@@ -26,18 +26,17 @@ from holdfast.records import JSON
 from holdfast.testing.models import ScriptedModel, calls, say
 
 T = TypeVar("T")
-ROUNDS = 10
 TOGETHER = 3
 
 
-def script() -> ScriptedModel:
-    """Ten rounds of three calls each, then a last word."""
+def script(rounds: int) -> ScriptedModel:
+    """Rounds of three calls each, then a last word."""
 
     def call(round: int, nth: int) -> tuple[str, str, JSON]:
         return f"r{round}c{nth}", "bump", {"n": round * TOGETHER + nth}
 
-    rounds = [calls(*[call(n, c) for c in range(TOGETHER)]) for n in range(ROUNDS)]
-    return ScriptedModel(*rounds, say("All ", "done."))
+    said = [calls(*[call(n, c) for c in range(TOGETHER)]) for n in range(rounds)]
+    return ScriptedModel(*said, say("All ", "done."))
 
 
 class Doom:
@@ -61,7 +60,7 @@ class Doom:
 _run_write = handover.run_write
 
 
-def work(folder: Path, doom: Doom) -> None:
+def work(folder: Path, rounds: int, doom: Doom) -> None:
     """Do the whole turn, unless doomed."""
     folder.mkdir()
     acked = os.open(folder / "acked", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -77,7 +76,7 @@ def work(folder: Path, doom: Doom) -> None:
     async def main() -> None:
         async with (
             holdfast.open_async(str(folder / "a.db"), durability="process") as store,
-            AsyncAgent(script(), tools=[bump], titles=False) as agent,
+            AsyncAgent(script(rounds), tools=[bump], titles=False) as agent,
         ):
             session = await store.session("talk")
             async for event in agent.stream(session, "go"):
@@ -93,16 +92,17 @@ def stored(event: Event) -> holdfast.Message | None:
     return event.message if isinstance(event, UserSaid | ReplyStored | ToolEnded) else None
 
 
-def main(root: Path) -> None:
+def main(root: Path, rounds: int) -> None:
     """Count the steps, then die at each of them, before it and after it."""
     doom = Doom(0, before=False)
-    work(root / "whole", doom)
+    work(root / "whole", rounds, doom)
     steps = doom.count
     for step in range(1, steps + 1):
         for before in (True, False):
             child = os.fork()
             if child == 0:
-                work(root / f"{step}-{'before' if before else 'after'}", Doom(step, before=before))
+                name = f"{step}-{'before' if before else 'after'}"
+                work(root / name, rounds, Doom(step, before=before))
                 os._exit(1)  # It should not have come this far.
             _, status = os.waitpid(child, 0)
             if not os.WIFSIGNALED(status):
@@ -111,4 +111,4 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

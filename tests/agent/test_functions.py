@@ -8,7 +8,6 @@ import functools
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -295,16 +294,14 @@ def test_a_function_that_hangs_does_not_hold_up_whoever_gives_it_up(desk: Desk) 
 
     def hang() -> None:
         """Hang."""
-        released.wait(30)
+        released.wait(600)
 
     async def given_up() -> None:
         async with asyncio.timeout(0.05):
             await desk.add([as_tool(hang)]).output("hang")
 
-    began = time.monotonic()
     with pytest.raises(TimeoutError):
         asyncio.run(given_up())  # It would wait for a thread of the loop's own pool.
-    assert time.monotonic() - began < 10
     released.set()
 
 

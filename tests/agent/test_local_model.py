@@ -178,7 +178,7 @@ You may call {% for tool in tools %}{{ tool.function.name }} {% endfor %}within 
 def test_a_template_with_tools_makes_calls() -> None:
     """Shown how it is done, even a small model calls a tool; the engine reads the call."""
     told: list[dict[str, JSON]] = []
-    for name in ("a.txt", "b.txt", "c.txt"):
+    for name in ("a.txt", "b.txt"):
         arguments = f'{{"path": "{name}"}}'
         call: JSON = {"name": "read_file", "arguments": arguments}
         calls: list[JSON] = [{"id": name, "type": "function", "function": call}]
@@ -252,7 +252,7 @@ def test_closing_the_stream_ends_the_call(model: LocalModel) -> None:
         async with aclosing(model.stream(asked("Tell me a very long story."))) as stream:
             await until_it_speaks(stream)
             began = time.monotonic()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < _LONG / 2
         await heard(model, asked("Hi.", max_output=2))
         return time.monotonic() - began
 
@@ -305,9 +305,10 @@ async def main():
     ("then", "starts"),
     [
         ("sys.exit(0)", "asyncio.run(main())"),
-        (
+        pytest.param(
             "asyncio.get_running_loop().stop()",
             "asyncio.new_event_loop().run_until_complete(main())",
+            marks=pytest.mark.long,
         ),
     ],
 )
@@ -405,7 +406,7 @@ def _asked(address: str, path: str, method: str, **headers: str) -> tuple[int, d
             return error.code, dict(error.headers), error.read().decode()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(model: LocalModel) -> str:
     """Where the engine listens."""
     hear(model, asked("Hi.", max_output=1))
@@ -507,7 +508,7 @@ def test_closing_frees_everything() -> None:
     mapped, threads = _mapped(), _threads()
     asyncio.run(main())
     assert _mapped() == mapped
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + _LONG
     while _threads() != threads:
         assert time.monotonic() < deadline
         time.sleep(0.01)

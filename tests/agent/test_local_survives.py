@@ -1,7 +1,8 @@
 """A conversation with the local model, killed in the middle of a reply: everything is there.
 
 Real weights, the real program, SIGKILL. What the model says is up to the model; a reply that ended
-before it could be killed is asked for again.
+before it could be killed is asked for again. The same with a provider that says what it is told to
+is in test_providers, and takes less.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Program:
         return "".join(text for when, text in shown if when <= shown[-1][0] - _FLUSHED)
 
 
+@pytest.mark.long
 def test_a_reply_that_was_killed_is_there_and_goes_on(tmp_path: Path) -> None:
     """kill -9 in the middle of a reply: the partial is kept, told of, and sent to the model."""
     program = Program(tmp_path)

@@ -612,7 +612,7 @@ def test_a_server_that_never_says_goodbye_is_left(monkeypatch: pytest.MonkeyPatc
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
         assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]
-        await asyncio.wait_for(wire.left.wait(), 5)
+        await asyncio.wait_for(wire.left.wait(), 60)
 
     with_wire(sse(chunk({"content": "Hello"}), chunk({}, "stop"), STAY), do=do)
 
@@ -622,7 +622,7 @@ def test_closing_the_stream_hangs_up_at_once() -> None:
         stream = cast("AsyncGenerator[Delta, None]", model.stream(ASK))
         assert await anext(stream) == Said("Hel")
         await stream.aclose()
-        await asyncio.wait_for(wire.left.wait(), 5)
+        await asyncio.wait_for(wire.left.wait(), 60)
 
     with_wire(sse(chunk({"content": "Hel"}), STAY), do=do)
 
@@ -633,12 +633,12 @@ def test_a_cancelled_call_hangs_up_at_once(first: tuple[object, ...]) -> None:
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
         task = asyncio.ensure_future(hear(model, ASK))
-        await asyncio.wait_for(wire.called.wait(), 5)
+        await asyncio.wait_for(wire.called.wait(), 60)
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(wire.left.wait(), 5)
+        await asyncio.wait_for(wire.left.wait(), 60)
 
     with_wire(sse(*first, STAY), do=do)
 

@@ -40,6 +40,11 @@ from tests.agent.aimock import Aimock, calls, fails, says
 from tests.agent.talking import FAST, SYSTEM, agent_of, model_of
 
 BOTH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
+# What is the same for every provider and takes long: one of them must do.
+OPENAI, ANTHROPIC = (
+    pytest.mark.parametrize("provider", [one, pytest.param(other, marks=pytest.mark.long)])
+    for one, other in (("openai", "anthropic"), ("anthropic", "openai"))
+)
 LONG = "The tide comes and goes, and the boats rise and fall with it, twice a day, for ever."
 FIRST = {"sequenceIndex": 0}
 SECOND = {"sequenceIndex": 1}
@@ -237,7 +242,7 @@ def test_thoughts_of_anthropic_are_shown_and_go_back_sealed(
 # ------------------------------------------------------------------------------ when it goes wrong
 
 
-@BOTH
+@OPENAI
 def test_a_busy_provider_is_asked_again_after_as_long_as_it_says(
     aimock: Aimock, session: Session, provider: str
 ) -> None:
@@ -407,9 +412,8 @@ def test_a_slow_reply_can_be_stopped_at_once(
         for event in agent.stream(session, "tell me of the tide"):
             events.append(event)
             if len(of(TextDelta, events)) == 3 and isinstance(event, TextDelta):
-                stopped = time.monotonic()
                 assert agent.cancel("enough")
-        assert time.monotonic() - stopped < 3.0, "it would have gone on for twenty seconds"
+    assert len(of(TextDelta, events)) < 100, "it would have gone on for two hundred"
     (ended,) = of(TurnEnded, events)
     assert (ended.state, ended.error) == ("cancelled", "enough")
     (_, begun) = session.messages()
@@ -418,21 +422,21 @@ def test_a_slow_reply_can_be_stopped_at_once(
     assert said(events).startswith(begun.text) or begun.text.startswith(said(events))
 
 
-@BOTH
+@OPENAI
 def test_a_stream_that_goes_silent_is_given_up_and_tried_again(
     aimock: Aimock, session: Session, provider: str
 ) -> None:
     aimock.script(
         says("Ready.", match={"userMessage": "are you there?"}),
-        says(LONG, match=FIRST, streamingProfile={"ttft": 30_000}),
-        says("Awake.", match=SECOND),
+        says(LONG, match=FIRST, streamingProfile={"ttft": 60_000}),
+        says("Awake."),
     )
     talk(aimock, provider, session, "are you there?")  # The SDK is imported with the first call.
     model = model_of(provider, aimock.anthropic)
-    with agent_of(model, limits=Limits(idle=2.0)) as agent:
+    retry = Retry(attempts=50, base=0.01, max=0.05, jitter=0.0)
+    with agent_of(model, limits=Limits(idle=1.0), retry=retry) as agent:
         events = list(agent.stream(session, "hello"))
-    (retrying,) = of(Retrying, events)
-    assert "said nothing" in retrying.error
+    assert {"said nothing" in retrying.error for retrying in of(Retrying, events)} == {True}
     assert session.messages()[-1].text == "Awake."
 
 
@@ -462,7 +466,7 @@ def killed(path: str, provider: str, url: str, prompt: str, **told: int) -> list
     return shown
 
 
-@BOTH
+@OPENAI
 def test_after_kill_9_in_mid_reply_the_model_is_sent_exactly_the_legal_window(
     aimock: Aimock, path: str, provider: str
 ) -> None:
@@ -493,7 +497,7 @@ def test_after_kill_9_in_mid_reply_the_model_is_sent_exactly_the_legal_window(
     assert begun.text in json.dumps(sent.messages)
 
 
-@BOTH
+@ANTHROPIC
 def test_after_kill_9_in_a_tool_the_model_is_told_that_its_outcome_is_unknown(
     aimock: Aimock, path: str, provider: str
 ) -> None:

@@ -156,7 +156,7 @@ def _plain(message: Message, names: dict[str, str]) -> bytes:
     return text.encode()
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 3)
 @given(scripts, st.sampled_from(["continue", "anew"]))
 def test_all_ways_leave_the_same_records(script: list[list[Step]], broken: str) -> None:
     ran = _sync(_run, script, broken)
@@ -165,7 +165,7 @@ def test_all_ways_leave_the_same_records(script: list[list[Step]], broken: str) 
     assert _async(_stream_async, script, broken) == ran
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 3)
 @given(scripts, st.sampled_from(["continue", "anew"]))
 def test_nothing_that_was_said_is_missing_or_doubled(script: list[list[Step]], broken: str) -> None:
     """The words in the history are the words that the model said in the calls it got."""

@@ -95,7 +95,7 @@ def test_what_arrives_while_a_summary_is_made_stays_in_view(session: Session) ->
         model = Slow(say("One"), say("Two"))
         async with AsyncAgent(model, titles=False, context=SMALL) as agent:
             await agent.run(twin, "first")
-            await asyncio.wait_for(waiting.wait(), 10)
+            await asyncio.wait_for(waiting.wait(), 60)
             await twin.append(Message.user("meanwhile"))
             go.set()
             assert await agent.settle(10)

@@ -54,7 +54,7 @@ def test_ctrl_c_ends_the_turn_and_keeps_what_was_said(tmp_path: Path) -> None:
         if line.strip() == "TextDelta":
             program.send_signal(signal.SIGINT)
             break
-    rest, errors = program.communicate(timeout=30)
+    rest, errors = program.communicate(timeout=60)
     assert (rest.split(), errors) == (["interrupted", "cancelled", "closed"], "")
     assert program.returncode == 0
     with holdfast.open(tmp_path / "a.db") as store:
@@ -109,7 +109,7 @@ def test_no_thread_is_left_behind(session: Session) -> None:
         agent.run(session, "hi")
     for thread in set(threading.enumerate()) - before:
         if thread.name != "holdfast-keeper":  # That of the store, which is still open.
-            thread.join(10)  # Those that read for it have been told to end.
+            thread.join(60)  # Those that read for it have been told to end.
             assert not thread.is_alive(), thread
     agent.close()  # Closing twice is closing once.
 

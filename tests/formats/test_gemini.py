@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -546,6 +546,7 @@ def _noted_messages(draw: st.DrawFn) -> Message:
     return Message(role=role, parts=tuple(parts))
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(_noted_messages())
 def test_any_message_can_be_written(message: Message) -> None:
     """What the store takes becomes JSON of the right shape, and keeps what is said in it."""
@@ -564,6 +565,7 @@ _plain_messages = messages.filter(
 )
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(_plain_messages)
 def test_any_message_of_our_own_is_understood(message: Message) -> None:
     """The package knows its shape, and read again it says the same."""
@@ -634,6 +636,7 @@ _any_parts = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(
     st.fixed_dictionaries(
         {"parts": st.lists(_any_parts, max_size=3)},

@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
@@ -392,6 +392,7 @@ def test_arguments_that_are_not_kept_as_json_stay_text(text: str) -> None:
     assert encode(message)["tool_calls"] == [call]
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.dictionaries(st.text(), json_values))
 def test_arguments_of_ours_come_back(arguments: dict[str, JSON]) -> None:
     call = ToolCall("call_1", "f", arguments)
@@ -777,6 +778,7 @@ _assistant = st.tuples(st.none() | st.text(), st.lists(_call, min_size=1, max_si
 )
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(_user | _assistant)
 def test_whatever_a_provider_adds_comes_back(payload: dict[str, JSON]) -> None:
     assert encode(decode(payload)) == payload

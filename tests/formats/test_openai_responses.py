@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
@@ -808,6 +808,7 @@ _item = (
 )
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(_item)
 def test_whatever_a_provider_adds_comes_back(item: dict[str, JSON]) -> None:
     assert encode(decode(item)) == [item]
