@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import anthropic
+import apsw
 import httpx2
 import pytest
 
 import holdfast
-from holdfast import Message, Session, Thinking, Usage
+from holdfast import Message, Session, Text, Thinking, Usage, codec
 from holdfast.agent import Limits, Retry
 from holdfast.agent.events import (
     ContextShrunk,
@@ -33,6 +34,7 @@ from holdfast.agent.events import (
 )
 from holdfast.agent.models.anthropic import AnthropicModel
 from holdfast.agent.models.chat import CONTINUE
+from holdfast.core.drafts import Chunk, put_together
 from holdfast.errors import ModelFailed
 from holdfast.records import JSON, Window
 from holdfast.testing import legality
@@ -443,8 +445,13 @@ def test_a_stream_that_goes_silent_is_given_up_and_tried_again(
 # -------------------------------------------------------------------------------- kill and resume
 
 
-def killed(path: str, provider: str, url: str, prompt: str, **told: int) -> list[str]:
-    """Let a process talk until it has told of all these, then kill -9 it; give what it showed."""
+def killed(
+    path: str, provider: str, url: str, prompt: str, *, kept: int = 0, **told: int
+) -> list[str]:
+    """Let a process talk until it has told of all these, then kill -9 it; give what it showed.
+
+    So many of the first words it showed are on the disk by then.
+    """
     command = [sys.executable, "-m", "tests.agent.talking", path, provider, url, prompt]
     left, shown = Counter(told), list[str]()
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT, text=True) as process:
@@ -456,7 +463,7 @@ def killed(path: str, provider: str, url: str, prompt: str, **told: int) -> list
                 kind, text = json.loads(line)
                 left[kind] -= 1
                 shown += [text] if kind == "TextDelta" else []
-                if not +left:
+                if not +left and _drafted(path) >= len("".join(shown[:kept])):
                     process.send_signal(signal.SIGKILL)
                     break
             assert process.wait() == -signal.SIGKILL
@@ -464,6 +471,20 @@ def killed(path: str, provider: str, url: str, prompt: str, **told: int) -> list
             watch.cancel()
     assert not +left, "it was killed because it took too long"
     return shown
+
+
+def _drafted(path: str) -> int:
+    """How much of a reply that is not over is on the disk."""
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        rows: list[Any] = connection.execute(
+            "SELECT record FROM drafts WHERE number > 0"
+        ).fetchall()
+    finally:
+        connection.close()
+    chunks = [codec.from_json(record, Chunk) for (record,) in rows]
+    parts = put_together(delta for chunk in chunks for delta in chunk.deltas)
+    return sum(len(part.text) for part in parts if isinstance(part, Text))
 
 
 @OPENAI
@@ -474,8 +495,8 @@ def test_after_kill_9_in_mid_reply_the_model_is_sent_exactly_the_legal_window(
         says("It rises again.", match={"userMessage": "go on"}),
         says(LONG * 9, chunkSize=8, latency=50),
     )
-    # A second between what must be there and the end: a draft goes to the disk more often.
-    shown = killed(path, provider, aimock.anthropic, "tell me of the tide", TextDelta=24)[:4]
+    where = (path, provider, aimock.anthropic)
+    shown = killed(*where, "tell me of the tide", kept=4, TextDelta=4)[:4]
     aimock_before = len(aimock.journal())
     with holdfast.open(path) as store, agent_of(model_of(provider, aimock.anthropic)) as agent:
         session = store.session("talk")

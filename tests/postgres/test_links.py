@@ -22,7 +22,7 @@ from tests.places import with_options
 from tests.postgres.conftest import OpenStore
 from tests.postgres.pausing import LONG, in_a_thread
 
-_SHORT = 10.0
+_SHORT = 60.0
 
 
 class _Interrupted(BaseException):

@@ -105,7 +105,7 @@ def test_nobody_writes_while_the_tables_are_changed(schema: str) -> None:
             head = tx.head(number_of(session))
             assert head is not None
             begun.set()
-            never.wait(1.0)  # Time enough to change the tables, if nobody waited.
+            never.wait(0.4)  # Time enough to change the tables, if nobody waited.
             seen.append(tx._statements.ask_text("SELECT to_regclass('news')", ()).fetchone())  # noqa: SLF001 - what it would meet
             tx.put_head(head)
 
