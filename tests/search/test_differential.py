@@ -9,7 +9,10 @@ import holdfast
 from holdfast import Store
 from tests.search.corpora import QUERIES, Truth, live
 
-_SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 10))]
+# In the last of those that always run the middle of a lineage is purged; more take long.
+_SEEDS = [
+    seed if seed in {0, 1, 8} else pytest.param(seed, marks=pytest.mark.long) for seed in range(10)
+]
 
 
 def _check(store: Store, truth: Truth, text: str, *, thinking: bool, all_branches: bool) -> None:
