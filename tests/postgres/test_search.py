@@ -196,6 +196,7 @@ def test_messages_with_more_words_than_a_vector_holds(store: Store, url: str) ->
     ):  # fmt: skip
         found = store.search(text, session="talk-0")
         assert [hit.seq for hit in found] == seqs, text
+    assert [hit.seq for hit in store.search("w79999")] == [7]
     assert store.check_index() == []
     assert store.index_status().state == "ready"
     index = _index(url)
@@ -400,12 +401,15 @@ def test_of_a_newer_version(store: Store, admin: psycopg.Connection) -> None:
     assert admin.execute("SELECT count(*) FROM indexed_rows").fetchall() == [(_TALKS * 6,)]
 
 
-def test_half_removed(store: Store, admin: psycopg.Connection) -> None:
-    """An index of which only rows are left goes with the next erasure, too."""
-    admin.execute("DELETE FROM indexes")
-    store.purge(f"talk-{_TALKS - 1}")
-    assert admin.execute("SELECT count(*) FROM indexed_rows").fetchall() == [(0,)]
-    _must_find(store, _TALKS - 1)
+def test_half_removed(store: Store, url: str, admin: psycopg.Connection) -> None:
+    """An index of which only rows are left goes with the next erasure, too, by whomever."""
+    with holdfast.open(url, durability="process") as other:
+        for number, by in ((1, store), (2, other)):
+            admin.execute("DELETE FROM indexes")
+            by.purge(f"talk-{_TALKS - number}")
+            assert admin.execute("SELECT count(*) FROM indexed_rows").fetchall() == [(0,)]
+            _must_find(store, _TALKS - number)
+            store.catch_up_index()
 
 
 # --------------------------------------------------------------------- where none can be kept
