@@ -242,8 +242,8 @@ class Writer:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._deadline)
-        while self._waiting:
-            self.withdraw(self._waiting[0])
+        for ticket in list(self._waiting):
+            self.withdraw(ticket)
 
     @property
     def leading(self) -> threading.Lock:

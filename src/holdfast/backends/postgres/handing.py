@@ -162,5 +162,5 @@ class Line:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._deadline)
-        while self._waiting:
-            self._waiting.popleft().give_up()
+        for handed in list(self._waiting):
+            handed.give_up()
