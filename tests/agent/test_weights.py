@@ -280,3 +280,20 @@ def test_an_interrupted_download_leaves_nothing(tmp_path: Path, index: Path) -> 
     )
     assert (ran.stdout, ran.stderr) == ("interrupted\n", "")
     assert not list(home.iterdir())
+
+
+def test_an_interrupted_download_ends_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on for as long as the network takes."""
+    number, program = tmp_path / "number", tmp_path / "waits"
+    program.write_text(f'#!/bin/sh\necho $$ >"{number}"\nexec sleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    def interrupt(_done: int, _total: int) -> None:
+        if number.exists() and number.read_text().endswith("\n"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        weights.fetch(small(), tmp_path / "models", interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
