@@ -68,7 +68,7 @@ class Workspace:
         os.utime(target, (stamp, stamp))
 
     def _run(self, tests: Sequence[str]) -> tuple[bool, str]:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "--no-header", *tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *tests]
         environment = {**os.environ, "PYTHONPATH": str(self._folder / "src")}
         try:
             done = subprocess.run(
