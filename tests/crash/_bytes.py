@@ -20,6 +20,7 @@ import pytest
 
 from holdfast import Store
 from holdfast.backends.sqlite import backend as sqlite
+from holdfast.backends.sqlite.scrub import gap
 from holdfast.testing.faults import (
     CrashState,
     FailingDisk,
@@ -33,6 +34,7 @@ from tests.crash._facts import DATABASE, checkpoints_every, open_store
 from tests.crash._nursery import Nursery
 
 CANARY = b"CANARY"
+PAGE = 4096
 OPERATIONS: list[Operation] = ["open", "read", "write", "truncate", "sync"]
 SOME = {"open": 1, "read": 17, "write": 17, "truncate": 1, "sync": 1}
 """How far apart the faults are that need not be met everywhere."""
@@ -53,6 +55,13 @@ def holding(path: Path, what: bytes = CANARY, but_for: Iterable[str] = ()) -> se
         if what in data:
             found.add(file.name)
     return found
+
+
+def filled_gaps(file: Path) -> list[int]:
+    """Name the pages of a database file that have something in their unused middle."""
+    data, size = file.read_bytes(), PAGE
+    gaps = {at: gap(data, at, size, first=at == 0) for at in range(0, len(data), size)}
+    return [at // size for at, (low, high) in gaps.items() if any(data[at + low : at + high])]
 
 
 def die(nursery: Nursery, script: str, *words: object) -> None:

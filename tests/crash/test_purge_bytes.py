@@ -41,6 +41,7 @@ from tests.crash._bytes import (
     SOME,
     at_every_place,
     die,
+    filled_gaps,
     holding,
     is_one_in,
     long_or_short,
@@ -228,10 +229,14 @@ def test_a_commit_between_finding_and_wiping_does_not_bring_bytes_back(
         _must_be_purged(store)
 
 
-def test_pages_that_changed_between_finding_and_wiping_are_not_hurt(
+def test_pages_that_changed_between_finding_and_wiping_are_wiped_as_they_are_then(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others wrote in between, and the log was emptied, so that the file itself is another one."""
+    """Others wrote in between, and the log was emptied, so that the file itself is another one.
+
+    Nothing they wrote is hurt, and nothing is left in the unused middle of any page but those from
+    which the note was taken.
+    """
     chance = random.Random(5)
     with holdfast.open(path) as store, open_store(path, durability="process") as other:
         talks = [other.session(f"talk-{number}") for number in (0, 1, 3, 4, 5)]
@@ -249,6 +254,10 @@ def test_pages_that_changed_between_finding_and_wiping_are_not_hurt(
         assert sum(len(talk.messages()) for talk in talks) == before + 60
         assert holding(path) == set()
         _must_be_purged(store)
+    with closing(apsw.Connection(str(path))) as connection:
+        found = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = 'meta'")
+        of_the_note = {page - 1 for (page,) in found}
+    assert set(filled_gaps(path)) <= of_the_note
 
 
 # ------------------------------------------------------------------------------- while others read

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import apsw
 
@@ -72,7 +72,8 @@ def _wipe_log_and_gaps(
     for _ in range(_ATTEMPTS):
         if not _empty_log(connection):
             break
-        dirty = list(_dirty_pages(connection, path, vfs))
+        version = _version(connection)
+        dirty = _Dirty(version, list(_dirty_pages(connection, path, vfs)))
         if _wipe(connection, path, vfs, dirty, owners):
             _empty_log(connection)
             return
@@ -91,6 +92,19 @@ def _empty_log(connection: apsw.Connection) -> bool:
 
 
 # ---------------------------------------------------------------------------------------- gaps
+
+
+class _Dirty(NamedTuple):
+    """Pages that have something in their gap, and the version of the file that was read."""
+
+    version: int
+    pages: list[int]
+
+
+def _version(connection: apsw.Connection) -> int:
+    """Return a number that changes when another connection commits or empties the log."""
+    number: int = connection.execute("PRAGMA data_version").get
+    return number
 
 
 def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> Iterator[int]:
@@ -125,7 +139,7 @@ def _wipe(
     connection: apsw.Connection,
     path: Path,
     vfs: str | None,
-    dirty: list[int],
+    dirty: _Dirty,
     owners: Collection[str],
 ) -> bool:
     """Overwrite gaps while nobody writes; false if somebody did before that."""
@@ -139,8 +153,12 @@ def _wipe(
         if log.exists() and log.stat().st_size:
             connection.execute("ROLLBACK")
             return False
+        pages = dirty.pages
+        if _version(connection) != dirty.version:
+            # Somebody wrote, and the log was emptied again: bytes may have moved to other pages.
+            pages = list(_dirty_pages(connection, path, vfs))
         with _File(path, vfs) as file:
-            for number in dirty:
+            for number in pages:
                 page = file.read(number * size, size)
                 low, high = gap(page, 0, size, first=number == 0)
                 if low < high:
