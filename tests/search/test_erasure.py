@@ -21,7 +21,6 @@ import pytest
 import holdfast
 from holdfast import Message, Session, Store, Text, Thinking, ToolCall
 from holdfast.backends.base import Verb
-from holdfast.backends.sqlite.scrub import gap
 from holdfast.core.branches import Segment
 from holdfast.erasure import Erasure
 from holdfast.errors import OutcomeUnknown
@@ -32,12 +31,12 @@ from holdfast.runtime import Runtime
 from holdfast.session import number_of
 from holdfast.testing.conformance.setting import together
 from holdfast.verbs import erasing
+from tests.crash._bytes import filled_gaps
 from tests.search.contest import LONG, Contest
 from tests.search.corpora import message
 
 T = TypeVar("T")
 _CANARY = "Qzxcanary"
-_PAGE = 4096
 _DIES = """
 import os, signal, sys, holdfast
 from holdfast.index.erasing import Eraser
@@ -57,10 +56,14 @@ from holdfast.index.erasing import Eraser
 def say(what):
     print(what, flush=True)
     sys.stdin.readline()
-store = holdfast.open(sys.argv[1])
-Eraser.finish = lambda self: say("written")
+store, finish = holdfast.open(sys.argv[1]), Eraser.finish
+def paused(self):
+    say("written")
+    finish(self)
+Eraser.finish = paused
 say("open")
 store.purge("doomed")
+say("finished")
 """
 
 
@@ -295,31 +298,81 @@ def test_killed_before_another_tenant_purges(path: Path, when: str) -> None:
         _must_be_gone(store, path)
 
 
-def test_killed_while_another_process_wipes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class _Pausing:
+    """A process that purges the doomed session and pauses before its index forgets the words."""
+
+    def __init__(self, path: Path) -> None:
+        command, pipe = [sys.executable, "-c", _PAUSES, str(path)], subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+
+    def open(self) -> None:
+        """Wait until it has opened the store."""
+        self._await("open")
+
+    def write(self) -> None:
+        """Let it purge the session in the log."""
+        self._go_on()
+        self._await("written")
+
+    def finish(self) -> None:
+        """Let it finish."""
+        self._go_on()
+        self._await("finished")
+
+    def _go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+
+    def _await(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{word}\n"
+
+
+@pytest.fixture
+def pausing(path: Path) -> Iterator[_Pausing]:
+    child = _Pausing(path)
+    with child.process:
+        child.open()
+        yield child
+        child.process.kill()
+
+
+def test_killed_while_another_process_wipes(
+    path: Path, pausing: _Pausing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who wipes for itself does not settle what the other one owes."""
-    command = [sys.executable, "-c", _PAUSES, str(path)]
-    pipe = subprocess.PIPE
-    with (
-        holdfast.open(path) as store,
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as child,
-    ):
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
-        go, said, scrub = child.stdin.write, child.stdout.readline, store.backend.scrub
+    with holdfast.open(path) as store:
+        scrub = store.backend.scrub
 
         def once_the_other_has_written() -> tuple[str, ...]:
-            go("purge\n")
-            assert said() == "written\n"
+            pausing.write()
             return scrub()
 
         monkeypatch.setattr(store.backend, "scrub", once_the_other_has_written)
         assert store.session("talk-0").erase(1).pending == ()
-        child.kill()
+        pausing.process.kill()
     assert _index_files_holding(path)
     with holdfast.open(path) as store:
         assert _holding(path) == set()
         _must_be_gone(store, path)
+
+
+def test_while_another_process_erases_and_does_not_come_to_an_end(
+    path: Path, pausing: _Pausing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index goes as a whole, under that process, which notices and finishes all the same."""
+    monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
+    with holdfast.open(path) as store:
+        session = store.session("talk-0")
+        session.append(_doomed(3000))
+        store.search("red")
+        pausing.write()
+        session.erase("message-3000")
+        assert _index_files_holding(path) == set()
+        pausing.finish()
+        assert _holding(path) == set()
+        _must_be_gone(store, path)
+        assert store.index_status().state == "ready"
 
 
 def test_refused(path: Path) -> None:
@@ -543,13 +596,7 @@ def test_a_commit_before_the_index_is_wiped_does_not_bring_bytes_back(
     monkeypatch.setattr(engine, "empty_log", emptied)
     with holdfast.open(path) as store:
         assert store.purge("doomed").pending == ()
-    assert _pages_with_something_in_the_middle(index) == []
-
-
-def _pages_with_something_in_the_middle(index: Path) -> list[int]:
-    data = index.read_bytes()
-    gaps = {at: gap(data, at, _PAGE, first=at == 0) for at in range(0, len(data), _PAGE)}
-    return [at for at, (low, high) in gaps.items() if any(data[at + low : at + high])]
+    assert filled_gaps(index) == []
 
 
 def test_what_is_wiped_is_synced_before_the_note_goes(
