@@ -25,6 +25,7 @@ from tests.places import Kind, place
 from tests.windows import worlds
 from tests.windows.worlds import marks, number_of
 
+_FIRST_PAGE: Final = 64
 _OVER: Final = "over the budget"
 _BEFORE: Final = "before the first user message"
 _CUT_WITHIN: Final = "older exchanges of the newest turn are left out"
@@ -62,7 +63,7 @@ class _Said(msgspec.Struct):
     """A message, as far as windows go.
 
     `must`: something of it can be sent to whatever provider. `may`: something of it can be sent
-    that has no mark.
+    that has no mark. `words`: there are words in it, and not only files.
     """
 
     seq: int
@@ -71,7 +72,16 @@ class _Said(msgspec.Struct):
     eligible: bool
     must: bool
     may: bool
+    words: bool
     injected: bool
+
+    @property
+    def opens(self) -> bool:
+        """True if this is surely found as the first thing that a user said.
+
+        Files without words are looked for only among the first messages.
+        """
+        return self.must and (self.words or self.seq <= _FIRST_PAGE)
 
 
 def _visible(message: Message, text: str) -> bool:
@@ -137,6 +147,7 @@ class _History:
             eligible=_is_eligible(message, self.covered),
             must=_is_eligible(message, 0) and _must(message),
             may=_is_eligible(message, 0) and _may(message),
+            words=any(isinstance(part, Text) and marks(part.text) for part in message.parts),
             injected=bool(message.metadata.get("injected")),
         )
 
@@ -230,7 +241,7 @@ def _check_counts(history: _History, sent: _Sent, window: Window) -> None:
 def _firsts(history: _History) -> set[int]:
     """Name what may be the first user's message: up to the first one that surely is."""
     users = [s for s in history.said if s.role == "user" and not s.injected and s.may]
-    first = next((at for at, said in enumerate(users) if said.must), len(users))
+    first = next((at for at, said in enumerate(users) if said.opens), len(users))
     return {said.seq for said in users[: first + 1]}
 
 
@@ -244,7 +255,7 @@ def _check_nothing_else(history: _History, sent: _Sent, ask: _Ask) -> None:
 
 def _first_user(history: _History) -> _Said | None:
     users = (s for s in history.said if s.role == "user" and not s.injected)
-    return next((said for said in users if said.must), None)
+    return next((said for said in users if said.opens), None)
 
 
 def _check_presence(history: _History, sent: _Sent, window: Window, ask: _Ask) -> None:
