@@ -27,6 +27,7 @@ _PROVE = [sys.executable, "-m", "holdfast", "prove"]
 _PATIENCE = 60.0
 _LONGER = (1, 3, 9, 27)
 """So many seconds it takes on machines that are busier and busier for something to happen."""
+_TRYING = 600  # seconds, for all of these together
 _HAPPENS = ("kills", "sent_again", "stored_before", "overlaps", "reads", "turns", "sessions")
 
 
@@ -81,6 +82,7 @@ def _is_sound(code: int, figures: dict[str, Any]) -> None:
     assert figures["kept"] is False
 
 
+@pytest.mark.timeout(_TRYING)
 def test_a_sound_store_passes_and_the_figures_say_what_was_tried(tmp_path: Path) -> None:
     """Exit code 0, nothing lost, and real kills, retries and overlaps; the directory is gone.
 
@@ -287,6 +289,7 @@ def _with_a_mutant(folder: Path, source: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder) if path is None else f"{folder}{os.pathsep}{path}"}
 
 
+@pytest.mark.timeout(_TRYING)
 def test_a_store_that_forgets_or_moves_wrongly_is_found_out(tmp_path: Path) -> None:
     """Exit code 1 for whatever is acknowledged and not done.
 
@@ -311,6 +314,7 @@ def test_a_store_that_forgets_or_moves_wrongly_is_found_out(tmp_path: Path) -> N
     assert ended.stderr == ""
 
 
+@pytest.mark.timeout(_TRYING)
 def test_writers_that_fail_are_told_apart_from_a_broken_promise(tmp_path: Path) -> None:
     """They are not restarted for ever; the reason is shown, and where to read all of it."""
     environ = _with_a_mutant(tmp_path / "mutant", _FAILING)
