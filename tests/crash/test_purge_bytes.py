@@ -186,10 +186,10 @@ holdfast.open(sys.argv[1])
 
 
 @pytest.mark.parametrize("at", ["_empty_log", "_dirty_pages", "_wipe", "_delete_copies"])
-def test_killed_while_it_wipes(path: Path, at: str) -> None:
+def test_killed_while_it_wipes(nursery: Nursery, path: Path, at: str) -> None:
     """Whatever was left is wiped by whoever opens the store next."""
-    _killed_before_it_wiped(path)
-    die(_KILLED, path, at)
+    _killed_before_it_wiped(nursery, path)
+    die(nursery, _KILLED, path, at)
     with holdfast.open(path) as store:
         assert holding(path) == set()
         _must_be_purged(store)
@@ -212,10 +212,10 @@ def _between_finding_and_wiping(monkeypatch: pytest.MonkeyPatch, act: Callable[[
 
 
 def test_a_commit_between_finding_and_wiping_does_not_bring_bytes_back(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    nursery: Nursery, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has put pages with canaries in the log, from where they would return to the file."""
-    _killed_before_it_wiped(path)
+    _killed_before_it_wiped(nursery, path)
 
     def commit() -> None:
         with closing(apsw.Connection(str(path))) as other:
@@ -325,10 +325,10 @@ def test_the_note_goes_only_when_the_wiped_bytes_are_on_the_disk(
 
 
 def test_what_was_deleted_is_deleted_for_good_before_the_note_goes(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    nursery: Nursery, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is synced in between: a power cut does not bring a copy or an index back."""
-    _killed_before_it_wiped(path)
+    _killed_before_it_wiped(nursery, path)
     path.with_name(f"{DATABASE}-search").write_bytes(b"CANARY")
     seen: list[tuple[set[str], bool]] = []
 
@@ -341,6 +341,19 @@ def test_what_was_deleted_is_deleted_for_good_before_the_note_goes(
     monkeypatch.setattr(scrub, "sync_directory", synced)
     with holdfast.open(path):
         assert seen == [(set(), True)]
+
+
+def test_what_an_older_version_owes_is_wiped_by_whoever_opens_the_store(
+    nursery: Nursery, path: Path
+) -> None:
+    """Version 0.1.0 left one note for all, without a name."""
+    _killed_before_it_wiped(nursery, path)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("UPDATE meta SET name = 'scrub' WHERE name LIKE 'scrub of %'")
+    with holdfast.open(path):
+        assert holding(path) == set()
+    with closing(apsw.Connection(str(path))) as connection:
+        assert connection.execute("SELECT * FROM meta WHERE name LIKE 'scrub%'").get is None
 
 
 def _sums(store: Store) -> dict[str, str]:

@@ -127,14 +127,14 @@ class SQLiteBackend(Backend):
     def _make_writer(self) -> None:
         if self._lock is None:
             return
-        self._owner = ids.session_id()
+        self._wipe_note = f"scrub of {ids.session_id()}"
         self._engine = SQLiteEngine(
             self._connect_to_write,
             self._lock,
             tenant=self.tenant,
             clock=self._clock,
             paths=self._paths,
-            owner=self._owner,
+            wipe_note=self._wipe_note,
             damaged=self._note_damage,
         )
         self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
@@ -300,9 +300,9 @@ class SQLiteBackend(Backend):
         return self._scrub(patience=_PATIENCE)
 
     def _scrub(self, *, patience: int) -> tuple[str, ...]:
-        settled = {*self._owing, self._owner}
+        notes = {*self._owing, self._wipe_note}
         try:
-            return scrub(self._connect_to_write, self._path, self._vfs, settled, patience=patience)
+            return scrub(self._connect_to_write, self._path, self._vfs, notes, patience=patience)
         except (apsw.Error, HoldfastError, OSError) as error:
             return (f"bytes of what was erased may still be in the file: {error}",)
 

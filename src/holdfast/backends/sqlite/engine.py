@@ -33,19 +33,19 @@ class SQLiteEngine:
         tenant: str,
         clock: Clock,
         paths: dict[int, BranchPath],
-        owner: str,
+        wipe_note: str,
         damaged: Callable[[HoldfastError], None],
     ) -> None:
         """Open with `connect` when first needed; `damaged` is told when the file is damaged.
 
-        `owner` names who has to wipe what is erased.
+        `wipe_note` is the name of the note that what was erased is to be wiped.
         """
         self._connect = connect
         self._lock = lock
         self._tenant = tenant
         self._clock = clock
         self._paths = paths
-        self._owner = owner
+        self._wipe_note = wipe_note
         self._damaged = damaged
         self._connection: apsw.Connection | None = None
         self._transaction: SQLiteTransaction | None = None
@@ -70,7 +70,7 @@ class SQLiteEngine:
         if transaction is None:
             number = self._tenant_number(connection)
             transaction = SQLiteTransaction(
-                connection, number, self._clock, self._paths, self._owner
+                connection, number, self._clock, self._paths, self._wipe_note
             )
             self._transaction = transaction
         transaction.begin_anew()

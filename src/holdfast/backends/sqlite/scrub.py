@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Self
 
 import apsw
 
-from holdfast.backends.sqlite.place import companion, sync_directory
+from holdfast.backends.sqlite.place import log_size, sync_directory
 from holdfast.backends.sqlite.statements import SQL
 
 _ATTEMPTS: Final = 3
@@ -44,14 +44,13 @@ def scrub(
     connect: Callable[[], apsw.Connection],
     path: Path,
     vfs: str | None,
-    owners: Collection[str],
+    notes: Collection[str],
     *,
     patience: int,
 ) -> tuple[str, ...]:
     """Overwrite what erased rows left behind; say what still holds some of it.
 
-    The notes of these owners go with it. Others have `patience` milliseconds to finish what they
-    do.
+    These notes go with it. Others have `patience` milliseconds to finish what they do.
     """
     connection = connect()
     try:
@@ -59,7 +58,7 @@ def scrub(
         # The notes go with the gaps: what is deleted has to be gone for good by then.
         return (
             *_delete_copies(path),
-            *_wipe_log_and_gaps(connection, path, vfs, owners),
+            *_wipe_log_and_gaps(connection, path, vfs, notes),
             *_look_aside(connection),
         )
     finally:
@@ -67,14 +66,14 @@ def scrub(
 
 
 def _wipe_log_and_gaps(
-    connection: apsw.Connection, path: Path, vfs: str | None, owners: Collection[str]
+    connection: apsw.Connection, path: Path, vfs: str | None, notes: Collection[str]
 ) -> Iterator[str]:
     for _ in range(_ATTEMPTS):
         if not _empty_log(connection):
             break
         version = _version(connection)
         dirty = _Dirty(version, list(_dirty_pages(connection, path, vfs)))
-        if _wipe(connection, path, vfs, dirty, owners):
+        if _wipe(connection, path, vfs, dirty, notes):
             _empty_log(connection)
             return
     yield (
@@ -140,7 +139,7 @@ def _wipe(
     path: Path,
     vfs: str | None,
     dirty: _Dirty,
-    owners: Collection[str],
+    notes: Collection[str],
 ) -> bool:
     """Overwrite gaps while nobody writes; false if somebody did before that."""
     size: int = connection.execute("PRAGMA page_size").get
@@ -149,8 +148,7 @@ def _wipe(
     except apsw.BusyError:
         return False
     try:
-        log = companion(path, "-wal")
-        if log.exists() and log.stat().st_size:
+        if log_size(path):
             connection.execute("ROLLBACK")
             return False
         pages = dirty.pages
@@ -164,7 +162,7 @@ def _wipe(
                 if low < high:
                     file.write(number * size + low, bytes(high - low))
             file.sync()
-        connection.executemany(SQL["scrubbed"], [(owner,) for owner in owners])
+        connection.executemany(SQL["scrubbed"], [(note,) for note in notes])
         # Whoever has these pages in memory must read them again.
         connection.execute(SQL["raise_fence"])
         connection.execute("COMMIT")

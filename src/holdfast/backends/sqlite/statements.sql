@@ -187,7 +187,7 @@ SELECT 'activity of ' || ?2, activity FROM heads WHERE session = ?1 AND tenant =
 ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
 -- name: owe_scrub
-INSERT INTO meta (name, value) VALUES ('scrub of ' || ?, 1) ON CONFLICT DO NOTHING
+INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT DO NOTHING
 
 -- name: note_erasure
 INSERT INTO meta (name, value) VALUES ('erasures of ' || ?1, 1)
@@ -197,10 +197,11 @@ ON CONFLICT (name) DO UPDATE SET value = value + 1
 SELECT value FROM meta WHERE name = 'erasures of ' || ?
 
 -- name: owes_scrub
-SELECT substr(name, length('scrub of ') + 1) FROM meta WHERE name LIKE 'scrub of %'
+-- Version 0.1.0 wrote one note for everybody.
+SELECT name FROM meta WHERE name = 'scrub' OR name LIKE 'scrub of %'
 
 -- name: scrubbed
-DELETE FROM meta WHERE name = 'scrub of ' || ?
+DELETE FROM meta WHERE name = ?
 
 -- name: drop_head
 DELETE FROM heads WHERE session = ?

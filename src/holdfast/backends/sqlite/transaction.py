@@ -563,12 +563,12 @@ class SQLiteTransaction(SQLiteSnapshot):
         tenant: int,
         clock: Clock,
         paths: dict[int, Path],
-        owner: str,
+        wipe_note: str,
     ) -> None:
-        """Write on this connection; `owner` names who has to wipe what is erased."""
+        """Write on this connection; an erasure leaves `wipe_note` in the table `meta`."""
         super().__init__(connection, tenant, clock, paths)
         self.writes = 0
-        self._owner = owner
+        self._wipe_note = wipe_note
         self._first_new: int | None = None
         self._erased = False
 
@@ -669,7 +669,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         """Replace a stored message; give the blobs it needed."""
         at = place(branch, row.seq)
         blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_places"], (at, at)))
-        self._write("owe_scrub", self._owner)
+        self._write("owe_scrub", self._wipe_note)
         self._note_erasure()
         self._write("drop_blob_uses", at, at)
         self._write("put_message", at, row.crc, bind_json(row.body))
@@ -688,7 +688,7 @@ class SQLiteTransaction(SQLiteSnapshot):
     def drop_belongings(self, session: int) -> Belongings:
         """Erase what a session has; nobody is ever given its activity number again."""
         self._write("raise_activity", session, self._tenant)
-        self._write("owe_scrub", self._owner)
+        self._write("owe_scrub", self._wipe_note)
         for name in ("drop_head", "drop_tools", "drop_usage", "drop_all_queue_blobs"):
             self._write(name, session)
         counts = []
