@@ -12,14 +12,18 @@ from pathlib import Path
 
 from holdfast.testing.faults.recorder import fast_directory
 
-_ENOUGH_BYTES = 1 << 30
+_FOLDER_BYTES = 1 << 30
+
+
+def place_in_memory(room: int) -> Path | None:
+    """Return where folders are in memory, if there are so many bytes free."""
+    where = fast_directory()
+    return where if where is not None and shutil.disk_usage(where).free > room else None
 
 
 @contextmanager
 def fast_folder() -> Iterator[Path]:
     """Make a folder that is gone afterwards: in memory, if there is room."""
-    where = fast_directory()
-    if where is not None and shutil.disk_usage(where).free < _ENOUGH_BYTES:
-        where = None
+    where = place_in_memory(_FOLDER_BYTES)
     with tempfile.TemporaryDirectory(dir=where, prefix="holdfast-test-") as made:
         yield Path(made)

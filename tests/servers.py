@@ -13,7 +13,6 @@ more, however the run ends. Of a server that was given only the databases that a
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,11 +30,12 @@ from holdfast.backends.postgres import migrations
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.settings import parse
 from tests import keeper
+from tests.fast import place_in_memory
 
 OWNER, WORKER = "holdfast_owner", "holdfast_worker"
 _LOCK = 4_871_264_001
 _SERVERS_USER = "pgserver"
-_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30  # noqa: S108 - folders there have names of their own
+_SERVER_BYTES = 4 << 30
 _NOBODY = (1 << 22) + 1  # No process has such a number.
 _USED: "list[Server]" = []
 _MADE: list[tuple[str, str]] = []
@@ -253,10 +253,8 @@ def place() -> str:
 
 
 def _quickest_place() -> str:
-    named = "TMPDIR" in os.environ
-    if not named and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM:
-        return str(_MEMORY)
-    return tempfile.gettempdir()
+    in_memory = None if "TMPDIR" in os.environ else place_in_memory(_SERVER_BYTES)
+    return str(in_memory or tempfile.gettempdir())
 
 
 def _folder_of_the_run() -> Path:
