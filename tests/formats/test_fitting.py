@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from holdfast.formats import anthropic, gemini, openai_chat
 from holdfast.formats.fitting import fitted
-from holdfast.records import JSON, Message, Raw, Thinking, ToolCall, ToolResult
+from holdfast.records import JSON, Message, Part, Raw, Thinking, ToolCall, ToolResult
 
 Item = dict[str, JSON]
 
@@ -48,6 +50,30 @@ def test_at_the_end_a_server_may_be_asked_to_go_on() -> None:
 def test_a_message_of_which_nothing_is_left_says_so(thoughts: list[Item]) -> None:
     """It stands between two of the user's, and no message ends with thinking."""
     assert _anthropic(*thoughts, SEARCH) == [*thoughts, GONE]
+
+
+UNSENDABLE: Final[dict[str, Part]] = {
+    "unsigned": Thinking("Search."),
+    "of nobody we know": Raw("elsewhere", {"item": {"type": "reasoning", "id": "rs_1"}}),
+    "of another provider": Raw("gemini", {"content": {"text": "Search.", "thought": True}}),
+}
+
+
+@pytest.mark.parametrize("first", UNSENDABLE)
+def test_thinking_is_left_out_where_what_it_began_with_cannot_be_sent(first: str) -> None:
+    """Else it would stand behind words."""
+    said = Message.assistant([UNSENDABLE[first], "One.", Thinking("So.", "c2ln"), "Two."])
+    (sent, _) = fitted("anthropic", [said, Message.user("And?")])
+    assert anthropic.encode(sent)["content"] == [
+        {"type": "text", "text": "One."},
+        {"type": "text", "text": "Two."},
+    ]
+
+
+def test_thinking_between_words_stays_behind_thinking() -> None:
+    assert _anthropic(THOUGHT, WORDS, THOUGHT, WORDS) == [THOUGHT, WORDS, THOUGHT, WORDS]
+    redacted: Item = {"type": "redacted_thinking", "data": "c2ln"}
+    assert _anthropic(redacted, WORDS, THOUGHT, WORDS) == [redacted, WORDS, THOUGHT, WORDS]
 
 
 PICTURE: Item = {

@@ -852,6 +852,16 @@ _PARTS: Final = (
         has_on=(("anthropic", "c2lnMQ"), ("anthropic", "c2lnMg")),
     ),
     Case(
+        "thinking that begins with what cannot be sent",
+        (
+            _user("one"),
+            _says(Thinking("hm"), "two", Thinking("so", "c2lnMg"), "three"),
+            _user("four"),
+        ),
+        has=("one", "two", "three", "four"),
+        lacks_on=(("anthropic", "c2lnMg"),),
+    ),
+    Case(
         "a reasoning item whose reply never came",
         (_user("one"), openai_responses.decode(_REASONING), _user("two"), _says("three")),
         has=("one", "two", "three"),

@@ -6,8 +6,9 @@ all messages of a window stand side by side, and concern only pieces of its own:
 * `openai`: function calls of the first kind have no ids, and become calls like any other;
 * `openai-responses`: items need their companions (see `openai_fitting`);
 * `anthropic`: the result of a server's tool has its call before it in the same message, and every
-  such call its result, except at the very end, where the server may be asked to go on; a result
-  with the flag of an error holds text only, so one with an image says in words that it is one;
+  such call its result, except at the very end, where the server may be asked to go on; a message
+  has thinking only if it begins with it, of what can be sent at all; a result with the flag of an
+  error holds text only, so one with an image says in words that it is one;
 * `gemini`: a response has an id if its call has one.
 """
 
@@ -18,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.core.windows.exchanging import kept_parts
 from holdfast.core.windows.shaping import ERROR, marked_error
 from holdfast.formats import anthropic, gemini, openai_chat, openai_fitting
 from holdfast.formats.beside import JSONObject, PartNote, kept_piece, kind_of, to_raw, with_notes
@@ -25,6 +27,7 @@ from holdfast.records import Message, Part, Provider, Raw, Text, Thinking, ToolC
 
 _SERVER_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
 _SERVER_RESULT: Final = "_tool_result"
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _GONE: Final = "[interrupted]"  # What a message says of which nothing else could be sent.
 
 
@@ -44,7 +47,7 @@ def _replaced(message: Message, parts: Iterable[Part]) -> Message:
 def _anthropic(messages: Sequence[Message]) -> list[Message]:
     last = len(messages) - 1
     return [
-        _with_whole_pairs(message, is_last=at == last)
+        _with_thoughts_first(_with_whole_pairs(message, is_last=at == last))
         if message.role == "assistant"
         else _replaced(message, map(_flagged, message.parts))
         for at, message in enumerate(messages)
@@ -98,6 +101,28 @@ def _ends_with_words(parts: Sequence[Part]) -> bool:
     if not pieces or isinstance(pieces[-1], Thinking):
         return False
     return _own_block(pieces[-1]).get("type") != "redacted_thinking"
+
+
+def _with_thoughts_first(message: Message) -> Message:
+    """Leave all thinking out of a message that does not begin with it once it is written."""
+    if not any(map(_is_thought, message.parts)):
+        return message
+    kinds = _kinds_of(message)
+    if _THINKING.isdisjoint(kinds) or kinds[0] in _THINKING:
+        return message
+    return _replaced(message, kept_parts(message.parts, lambda part: not _is_thought(part)))
+
+
+def _kinds_of(message: Message) -> list[str]:
+    """Say of which kinds the blocks are that a message is written as, in order."""
+    blocks = anthropic.encode(message)["content"]
+    if not isinstance(blocks, list):
+        return []
+    return [str(block["type"]) for block in blocks if isinstance(block, dict)]
+
+
+def _is_thought(part: Part) -> bool:
+    return isinstance(part, Thinking) or _own_block(part).get("type") in _THINKING
 
 
 def _own_block(part: Part) -> JSONObject:
