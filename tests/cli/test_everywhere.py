@@ -348,9 +348,10 @@ def test_a_store_is_copied_from_and_to_a_server(
 # --- prove --------------------------------------------------------------------------------------
 
 
-def _prove(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def _prove(folder: Path, url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "holdfast", "prove", "--store", url, *arguments],
+        cwd=folder,
         env=os.environ,
         capture_output=True,
         text=True,
@@ -371,7 +372,7 @@ def test_the_proof_runs_on_a_server_beside_the_store(server: str, tmp_path: Path
         store.session("mine")
     owner = as_user(server, OWNER)
     for seconds in ("1", "3", "9", "27"):
-        ended = _prove(owner, "--seconds", seconds, "--writers", "3", "--json")
+        ended = _prove(tmp_path, owner, "--seconds", seconds, "--writers", "3", "--json")
         figures: dict[str, Any] = json.loads(ended.stdout)
         if not figures["vacuous"]:
             break
@@ -385,9 +386,10 @@ def test_the_proof_runs_on_a_server_beside_the_store(server: str, tmp_path: Path
         assert [info.key for info in store.sessions()] == ["mine"]
 
 
-def test_a_proof_needs_a_role_that_may_make_a_schema(server: str) -> None:
+def test_a_proof_needs_a_role_that_may_make_a_schema(server: str, tmp_path: Path) -> None:
     """It is said before anybody writes."""
-    ended = _prove(server, "--seconds", "1")
+    before = _schemas()
+    ended = _prove(tmp_path, server, "--seconds", "1")
     assert ended.returncode == 5
     assert "CREATE on the database" in " ".join(ended.stderr.split())
-    assert _schemas() == []
+    assert _schemas() == before
