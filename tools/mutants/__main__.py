@@ -27,6 +27,7 @@ from tools.mutants.edits import ROOT, Mutant, areas, edited, load
 _COPIED = ("src", "tests", "bench", "docs", "tools", "pyproject.toml", "README.md", "Makefile")
 _PASSED, _FAILED = 0, 1
 _SECONDS = 900
+_HUNG = "--timeout=120"  # A mutant that blocks a test is caught.
 
 
 class Workspace:
@@ -68,7 +69,7 @@ class Workspace:
         os.utime(target, (stamp, stamp))
 
     def _run(self, tests: Sequence[str]) -> tuple[bool, str]:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", *tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", _HUNG, *tests]
         environment = {**os.environ, "PYTHONPATH": str(self._folder / "src")}
         try:
             done = subprocess.run(
