@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import apsw
@@ -21,18 +21,21 @@ _COUNT = 120
 _LONG = 60.0
 
 
-def _write(pipe: Pipe, path: Path, first: int) -> None:
-    """Write batches of one to three messages; each life begins with one that may be there."""
+def _write(pipe: Pipe, path: Path, first: int, last: int | None = _COUNT) -> None:
+    """Write batches of one to three messages; each life begins with one that may be there.
+
+    Without a last one it writes until it is killed.
+    """
     with holdfast.open(path) as store:
         session = store.session("s")
         pipe.say("ready")
-        for number in range(first, _COUNT):
-            session.append(*batch(f"{number:03}", 1 + number % 3))
+        for number in count(first) if last is None else range(first, last):
+            session.append(*batch(f"{number:06}", 1 + number % 3))
     pipe.say("done")
 
 
-def _expected() -> list[str]:
-    return [f"{number:03}.{part}" for number in range(_COUNT) for part in range(1 + number % 3)]
+def _expected(last: int = _COUNT) -> list[str]:
+    return [f"{number:06}.{part}" for number in range(last) for part in range(1 + number % 3)]
 
 
 def test_a_follower_sees_another_process_write_in_order(tmp_path: Path, child: StartChild) -> None:
@@ -62,17 +65,19 @@ def test_a_follower_outlives_the_writers_death_and_its_own(
         head = None
         seen: list[str] = []
         for _ in range(3):
-            writer = child(_write, path, int(seen[-1][:3]) if seen else 0)
+            writer = child(_write, path, int(seen[-1][:6]) if seen else 0, None)
             writer.hear()
             follower = session.follow(head)
             seen += [_id(item) for item in islice(follower, 25)]
             writer.kill()
             seen += _rest(follower)
             head = follower.head
-        writer = child(_write, path, int(seen[-1][:3]))
+        first = int(seen[-1][:6])
+        expected = _expected(first + _COUNT)
+        child(_write, path, first, first + _COUNT)
         follower = session.follow(head)
-        seen += [_id(item) for item in islice(follower, len(_expected()) - len(seen))]
-        assert seen == _expected()
+        seen += [_id(item) for item in islice(follower, len(expected) - len(seen))]
+        assert seen == expected
         assert follower.poll() is None
         assert [message.id for message in session.messages()] == seen
 
