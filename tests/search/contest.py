@@ -15,7 +15,6 @@ from holdfast.backends.base import Verb
 from holdfast.core.branches import Segment
 from holdfast.index import file, keeping
 from holdfast.index.erasing import Eraser
-from holdfast.index.kept import BUSY
 from holdfast.testing.conformance.setting import together
 
 T = TypeVar("T")
@@ -29,11 +28,16 @@ class Contest:
         self._monkeypatch = monkeypatch
         self.written = threading.Event()
         self.met = threading.Event()
+        self.refused: list[Exception] = []
+        """Why erasures could not have the index."""
         prepare = Eraser.prepare
 
         def prepared(eraser: Eraser, doomed: Sequence[Segment] | None) -> None:
             try:
                 prepare(eraser, doomed)
+            except Exception as error:
+                self.refused.append(error)
+                raise
             finally:
                 self.meet()
 
@@ -108,16 +112,17 @@ class _Lock:
 
 def _patient_file(contest: Contest) -> type[file.IndexFile]:
     class PatientFile(file.IndexFile):
-        """An index for whose lock a patient connection waits as long as it takes."""
+        """An index for whose lock an erasure waits as long as it takes."""
 
         def be_patient(self, seconds: float) -> None:
             super().be_patient(seconds)
-            if seconds > BUSY:
-                self._connection.set_busy_handler(self._wait)
+            if seconds >= keeping._PATIENCE:  # noqa: SLF001 - so long an erasure waits
+                until = time.monotonic() + LONG
+                self._connection.set_busy_handler(lambda _: self._wait(until))
 
-        def _wait(self, _: int) -> bool:
+        def _wait(self, until: float) -> bool:
             contest.meet()
             time.sleep(0.001)
-            return True
+            return time.monotonic() < until
 
     return PatientFile
