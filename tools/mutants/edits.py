@@ -25,6 +25,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -106,7 +107,7 @@ def _module_of(function: str, root: Path) -> tuple[Path, list[str]]:
 
 
 def _edited_python(source: str, names: Sequence[str], mutant: Mutant) -> str:
-    scope: ast.AST = ast.parse(source)
+    scope: ast.AST = _parsed(source)
     for name in names:
         scope = _defined(scope, name, mutant)
     wanted = ast.parse(textwrap.dedent(mutant.find)).body
@@ -123,6 +124,11 @@ def _edited_python(source: str, names: Sequence[str], mutant: Mutant) -> str:
     return changed.decode()
 
 
+@cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def _defined(scope: ast.AST, name: str, mutant: Mutant) -> ast.AST:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     for node in ast.walk(scope):
@@ -137,9 +143,9 @@ _Spot = tuple[tuple[int, int], tuple[int, int]]
 def _places(scope: ast.AST, wanted: Sequence[ast.stmt]) -> Iterator[_Spot]:
     """Yield where the wanted expression or statements begin and end."""
     if len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
-        expression = ast.dump(wanted[0].value)
+        expression = wanted[0].value
         for node in ast.walk(scope):
-            if isinstance(node, ast.expr) and ast.dump(node) == expression:
+            if isinstance(node, type(expression)) and ast.dump(node) == ast.dump(expression):
                 yield _span(node, node)
         return
     dumped = [ast.dump(node) for node in wanted]
