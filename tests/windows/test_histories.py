@@ -319,19 +319,19 @@ def _check_least(history: _History, least: _Sent, ask: _Ask) -> None:
     asked = {s.seq for s in history.said if s.eligible and s.role == "user" and s.may}
     newest = max(asked.intersection(least.spoken), default=0)
     assert all(seq >= newest for seq in rest)
-    said = sorted(rest.intersection(least.spoken) - {newest})
-    assert not said or _is_one_exchange(history, said)
-    answered = {seq for seq, call in history.answers if call in said}
-    assert rest - {newest} - set(said) <= answered
+    said = rest.intersection(least.spoken) - {newest}
+    # A call may have no mark of its own: it is known by its result.
+    called = {max(c for r, c in history.answers if r == seq) for seq in rest - said - {newest}}
+    assert _is_one_exchange(history, said | called)
 
 
-def _is_one_exchange(history: _History, said: Sequence[int]) -> bool:
-    """Say whether these are one message, or one with calls and more of the calls it made."""
-    first, *more = (m for m in history.messages if m.seq in said)
-    return not more or (
-        bool(first.tool_calls)
-        and len({m.turn_id for m in (first, *more)}) == 1
-        and all(isinstance(part, ToolCall | Raw) for m in more for part in m.parts)
+def _is_one_exchange(history: _History, seqs: set[int]) -> bool:
+    """Say whether these are one message at most, or one with calls and more of those it made."""
+    said = [message for message in history.messages if message.seq in seqs]
+    return len(said) <= 1 or (
+        bool(said[0].tool_calls)
+        and len({message.turn_id for message in said}) == 1
+        and all(isinstance(part, ToolCall | Raw) for m in said[1:] for part in m.parts)
     )
 
 
