@@ -3,7 +3,8 @@
 
 VENV   ?= .venv
 PYTHON ?=
-JOBS   ?= auto
+# One more than there are cores: tests also wait, for disks, servers and children.
+JOBS   ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 ARGS   ?=
 
 # The model that needs no key: its weights are in this package, and what it depends on is not needed.
