@@ -32,7 +32,7 @@ from holdfast.core.windows.exchanging import NOT_RUN
 from holdfast.errors import ContextTooLong, Invalid, ModelFailed, SessionBusy
 from holdfast.records import Provider
 from holdfast.testing.legality import problems
-from holdfast.testing.models import Pause, Script, ScriptedModel, call, calls, say
+from holdfast.testing.models import Hold, Pause, Script, ScriptedModel, call, calls, say
 
 FAST = Retry(base=0.0, max=0.0, jitter=0.0)
 
@@ -801,12 +801,14 @@ def test_only_the_turn_of_one_session_is_cancelled() -> None:
     async def main() -> None:
         async with holdfast.open_async("memory:") as store:
             one, two = await store.session("one"), await store.session("two")
-            script: Script = [Said("a"), Pause(0.3), Said("b"), Stopped("stop")]
+            cancelled = asyncio.Event()
+            script: Script = [Said("a"), Hold(cancelled), Said("b"), Stopped("stop")]
             model = ScriptedModel(*[script] * 2)
             async with AsyncAgent(model, titles=False) as agent:
                 running = [asyncio.create_task(agent.run(s, "hi")) for s in (one, two)]
                 await until(lambda: len(model.requests) == 2)
                 assert agent.cancel(session_id=one.id)
+                cancelled.set()
                 states = [result.state for result in await asyncio.gather(*running)]
             assert states == ["cancelled", "sealed"]
 

@@ -388,6 +388,25 @@ def test_ending_it_ends_the_writers_and_removes_the_directory(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_signal_while_a_writer_is_started_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is handled when the writer is known; then all of them are ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupting(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+            super().__init__(*arguments, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        proof.run(Plan(tmp_path, seconds=1, writers=2))
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="asks /proc who is running")
 def test_writers_do_not_outlive_whoever_started_them(
     running: "subprocess.Popen[bytes]", tmp_path: Path

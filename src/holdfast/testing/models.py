@@ -33,7 +33,13 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float
 
 
-Step: TypeAlias = Delta | Pause | Exception
+class Hold(msgspec.Struct, frozen=True):
+    """Say nothing until an event is set."""
+
+    event: asyncio.Event
+
+
+Step: TypeAlias = Delta | Pause | Hold | Exception
 Script: TypeAlias = Sequence[Step]
 
 
@@ -89,6 +95,8 @@ class ScriptedModel:
                 raise step
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
+            elif isinstance(step, Hold):
+                await step.event.wait()
             else:
                 yield step
 

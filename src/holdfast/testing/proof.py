@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -39,6 +40,7 @@ import msgspec
 import holdfast
 from holdfast import settings
 from holdfast.backends import registry
+from holdfast.backends.interrupts import undisturbed
 from holdfast.backends.sqlite.place import filesystem_of, refuse_network
 from holdfast.errors import HoldfastError, SessionBusy, StoreUnavailable
 from holdfast.records import Message, TurnInfo
@@ -301,6 +303,10 @@ class _Crowd:
             self._start(writer)
 
     def _start(self, writer: int) -> None:
+        # A signal in the middle of it would leave a process that nobody ends.
+        undisturbed(partial(self._launch, writer))
+
+    def _launch(self, writer: int) -> None:
         self._lives[writer] += 1
         role = _ROLES[(writer - 1) % len(_ROLES)]
         where = self.ground.url, str(self.ground.directory)
@@ -334,9 +340,11 @@ class _Crowd:
             self.ground.server.settle()
 
     def _kill(self, writer: int) -> None:
-        part, process = self._running.pop(writer)
+        part, process = self._running[writer]
         process.kill()
-        if self._gone(part, process) < 0:
+        code = self._gone(part, process)
+        del self._running[writer]
+        if code < 0:
             self._recorder.killed(part.name)
             self.kills += 1
 

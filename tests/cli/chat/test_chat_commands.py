@@ -17,7 +17,7 @@ from holdfast.cli.chat.commands import COMMANDS
 from holdfast.cli.chat.talking import Wanted
 from holdfast.errors import ModelFailed
 from holdfast.records import Usage
-from holdfast.testing.models import Pause, Step, call, say
+from holdfast.testing.models import Hold, Pause, Step, call, say
 from tests.cli.chat.sitting import Sitting, sitting
 
 _WANTED = (
@@ -351,6 +351,7 @@ async def _running(sat: Sitting) -> None:
 
 def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
     """And what is said is queued, and answered when the turn is over."""
+    looked = asyncio.Event()
 
     async def story(sat: Sitting) -> None:
         turn = asyncio.create_task(sat.talk.enter("one"))
@@ -359,12 +360,13 @@ def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
             assert "has to wait" in await sat.enter(f"/{name}")
         await sat.talk.queue("two")
         assert "queued    two" in await sat.enter("/status")
+        looked.set()
         await turn
         session = await sat.talk.desk.in_session()
         assert [m.text for m in await session.messages()] == ["one", "A", "two", "B"]
         assert sat.talk.waiting == []
 
-    _sat(story, [Pause(0.3), *say("A")], say("B"))
+    _sat(story, [Hold(looked), *say("A")], say("B"))
 
 
 def test_stop_ends_the_turn_and_what_is_queued_waits() -> None:
