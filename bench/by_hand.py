@@ -318,7 +318,7 @@ class ByHand:
 
 
 def _preview(messages: Sequence[Json]) -> str | None:
-    """Give the beginning of what a user said first."""
+    """Return the beginning of what a user said first."""
     for message in messages:
         if message["role"] == "user":
             said = (part["text"] for part in message["parts"] if part["type"] == "text")

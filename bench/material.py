@@ -57,7 +57,7 @@ def turn() -> tuple[Message, ...]:
 
 
 def bodies() -> list[str]:
-    """Give the bytes of one turn as they are stored, for the bare engine to store, too."""
+    """Return the bytes of one turn as they are stored, for the bare engine to store, too."""
     return [item.body.decode("utf-8") for item in codec.encode_batch(turn(), _LONG_AGO)]
 
 
@@ -111,7 +111,7 @@ def add_sessions(store: Store, sessions: int) -> None:
 
 
 def key_of(number: int) -> str:
-    """Give the key of a session that `add_sessions` made."""
+    """Return the key of a session that `add_sessions` made."""
     return f"customer-{number}"
 
 

@@ -60,12 +60,12 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def median(rounds: Sequence[Times]) -> float:
-    """Give the median of all operations."""
+    """Return the median of all operations."""
     return statistics.median(seconds for times in rounds for seconds in times)
 
 
 def mean(rounds: Sequence[Times]) -> float:
-    """Give the mean of all operations: whatever happens now and then is in it."""
+    """Return the mean of all operations: whatever happens now and then is in it."""
     return statistics.fmean(seconds for times in rounds for seconds in times)
 
 

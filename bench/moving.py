@@ -149,7 +149,7 @@ def _many(number: int) -> list[Message]:
 
 
 def _replace_end(session: Session) -> float:
-    """Give back what was read with another last turn."""
+    """Return what was read with another last turn."""
     history = session.messages()
     wanted = [*history[: -material.MESSAGES_PER_TURN], *material.turn()]
     return timed(lambda: session.replace(wanted))

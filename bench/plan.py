@@ -92,7 +92,7 @@ class Plan:
         return self.directory / f"{self._count:02}-{name}.db"
 
     def history(self, messages: int) -> Path:
-        """Give a store with one session (its key is `KEY`) of at least so many messages."""
+        """Return a store with one session (its key is `KEY`) of at least so many messages."""
         path = self.directory / f"history-{messages}.db"
         if not path.exists():
             with holdfast.open(path, durability="process") as store:
@@ -100,7 +100,7 @@ class Plan:
         return path
 
     def bare_history(self, messages: int) -> Path:
-        """Give a bare database with so many rows."""
+        """Return a bare database with so many rows."""
         path = self.directory / f"bare-{messages}.db"
         if not path.exists():
             connection = bare.connect(path, "process")
@@ -109,7 +109,7 @@ class Plan:
         return path
 
     def many_sessions(self, sessions: int) -> Path:
-        """Give a store with so many sessions."""
+        """Return a store with so many sessions."""
         path = self.directory / f"sessions-{sessions}.db"
         if not path.exists():
             with holdfast.open(path, durability="process") as store:

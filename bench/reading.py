@@ -155,7 +155,7 @@ def _page(what: str, rounds: list[Times], newest: list[Times]) -> Result:
 
 
 def _pages(store: Store) -> dict[str, tuple[Callable[[], Page[SessionInfo]], int]]:
-    """Say what is asked for, how, and how many there are."""
+    """Return what is asked for, how, and how many there are."""
     middle = store.sessions(limit=1_000).cursor
     return {
         f"{_PAGE} of": (store.sessions, _PAGE),

@@ -144,7 +144,7 @@ class Texts:
 
 
 def reference(number: int) -> str:
-    """Give what is said in one turn only."""
+    """Return what is said in one turn only."""
     return f"ref{number * 2_654_435_761 % 2**32:08x}"
 
 
@@ -173,7 +173,7 @@ def _with(kind: str, word: str, role: Role | None = None, scope: str | None = No
 
 
 def _vocabulary() -> list[str]:
-    """Give 20,000 words; the first are said most."""
+    """Return 20,000 words; the first are said most."""
     syllables = _SYLLABLES.split()
     made = ["".join(three) for three in product(syllables, repeat=3)]
     random.Random(5).shuffle(made)

@@ -171,7 +171,7 @@ def _is_ours(pid: int, data: Path) -> bool:
 
 
 def command(pid: int) -> str:
-    """Give the words a process was started with; none if it is dead or there is none."""
+    """Return the words a process was started with; none if it is dead or there is none."""
     if Path("/proc/self/cmdline").exists():
         with suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")

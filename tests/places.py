@@ -42,7 +42,7 @@ END $$
 
 @contextmanager
 def place(kind: Kind, folder: Path) -> Iterator[str]:
-    """Give the URL of a place without a store, or with an empty one."""
+    """Return the URL of a place without a store, or with an empty one."""
     if kind == "memory":
         yield "memory:"
     elif kind == "sqlite":

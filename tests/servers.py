@@ -66,7 +66,7 @@ _TABLES = (
 
 
 def as_user(url: str, user: str | None = None, database: str | None = None) -> str:
-    """Give a URL for somebody else, who has the same password, or for another database."""
+    """Return a URL for somebody else, who has the same password, or for another database."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     before, at, host = parts.netloc.rpartition("@")
@@ -147,7 +147,7 @@ def _has(admin: psycopg.Connection, table: str, column: str, name: str) -> bool:
 
 
 def grants(schema: str = "holdfast") -> str:
-    """Say how the worker's role may use the tables: in the words of docs/postgresql.md."""
+    """Return how the worker's role may use the tables: in the words of docs/postgresql.md."""
     return (
         f"GRANT USAGE ON SCHEMA {schema} TO {WORKER};\n"
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {WORKER};\n"
@@ -173,7 +173,7 @@ def wipe(admin: psycopg.Connection) -> None:
 
 @cache
 def versions() -> dict[int, Path]:
-    """Say which versions of PostgreSQL are at hand, and where their programs are."""
+    """Return which versions of PostgreSQL are at hand, and where their programs are."""
     found = {}
     for pattern in _INSTALLED:
         for place in sorted(Path("/").glob(pattern.removeprefix("/"))):
@@ -204,7 +204,7 @@ def newest() -> int:
 
 
 def _user(programs: Path) -> str | None:
-    """Say who runs a server if root may not, and let that user get at the programs."""
+    """Return who runs a server if root may not, and let that user get at the programs."""
     if os.geteuid() != 0:
         return None
     with warnings.catch_warnings():
@@ -280,7 +280,7 @@ def initial() -> Path | None:
 
 
 def begin_run() -> None:
-    """Give the run a name, which its processes inherit."""
+    """Return the run a name, which its processes inherit."""
     os.environ["HOLDFAST_TEST_RUN"] = os.urandom(6).hex()
     os.environ["HOLDFAST_TEST_SERVERS"] = _quickest_place()
 
@@ -304,7 +304,7 @@ def end_run() -> None:
 
 @cache
 def shared_database() -> str:
-    """Give an empty store in a database of this process, for its superuser."""
+    """Return an empty store in a database of this process, for its superuser."""
     return Postgres(start()).database("worker")
 
 

@@ -70,7 +70,7 @@ class _Trace:
         self.rows = self.steps = self.scanned = 0
 
     def counted(self) -> tuple[list[str], int, int]:
-        """Give everything that must not depend on how much there is."""
+        """Return everything that must not depend on how much there is."""
         assert self.scanned == 0, "no statement walks through a table"
         return list(self.statements), self.rows, self.steps
 

@@ -143,7 +143,7 @@ def check_file(file: File, where: str) -> None:
 
 
 def is_sha256(value: object) -> bool:
-    """Say whether this is a SHA-256 in lower-case hex."""
+    """Return whether this is a SHA-256 in lower-case hex."""
     return type(value) is str and len(value) == _SHA256_LENGTH and _HEX.issuperset(value)
 
 

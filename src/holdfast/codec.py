@@ -211,7 +211,7 @@ def _store_file(file: File, blobs: dict[str, bytes]) -> File:
 
 
 def files_named(message: Message) -> list[str]:
-    """Give the hashes of all files of a message."""
+    """Return the hashes of all files of a message."""
     return _named(message.parts)
 
 
@@ -316,12 +316,12 @@ def _decode_part(data: bytes) -> Part:
 
 
 def tombstone(message: Message) -> Message:
-    """Give what is left of a message that was erased: that it was there, when and by whom."""
+    """Return what is left of a message that was erased: that it was there, when and by whom."""
     return Message(id=message.id, role=message.role, created_at=message.created_at, status="erased")
 
 
 def is_tombstone(body: bytes) -> bool:
-    """Say whether this is what was left of a message that was erased."""
+    """Return whether this is what was left of a message that was erased."""
     try:
         return _decode(body).status == "erased"
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError):
@@ -329,7 +329,7 @@ def is_tombstone(body: bytes) -> bool:
 
 
 def same_body(stored: bytes, given: bytes) -> bool:
-    """Say whether two bodies are the same message, their times and estimates aside."""
+    """Return whether two bodies are the same message, their times and estimates aside."""
     if stored == given:
         return True
     try:

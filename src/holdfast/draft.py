@@ -166,7 +166,7 @@ class DraftState:
     def closing(
         self, status: Literal["complete", "partial"], metadata: dict[str, JSON] | None = None
     ) -> tuple[Message, Verb[int]] | None:
-        """Give the message and the verb that makes the draft one; `None` if there is nothing.
+        """Return the message and the verb that makes the draft one; `None` if there is nothing.
 
         Asked again, after a close that was interrupted and may have gone through, it gives the
         same.
@@ -232,7 +232,7 @@ class Draft:
         self._add(check_raw(part))
 
     def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
-        """Say what the reply used."""
+        """Return what the reply used."""
         self._state.spend(usage, cost)
 
     def flush(self) -> None:

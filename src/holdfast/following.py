@@ -39,7 +39,7 @@ class Following(ABC, Generic[T]):
         """Note that an item is delivered."""
 
     def poll(self) -> T | None:
-        """Give the next item if there is one; never waits."""
+        """Return the next item if there is one; never waits."""
         if not self._ready:
             self._ready = self._read()[::-1]
         if not self._ready:

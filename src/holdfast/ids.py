@@ -38,6 +38,6 @@ def turn_id(session: str, number: int) -> str:
 
 
 def split_turn_id(name: str) -> tuple[str, int]:
-    """Give the session and the number that a turn's id is made of."""
+    """Return the session and the number that a turn's id is made of."""
     session, _, number = name.rpartition(".")
     return session, int(number)

@@ -32,7 +32,7 @@ def _name_process(pid: int) -> Holder:
 
 
 def is_alive(holder: Holder) -> bool | None:
-    """Say whether the holder lives; `None` when that cannot be known from here."""
+    """Return whether the holder lives; `None` when that cannot be known from here."""
     here = this_process()
     comparable = here.boot and here.namespace and here.started
     if not comparable or (holder.boot, holder.namespace) != (here.boot, here.namespace):
@@ -46,7 +46,7 @@ def give_up(token: str) -> None:
 
 
 def has_given_up(holder: Holder, token: str) -> bool:
-    """Say whether this process is the holder, and has given it up."""
+    """Return whether this process is the holder, and has given it up."""
     return token in _given_up and holder == this_process()
 
 

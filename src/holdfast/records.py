@@ -196,7 +196,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tokens: int | None = None
 
     def with_parts(self, parts: Sequence[Part]) -> Message:
-        """Give it with other parts; what it then costs is not known."""
+        """Return it with other parts; what it then costs is not known."""
         return msgspec.structs.replace(self, parts=tuple(parts), tokens=None)
 
     @property

@@ -283,12 +283,12 @@ class Session:
 
 
 def runtime_of(session: Session) -> Runtime:
-    """Give what a session shares with its store."""
+    """Return what a session shares with its store."""
     return session._runtime  # noqa: SLF001 - this module's own
 
 
 def number_of(session: Session) -> int:
-    """Give the backend's number of a session: it counts all tenants', so it is not for users."""
+    """Return the backend's number of a session: it counts all tenants', so it is not for users."""
     return session._n  # noqa: SLF001 - this module's own
 
 

@@ -36,7 +36,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def default_url(environ: Mapping[str, str]) -> str:
-    """Say where the user's own store is."""
+    """Return where the user's own store is."""
     url = environ.get("HOLDFAST_URL")
     if url:
         return url
@@ -76,7 +76,7 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
 
 
 def _is_scheme(scheme: str, rest: str) -> bool:
-    """Say whether this can only be a URL: what is behind its scheme may then hold a password."""
+    """Return whether this can only be a URL: what is behind its scheme may then hold a password."""
     plain = scheme.isascii() and scheme[:1].isalpha()
     return plain and rest.startswith("//") and all(c.isalnum() or c in "+.-" for c in scheme)
 
@@ -116,7 +116,7 @@ def _postgres(scheme: str, rest: str) -> Location:
 
 
 def split_options(query: str) -> list[tuple[str, str, str]]:
-    """Give the options of a server's URL: name, value, and both as they are written there.
+    """Return the options of a server's URL: name, value, and both as they are written there.
 
     A plus is a plus: it is so to the driver.
     """
@@ -127,7 +127,7 @@ def split_options(query: str) -> list[tuple[str, str, str]]:
 
 
 def _why_unclear(rest: str) -> str | None:
-    """Say why the parts of a server's URL cannot be told apart; `None` if they can.
+    """Return why the parts of a server's URL cannot be told apart; `None` if they can.
 
     Nothing of it is quoted: what seems to be a host or an option may be part of a password.
     """

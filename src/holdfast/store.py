@@ -365,7 +365,7 @@ class Store:
         max_bytes: int | None = None,
         empty_trash: timedelta | str | None = None,
     ) -> Plan:
-        """Say which sessions these rules would let go, and why; nothing is changed.
+        """Return which sessions these rules would let go, and why; nothing is changed.
 
         Times are a `timedelta` or a text such as `30d`. Pinned, open and forked-from sessions
         stay, and so do the `keep_last` most recent ones. `apply` puts the others in the trash;

@@ -46,7 +46,7 @@ def of_text(text: str) -> int:
 
 
 def of_message(message: Message, count: Count = of_text) -> int:
-    """Say what a message costs in a window."""
+    """Return what a message costs in a window."""
     return MESSAGE + sum(of_part(part, count) for part in message.parts)
 
 
@@ -56,7 +56,7 @@ def of_reply(message: Message) -> int:
 
 
 def of_part(part: Part, count: Count = of_text) -> int:
-    """Say what a part costs."""
+    """Return what a part costs."""
     if isinstance(part, Text | Thinking):
         return count(part.text)
     if isinstance(part, ToolCall):

@@ -112,7 +112,7 @@ class TurnState:
         return appending.add(self.session, item, self.number)
 
     def named(self, message: Message) -> Message:
-        """Give a stored message its turn's name."""
+        """Return a stored message its turn's name."""
         return msgspec.structs.replace(message, turn_id=self.id)
 
     def start_tool(self, call_id: str) -> Verb[None]:
@@ -157,7 +157,7 @@ class TurnState:
 
 
 def ending(error: BaseException | None) -> tuple[turns.Ending, str | None]:
-    """Say how a block that was left like this ended its turn."""
+    """Return how a block that was left like this ended its turn."""
     if error is None:
         return "sealed", None
     text = ": ".join(filter(None, (type(error).__name__, _words(error))))

@@ -88,7 +88,7 @@ def work(folder: Path, rounds: int, doom: Doom) -> None:
 
 
 def stored(event: Event) -> holdfast.Message | None:
-    """Give the message that an event acknowledges."""
+    """Return the message that an event acknowledges."""
     return event.message if isinstance(event, UserSaid | ReplyStored | ToolEnded) else None
 
 

@@ -81,7 +81,7 @@ async def until(reached: Callable[[], bool]) -> None:
 
 
 def quiet(caplog: pytest.LogCaptureFixture) -> bool:
-    """Say whether asyncio had nothing to complain about."""
+    """Return whether asyncio had nothing to complain about."""
     gc.collect()
     return [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 

@@ -29,7 +29,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs; one that ended and was not waited for does not."""
+    """Return whether a process runs; one that ended and was not waited for does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

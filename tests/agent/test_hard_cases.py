@@ -404,7 +404,7 @@ def small(*scripts: Script) -> ScriptedModel:
 
 
 def replies(session: Session) -> list[tuple[str, str, bool]]:
-    """Give the replies to the last thing that was said."""
+    """Return the replies to the last thing that was said."""
     said = session.messages()
     last = max(n for n, message in enumerate(said) if message.role == "user")
     return [(m.text, m.status, bool(m.metadata.get("hidden"))) for m in said[last + 1 :]]

@@ -146,7 +146,7 @@ def _records(session: Session) -> object:
 
 
 def _plain(message: Message, names: dict[str, str]) -> bytes:
-    """Give the bytes of a message with its made-up ids replaced by their order."""
+    """Return the bytes of a message with its made-up ids replaced by their order."""
     told = msgspec.structs.replace(message, id="", turn_id="", created_at=None)
     text = msgspec.json.encode(told).decode()
     ids = [call.id for call in message.tool_calls] + [r.call_id for r in message.tool_results]
@@ -183,7 +183,7 @@ def test_nothing_that_was_said_is_missing_or_doubled(script: list[list[Step]], b
 
 
 def _heard(steps: Sequence[Step]) -> list[Said]:
-    """Give what a model says until its script ends or it fails."""
+    """Return what a model says until its script ends or it fails."""
     return [step for step in steps if isinstance(step, Said)]
 
 

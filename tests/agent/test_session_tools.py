@@ -49,7 +49,7 @@ def earlier(desk: Desk) -> Session:
 
 
 def inside(said: str) -> tuple[str, str]:
-    """Give what is said of a quotation, and the quotation."""
+    """Return what is said of a quotation, and the quotation."""
     found = _QUOTED.fullmatch(said)
     assert found, said
     assert found[2] not in found[3]

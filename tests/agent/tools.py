@@ -68,7 +68,7 @@ class Desk:
 
 
 def refusal(work: Callable[[], object]) -> str:
-    """Give what a `ToolError` says that this must raise."""
+    """Return what a `ToolError` says that this must raise."""
     try:
         work()
     except ToolError as error:

@@ -324,7 +324,7 @@ def test_a_failed_verb_and_one_that_only_reads_wake_nobody() -> None:
 
 
 def _wait_while(backend: MemoryBackend, act: Callable[[], object]) -> int:
-    """Give what a thread that waits is told when something happens."""
+    """Return what a thread that waits is told when something happens."""
     seen = backend.wait(-1, _LATER)
     told: list[int] = []
     thread = threading.Thread(target=lambda: told.append(backend.wait(seen, _LATER * 10)))

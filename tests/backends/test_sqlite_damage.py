@@ -565,7 +565,7 @@ OF_ONE_ROW = [
 
 
 def _change(path: Path, table: str, column: str) -> object:
-    """Give one value of one row another value of its kind; tell the old one."""
+    """Return one value of one row another value of its kind; tell the old one."""
     found = f"FROM {table} WHERE {ONE_ROW[table]}"
     old = _one(path, f"SELECT {column} {found}")
     declared = f"SELECT type FROM pragma_table_info('{table}') WHERE name = '{column}'"  # noqa: S608

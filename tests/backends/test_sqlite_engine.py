@@ -108,7 +108,7 @@ def said(id: str) -> Message:
 
 
 def ids(store: Store, key: str = "talk") -> list[str]:
-    """Give the ids of a history."""
+    """Return the ids of a history."""
     return [message.id for message in store.session(key, create=False).messages()]
 
 
@@ -948,7 +948,7 @@ def _append(store: Store, *messages: Message, expect: Head | None = None) -> Ver
 
 
 def _number(store: Store, key: str = "talk") -> int:
-    """Give the number by which the backend knows a session."""
+    """Return the number by which the backend knows a session."""
     row = store.backend.read(lambda snapshot: snapshot.find_session(key=key))
     assert row is not None
     return row.n

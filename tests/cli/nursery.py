@@ -81,7 +81,7 @@ class Nursery:
 
     @contextmanager
     def free(self, environment: Mapping[str, str], stdin: bytes) -> Iterator[bool]:
-        """Say whether a command can be run here, and let nobody else run one meanwhile."""
+        """Return whether a command can be run here, and let nobody else run one meanwhile."""
         suits = len(stdin) <= PIPE_HOLDS and _read(environment) == _read(self._environment)
         if not suits or not self._one.acquire(blocking=False):
             yield False
@@ -222,7 +222,7 @@ def _umask() -> int:
 
 
 def _read(environment: Mapping[str, str]) -> dict[str, str]:
-    """Give what an interpreter reads when it starts."""
+    """Return what an interpreter reads when it starts."""
     return {k: v for k, v in environment.items() if k.startswith(_READ_AT_THE_START)}
 
 

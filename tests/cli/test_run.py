@@ -517,7 +517,7 @@ def test_a_reader_who_does_not_read_cannot_hold_it_up(program_on: Shell) -> None
 
 
 def _is_full(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether the pipe has no room for more."""
+    """Return whether the pipe has no room for more."""
     assert process.stdout is not None
     waiting = array.array("i", [0])
     fcntl.ioctl(process.stdout.fileno(), termios.FIONREAD, waiting)

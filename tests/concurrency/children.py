@@ -134,7 +134,7 @@ def append(recorder: checker.Recorder, session: Session, messages: Sequence[Mess
 
 
 def stored(messages: Sequence[Message]) -> list[checker.Stored]:
-    """Say what the checker wants to know of a history."""
+    """Return what the checker wants to know of a history."""
     return [checker.Stored(m.id, m.seq or 0, checker.digest(m.text)) for m in messages]
 
 

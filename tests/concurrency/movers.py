@@ -33,7 +33,7 @@ def name_of(message: Message) -> str:
 
 
 def stored(messages: Sequence[Message]) -> list[checker.Stored]:
-    """Say what the checker wants to know of a history."""
+    """Return what the checker wants to know of a history."""
     return [
         checker.Stored(name_of(m), m.seq or 0, checker.digest(m.text), m.role, m.turn_id)
         for m in messages

@@ -68,7 +68,7 @@ def _await_an_event(path: Path) -> None:
 
 
 def _wrote_all_at_once(folder: Path) -> bool:
-    """Say whether there was a moment at which every writer had begun and none was done."""
+    """Return whether there was a moment at which every writer had begun and none was done."""
     events = checker.load(sorted(folder.glob("*.jsonl")))
     begun: dict[str, int] = {}
     done: dict[str, int] = {}

@@ -23,7 +23,7 @@ Place = tuple[int, int]
 
 
 def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
-    """Give the path of a branch that leaves this path after `fork_seq`, one step at a time."""
+    """Return the path of a branch that leaves this path after `fork_seq`, one step at a time."""
     kept = [cut(segment, fork_seq) for segment in path if segment.first <= fork_seq]
     return (*kept, Segment(branch, fork_seq + 1, None, session_id))
 

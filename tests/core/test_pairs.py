@@ -89,7 +89,7 @@ def _pairs(history: list[Message]) -> list[tuple[int, int]]:
 
 
 def _legal(history: list[Message], asked: int) -> list[int]:
-    """Give the cuts, there and before, that lie inside no exchange."""
+    """Return the cuts, there and before, that lie inside no exchange."""
     pairs = _pairs(history)
     cuts = range(asked + 1)
     return [cut for cut in cuts if not any(call < cut <= result for call, result in pairs)]

@@ -28,7 +28,7 @@ class Forest:
         self.histories[number] = shared + own
 
     def reachable(self, purged: set[int]) -> set[Row]:
-        """Give every message that lies on a history of a session that lives."""
+        """Return every message that lies on a history of a session that lives."""
         living = [line.branch for line in self.lines if line.session not in purged]
         return {row for branch in living for row in self.histories[branch]}
 

@@ -183,7 +183,7 @@ class Model:
 
     @classmethod
     def after(cls, facts: Sequence[AnyFact]) -> dict[str, Talk]:
-        """Give what a recovered store shows after these facts."""
+        """Return what a recovered store shows after these facts."""
         model = cls()
         for fact in (*BASE, *facts):
             model.apply(fact)
@@ -336,7 +336,7 @@ class FirstLife(msgspec.Struct, frozen=True):
 
 
 def candidates(state: CrashState, durability: Durability = "power") -> list[dict[str, Talk]]:
-    """Give everything that a store may show after this crash, the least first."""
+    """Return everything that a store may show after this crash, the least first."""
     first = msgspec.json.decode(state.files.get(FIRST_LIFE, b"{}"), type=FirstLife)
     kept, unseen = read(first.kept), read(first.unseen)
     begun, acked = read(state.begun), read(state.acked)
@@ -386,6 +386,6 @@ def _must_go_on(store: Store, seen: dict[str, Talk], begun: Sequence[AnyFact]) -
 
 
 def _everywhere(session: Session, wanted: Sequence[str]) -> list[str]:
-    """Give those of the ids that are in the history or in the queue, as often as they are."""
+    """Return those of the ids that are in the history or in the queue, as often as they are."""
     found = [item.id for item in session.messages()] + [item.id for item in session.queued()]
     return [id for id in found if id in wanted]

@@ -34,7 +34,7 @@ def message(id: str) -> Message:
 
 
 def looks(given: Message) -> str:
-    """Give a message's content as a short text; equal texts mean equal contents."""
+    """Return a message's content as a short text; equal texts mean equal contents."""
     seen = []
     for part in given.parts:
         if isinstance(part, Text):

@@ -208,7 +208,7 @@ def _reap() -> None:
 
 
 def _watch(pid: int, streams: Sequence[int], tell: int) -> None:
-    """Say who was born, and how it ended."""
+    """Return who was born, and how it ended."""
     for stream in (1, 2, *streams):
         os.close(stream)
     os.write(tell, b"%d\n" % pid)

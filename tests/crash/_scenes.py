@@ -73,7 +73,7 @@ class Scene:
             step.do(store)
 
     def left_nothing(self, directory: Path) -> bool:
-        """Say whether the words that must be gone are in no file."""
+        """Return whether the words that must be gone are in no file."""
         files = [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
         return not any(word.encode() in data for word in self.gone for data in files)
 
@@ -153,7 +153,7 @@ def _named(id: str) -> str:
 
 
 def _covered(id: str | None, places: dict[str, int | None]) -> object:
-    """Say what a summary covers by its place: it may be another summary, whose id is made up."""
+    """Return what a summary covers by its place: it may be another summary, whose id is made up."""
     return None if id is None else places.get(id) or _named(id)
 
 
@@ -197,7 +197,7 @@ class Rehearsals:
         self._known: dict[str, tuple[Path, list[str]]] = {}
 
     def of(self, scene: Scene) -> tuple[Path, list[str]]:
-        """Give the directory with the store, and the looks."""
+        """Return the directory with the store, and the looks."""
         if scene.name not in self._known:
             base = self._new_folder("base")
             prepare(scene, base)

@@ -50,7 +50,7 @@ def open_store(path: Path, steps: migrations.Steps | None = None) -> Store:
 
 
 def number_of(turn: Turn) -> int:
-    """Say which turn of its session this is."""
+    """Return which turn of its session this is."""
     return int(turn.id.rpartition(".")[2])
 
 

@@ -199,7 +199,7 @@ def test_the_proof_says_when_it_cannot_search(path: Path) -> None:
 
 
 def _state(store: Store) -> tuple[str, bool]:
-    """Say what all others say, and whether the message is there."""
+    """Return what all others say, and whether the message is there."""
     found = {
         f"{info.key}": [m.text for m in store.get(info.id).messages() if m.id != GONE]
         for info in store.sessions(limit=100)

@@ -163,7 +163,7 @@ class _Commits:
         self._connection = connection
 
     def version(self) -> int:
-        """Give a number that changes with every commit."""
+        """Return a number that changes with every commit."""
         number: int = self._connection.execute("PRAGMA data_version").get
         return number
 

@@ -138,13 +138,13 @@ def _must_have_ended_in_order(outcome: Outcome) -> None:
 
 
 def _errors(outcome: Outcome) -> set[str]:
-    """Give the errors that the child was told of."""
+    """Return the errors that the child was told of."""
     lines = outcome.stdout.splitlines()
     return {line.split()[-1] for line in lines if line.startswith("error ")}
 
 
 def _places(on: Sort, *, long: bool) -> dict[str, int]:
-    """Say which places to visit: all of them, or the first and then some."""
+    """Return which places to visit: all of them, or the first and then some."""
     if long:
         return {"first": 20, "step": 1}
     return {"first": 2, "step": 61} if on == "write" else {"first": 2, "step": 6}

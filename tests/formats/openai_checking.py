@@ -154,12 +154,12 @@ def messages(*kinds: st.SearchStrategy[Any]) -> st.SearchStrategy[Message]:
 
 
 def texts_of(parts: tuple[Part, ...]) -> list[str]:
-    """Give all texts that are said, in order, without empty ones."""
+    """Return all texts that are said, in order, without empty ones."""
     return [part.text for part in parts if isinstance(part, Text) and part.text]
 
 
 def results_of(parts: tuple[Part, ...]) -> list[tuple[str, list[str]]]:
-    """Give the results: whom they answer, and their texts."""
+    """Return the results: whom they answer, and their texts."""
     return [
         (part.call_id, [part.content] if isinstance(part.content, str) else _inner(part.content))
         for part in parts

@@ -718,7 +718,7 @@ CONVERSATIONS = {
 
 
 def files() -> dict[str, str]:
-    """Give the recorded files, by name."""
+    """Return the recorded files, by name."""
     return {
         f"{make.__name__}.json": json.dumps(
             {"provider": provider, "about": make.__doc__, "messages": make()},

@@ -7,7 +7,7 @@ from holdfast.records import File, Message, Part, ToolResult
 
 
 def stored(message: Message) -> Message:
-    """Give what the store gives back, with the data of its files."""
+    """Return what the store gives back, with the data of its files."""
     item = codec.encode(message, datetime(2026, 1, 1, tzinfo=UTC))
     blobs = dict(item.blobs)
     read = codec.decode(item.body, id=item.id, seq=1, turn_id=None, blob=blobs.get)

@@ -23,7 +23,7 @@ GONE: Item = {"type": "text", "text": "[interrupted]"}
 
 
 def _anthropic(*blocks: Item, then: bool = True) -> JSON:
-    """Give what is sent of a reply with these blocks, with or without a question behind it."""
+    """Return what is sent of a reply with these blocks, with or without a question behind it."""
     said = [anthropic.decode({"role": "assistant", "content": [*blocks]})]
     return anthropic.encode(fitted("anthropic", said + [Message.user("And?")] * then)[0])["content"]
 

@@ -243,7 +243,7 @@ def test_windows_of_any_items_are_legal(items: list[tuple[Item, bool]], most: in
 
 
 def _with_ids(items: Sequence[Item]) -> Iterator[tuple[Item, bool]]:
-    """Give what the model made and has an id, and whether reasoning is before it in its run."""
+    """Return what the model made and has an id, and whether reasoning is before it in its run."""
     led = False
     for item in items:
         kind = item.get("type", "message")

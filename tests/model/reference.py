@@ -72,7 +72,7 @@ class Line:
 
 
 def is_whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> bool:
-    """Say whether no call before the cut is answered behind it, or will be."""
+    """Return whether no call before the cut is answered behind it, or will be."""
     unanswered: set[str] = set()
     for one in said[:cut]:
         unanswered = (unanswered - one.results) | one.calls
@@ -84,12 +84,12 @@ def is_whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> b
 
 
 def whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> int:
-    """Give the nearest cut, there or before it, that splits no tool exchange."""
+    """Return the nearest cut, there or before it, that splits no tool exchange."""
     return next(at for at in range(cut, -1, -1) if is_whole(said, at, awaited))
 
 
 def undone(said: Sequence[Said], turns: int) -> int:
-    """Say how many messages are left when so many turns are taken back."""
+    """Return how many messages are left when so many turns are taken back."""
     left = list(said)
     for _ in range(turns):
         while len(left) > 1 and left[-1].message.role == "summary":
@@ -117,7 +117,7 @@ def _take_back(left: list[Said]) -> None:
 
 
 def _behind_other_turns(said: Sequence[Said], turn: str | None) -> list[Said]:
-    """Give the newest messages that belong to this turn or to none."""
+    """Return the newest messages that belong to this turn or to none."""
     found: list[Said] = []
     for one in reversed(said):
         if one.turn not in {turn, None}:
@@ -127,7 +127,7 @@ def _behind_other_turns(said: Sequence[Said], turn: str | None) -> list[Said]:
 
 
 def preview(said: Iterable[Said]) -> str | None:
-    """Give the first user's words, else the first of an assistant, but what nobody said."""
+    """Return the first user's words, else the first of an assistant, but what nobody said."""
     shown = [one.message for one in said]
     shown = [m for m in shown if not any(m.metadata.get(flag) for flag in _NOT_SAID)]
     for role in ("user", "assistant"):
@@ -189,11 +189,11 @@ class Model:
         return self.line.head
 
     def seqs(self) -> dict[str, int]:
-        """Give the place of every id along the history."""
+        """Return the place of every id along the history."""
         return {one.id: seq for seq, one in enumerate(self.said, 1)}
 
     def ids(self) -> set[str]:
-        """Give the ids of every branch."""
+        """Return the ids of every branch."""
         return {one.id for line in self.lines for one in line.said}
 
     # ------------------------------------------------------------------------------- adding
@@ -248,7 +248,7 @@ class Model:
         raise MessageNotFound("no such id")
 
     def start(self, line: Line, asked: int, reason: BranchReason, number: int) -> Line:
-        """Give a branch that leaves another there, or before the exchange it would cut."""
+        """Return a branch that leaves another there, or before the exchange it would cut."""
         cut = whole(line.said, asked, self.awaited)
         parent = line.said[cut - 1].home if cut else None
         return Line(number, reason, line.said[:cut], cut, asked, parent)
@@ -280,7 +280,7 @@ class Model:
             self.lines.append(Line(len(self.lines) + 1, "clear"))
 
     def has_grown_to(self, messages: Sequence[Message], seen: Head | None) -> bool:
-        """Say whether the history grew from what was seen, and begins with all of these."""
+        """Return whether the history grew from what was seen, and begins with all of these."""
         if seen is None or seen.branch != self.line.number:
             return False
         return seen.seq < len(messages) == self._alike(messages)
@@ -308,7 +308,7 @@ class Model:
         self._place([(message, turns.get(message.id)) for message in rest])
 
     def covered(self, upto: Place | None) -> str:
-        """Say up to which message a summary stands for the history."""
+        """Return up to which message a summary stands for the history."""
         line, seq = self.locate(upto)
         if line.said[:seq] != self.said[:seq]:
             raise MessageNotFound("not in the current history")
@@ -365,7 +365,7 @@ class World:
         return next(models, None)
 
     def stored(self) -> dict[int, Said]:
-        """Give every message that is stored, once."""
+        """Return every message that is stored, once."""
         return {id(one): one for model in self.models.values() for one in _all(model)}
 
     def branches(self) -> int:
@@ -374,11 +374,11 @@ class World:
         return sum(len(model.lines) for model in self.models.values()) + len(shared)
 
     def has_branch(self, session_id: str, number: int) -> bool:
-        """Say whether something of this branch of a purged session is still shared."""
+        """Return whether something of this branch of a purged session is still shared."""
         return any(one.home == (session_id, number) for one in self.stored().values())
 
     def is_husk(self, session_id: str) -> bool:
-        """Say whether something of a purged session is still shared."""
+        """Return whether something of a purged session is still shared."""
         return any(one.home[0] == session_id for one in self.stored().values())
 
     def purge(self, model: Model) -> tuple[int, list[Said]]:
@@ -394,14 +394,14 @@ class World:
         return before - len(after), kept
 
     def copies(self, model: Model) -> list[Said]:
-        """Give what sessions that come from this one stored again of its messages."""
+        """Return what sessions that come from this one stored again of its messages."""
         mine = {one.id for one in _all(model) if one.home[0] == model.id}
         descent = self._descent(model.id)
         stored = self.stored().values()
         return [one for one in stored if one.home[0] in descent and one.id in mine]
 
     def versions(self, model: Model, named: Said) -> list[Said]:
-        """Give all there is of a message in a lineage, but what was erased before.
+        """Return all there is of a message in a lineage, but what was erased before.
 
         The same id is the same message if it says the same, or if who stored it has one of these.
         """

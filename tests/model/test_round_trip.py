@@ -51,7 +51,7 @@ def exactly(one: object, two: object) -> bool:
 
 
 def without_data(part: Part) -> Part:
-    """Say how a part is stored: the data of files leave their hash and size."""
+    """Return how a part is stored: the data of files leave their hash and size."""
     if isinstance(part, File) and part.data is not None:
         name = codec.digest(part.data)
         return File(name=part.name, mime=part.mime, sha256=name, size=len(part.data))

@@ -33,7 +33,7 @@ def settle(tools: dict[str, str]) -> dict[str, str]:
 
 
 def is_working(driver: Driver) -> bool:
-    """Say whether any turn is open: else there is nothing to do for most of these."""
+    """Return whether any turn is open: else there is nothing to do for most of these."""
     return bool(driver.open)
 
 

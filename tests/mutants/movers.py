@@ -26,7 +26,7 @@ class Patched(Heads):
         super().__init__()
 
     def broken(self) -> object:
-        """Give the broken part."""
+        """Return the broken part."""
         raise NotImplementedError
 
     def close(self) -> None:

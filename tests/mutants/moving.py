@@ -41,7 +41,7 @@ def known_as(message: Message) -> str:
 
 
 def stored(messages: Sequence[Message]) -> tuple[Stored, ...]:
-    """Give messages as the checker compares them."""
+    """Return messages as the checker compares them."""
     return tuple(
         Stored(known_as(m), m.seq or 0, digest(m.text), m.role, m.turn_id) for m in messages
     )

@@ -58,7 +58,7 @@ class Patched(Log):
         super().__init__()
 
     def broken(self) -> object:
-        """Give the broken part."""
+        """Return the broken part."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class Worker:
 
 
 def stored(messages: Sequence[Message]) -> list[Stored]:
-    """Give messages as the checker compares them."""
+    """Return messages as the checker compares them."""
     return [Stored(m.id, m.seq or 0, digest(m.text)) for m in messages]
 
 

@@ -83,7 +83,7 @@ def proxy(url: str) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy, url: str, **options: object) -> str:
-    """Give the URL of a store behind a proxy."""
+    """Return the URL of a store behind a proxy."""
     parts = urlsplit(url)
     query = {
         **dict(parse_qsl(parts.query)),

@@ -40,12 +40,12 @@ class Count:
         return self.statements.count("COMMIT")
 
     def seen(self) -> tuple[list[str], int, int]:
-        """Give everything that must not depend on how much there is."""
+        """Return everything that must not depend on how much there is."""
         return list(self.statements), self.journeys, self.rows
 
 
 def _is_news(answer: Answer) -> bool:
-    """Say whether it only tells others of a commit: a thread does so, and nobody waits for it."""
+    """True if it only tells others of a commit: a thread does so, and nobody waits for it."""
     return answer.text == SQL["announce"]
 
 

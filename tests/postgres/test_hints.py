@@ -27,7 +27,7 @@ WHERE application_name = 'follower' AND datname = current_database()
 
 
 def _how_far(store: Store) -> int:
-    """Say how far a follower has come when it has heard all."""
+    """Return how far a follower has come when it has heard all."""
     return drain(store.follow())[-1].number
 
 

@@ -131,7 +131,7 @@ def full(full_url: str) -> Iterator[psycopg.Connection]:
 
 
 def _plan(worker: psycopg.Connection, text: str) -> str:
-    """Give the plan for any value; before PostgreSQL 16 only that of a prepared statement is it."""
+    """The plan for any value; before PostgreSQL 16 only that of a prepared statement is it."""
     cursor = psycopg.ClientCursor(worker)
     if worker.info.server_version >= _EXPLAINS_GENERIC:
         return "\n".join(row[0] for row in cursor.execute(f"EXPLAIN (GENERIC_PLAN) {text}"))
@@ -355,7 +355,7 @@ class _Recorder:
 
 
 def _lists(filters: Sequence[dict[str, Any]]) -> dict[str, Asked]:
-    """Give the statements of lists: of all sessions, and of those that fit one or two of these."""
+    """The statements of lists: of all sessions, and of those that fit one or two of these."""
     found = {}
     for wanted in ({}, *filters, *({**one, **two} for one, two in combinations(filters, 2))):
         recorder = _Recorder()
@@ -401,7 +401,7 @@ class _Worker:
         self._prepared: dict[str, str] = {}
 
     def looks_at(self, tenant: Tenant, asked: dict[str, Asked]) -> dict[str, int]:
-        """Say how many rows each of these statements looks at; what it changes is undone."""
+        """Return how many rows each of these statements looks at; what it changes is undone."""
         return {name: self._rows(tenant, *how) for name, how in asked.items()}
 
     def _rows(self, tenant: Tenant, text: str, values: tuple[object, ...]) -> int:
@@ -432,7 +432,7 @@ _OF_ONE_TENANT = {**_OF_FEW, **_named(_OF_ALL_SESSIONS), **_lists((*_COMMON, *_R
 
 @contextmanager
 def _workers(url: str) -> Iterator[Workers]:
-    """Give a connection of the pool, and one that searches."""
+    """Return a connection of the pool, and one that searches."""
     pool, searching = _Worker(url), _Worker(url, searches=True)
     with pool.connection, searching.connection:
         yield pool, searching

@@ -778,7 +778,7 @@ def _acked_ids(world: _World, session: str) -> list[str]:
 
 
 def _told_ids(world: _World, session: str) -> list[str]:
-    """Give the ids whose seq somebody was told."""
+    """Return the ids whose seq somebody was told."""
     told = {(e.worker, e.op) for e in world.events if isinstance(e, Acked) and e.seqs}
     begun = (e for e in world.events if isinstance(e, Invoked) and (e.worker, e.op) in told)
     return list(dict.fromkeys(id_ for e in begun if e.session == session for id_ in e.ids))

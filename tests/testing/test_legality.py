@@ -910,7 +910,7 @@ def _drawn(provider: str, data: st.DataObject) -> Talk:
 
 
 def _inside(message: Item) -> list[JSON]:
-    """Give the list of blocks or parts in a message."""
+    """Return the list of blocks or parts in a message."""
     held = message.get("parts") or message.get("content")
     assert isinstance(held, list)
     return held

@@ -42,7 +42,7 @@ Branches = list[Branch]
 
 
 def _stored(ids: str) -> tuple[Stored, ...]:
-    """Give messages with one-letter ids; vowels are said by the user, capitals are summaries."""
+    """Return messages with one-letter ids; vowels are said by the user, capitals are summaries."""
     return tuple(Stored(id_, seq, id_, _role(id_)) for seq, id_ in enumerate(ids, 1))
 
 
@@ -53,7 +53,7 @@ def _role(id_: str) -> str:
 
 
 def _branches(*lines: tuple[BranchReason, str, int]) -> Branches:
-    """Give branches by reason, history and where they start; they start where they were to."""
+    """Return branches by reason, history and where they start; they start where they were to."""
     return [
         Branch(number, reason, fork, fork, _stored(ids))
         for number, (reason, ids, fork) in enumerate(lines, 1)
@@ -628,7 +628,7 @@ def test_legal_executions_are_not_vacuous() -> None:
 
 
 def _acked_moves(world: _World, *verbs: Verb) -> list[tuple[Invoked, Acked]]:
-    """Give the acknowledged movements that opened the branch they were told."""
+    """Return the acknowledged movements that opened the branch they were told."""
     ends = {(e.worker, e.op): e for e in world.events if isinstance(e, Acked)}
     begun = [e for e in world.events if isinstance(e, Invoked) and e.verb in verbs]
     return [

@@ -68,7 +68,7 @@ def _pieces(chance: random.Random, paths: list[Path], size: int) -> list[str]:
 
 
 def _printed(chance: random.Random, code: list[str]) -> str:
-    """Give what a tool printed: a file, or a list in JSON."""
+    """Return what a tool printed: a file, or a list in JSON."""
     if chance.random() < 0.5:
         return code.pop()
     rows = [

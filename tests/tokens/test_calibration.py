@@ -122,7 +122,7 @@ def test_only_replies_whose_words_are_known_to_be_counted_tell(
 
 
 def _asked_again(counted: int, model: str = "m") -> Measured:
-    """Give what a reply tells that was sent so many tokens more than the one before."""
+    """Return what a reply tells that was sent so many tokens more than the one before."""
     before = [
         Message.user("word " * 50),
         Message.assistant("word " * 100, model="m", usage=Usage(input=1_000, output=90)),

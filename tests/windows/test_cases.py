@@ -67,7 +67,7 @@ def _window(session: Session, provider: Provider, case: Case) -> Window:
 
 
 def _strings(value: JSON) -> Iterator[str]:
-    """Give the texts of a payload in the order they are sent, without the names of fields."""
+    """Return the texts of a payload in the order they are sent, without the names of fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

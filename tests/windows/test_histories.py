@@ -85,7 +85,7 @@ class _Said(msgspec.Struct):
 
 
 def _visible(message: Message, text: str) -> bool:
-    """Say whether a text is sent, and with its mark."""
+    """Return whether a text is sent, and with its mark."""
     said = _ECHO.sub("", text) if message.role == "assistant" else text
     return bool(marks(said))
 
@@ -101,7 +101,7 @@ def _must(message: Message) -> bool:
 
 
 def _may(message: Message) -> bool:
-    """Say whether there is more to it than blank text."""
+    """Return whether there is more to it than blank text."""
     if message.status == "partial" and message.role == "assistant":
         return True  # It says that it was cut off.
     return any(not isinstance(part, Text) or part.text.strip() for part in message.parts)
@@ -122,7 +122,7 @@ def _is_eligible(message: Message, covered: int) -> bool:
 
 
 def _summary(history: Sequence[Message]) -> tuple[Message | None, int]:
-    """Give the summary that counts, and up to which seq it stands for the history."""
+    """Return the summary that counts, and up to which seq it stands for the history."""
     for message in reversed(history):
         if message.role == "summary" and message.status == "complete":
             covered = next((m.seq for m in history if m.id == message.covers), None)
@@ -152,7 +152,7 @@ class _History:
         )
 
     def _answers(self) -> Iterator[tuple[int, int]]:
-        """Give each message with a result that must be sent, and the one with its call."""
+        """Return each message with a result that must be sent, and the one with its call."""
         waiting: dict[str, int] = {}
         for message, said in zip(self.messages, self.said, strict=True):
             if not said.eligible:
@@ -326,7 +326,7 @@ def _check_least(history: _History, least: _Sent, ask: _Ask) -> None:
 
 
 def _is_one_exchange(history: _History, seqs: set[int]) -> bool:
-    """Say whether these are one message at most, or one with calls and more of those it made."""
+    """Return whether these are one message at most, or one with calls and more of those it made."""
     said = [message for message in history.messages if message.seq in seqs]
     return len(said) <= 1 or (
         bool(said[0].tool_calls)

@@ -66,7 +66,7 @@ def _crashed(store: Store, session: Session, clock: SetClock, *names: str) -> No
 
 
 def _results(window: Window) -> dict[str, str]:
-    """Give the text of each result by the id that we know its call by."""
+    """Return the text of each result by the id that we know its call by."""
     assert problems(window.provider, window.messages, window.system) == []
     return {window.call_ids[call]: text for call, text in _sent_results([*window.messages])}
 

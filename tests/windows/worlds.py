@@ -53,7 +53,7 @@ def marks(text: str) -> list[tuple[str, int]]:
 
 
 def number_of(message: Message) -> int | None:
-    """Give the number a message was made with; what the store made or erased has none."""
+    """Return the number a message was made with; what the store made or erased has none."""
     found = marks(repr(message.parts))
     return found[0][1] if found else None
 
@@ -393,11 +393,11 @@ class World:
         self._open: Turn | None = None
 
     def stamped(self, message: Message) -> Message:
-        """Give a message the next number."""
+        """Return a message the next number."""
         return _stamped(message, next(self._numbers))
 
     def number(self) -> int:
-        """Give the next number."""
+        """Return the next number."""
         return next(self._numbers)
 
     def crash(self) -> None:

@@ -61,12 +61,12 @@ def rules(
 
 
 def is_plain(command: str) -> bool:
-    """Say whether a command is nothing but words, whatever shell reads it."""
+    """Return whether a command is nothing but words, whatever shell reads it."""
     return _PLAIN.fullmatch(command) is not None and bool(command.strip())
 
 
 def _is_harmless(ask: Ask) -> bool:
-    """Say whether a write is one like any other; what rules are read from is not."""
+    """Return whether a write is one like any other; what rules are read from is not."""
     try:
         path = given_arguments(ask.call.arguments).get("path")
     except ToolError:

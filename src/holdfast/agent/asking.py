@@ -13,7 +13,7 @@ from holdfast.verbs.windowing import window_of
 
 
 async def ask(model: Model, text: str, *, max_output: int, seconds: float) -> str:
-    """Give the model's answer; `ModelFailed` if there is none in time, or it is cut off."""
+    """Return the model's answer; `ModelFailed` if there is none in time, or it is cut off."""
     request = Request(window=window_of(model.provider, text), max_output=max_output)
     said: list[str] = []
     whole = False

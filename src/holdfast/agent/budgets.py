@@ -32,7 +32,7 @@ class Budgets:
         self._learned: dict[str, int] = {}
 
     def room(self, model: Model, context: Context) -> Room:
-        """Say how many tokens a request and its reply may have."""
+        """Return how many tokens a request and its reply may have."""
         most = min(context.max_tokens or model.context, model.context)
         most = min(most, self._learned.get(model.name, most))
         reply = context.reserve or min(model.max_output, most // 4)

@@ -62,13 +62,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def table() -> Table:
-    """Give the table that is part of the program."""
+    """Return the table that is part of the program."""
     text = resources.files("holdfast.agent").joinpath("prices.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text, parse_float=Decimal), Table)
 
 
 def reckoner(overrides: Mapping[str, Price] | None = None) -> Prices:
-    """Give what reckons the cost of a reply; `overrides` come before the table."""
+    """Return what reckons the cost of a reply; `overrides` come before the table."""
     own = dict(overrides or {})
 
     def reckon(model: str, usage: Usage) -> Decimal | None:

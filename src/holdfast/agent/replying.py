@@ -89,7 +89,7 @@ class Replier:
         self.parts: list[Message] = []
 
     async def reply(self) -> Message:
-        """Give the reply as it is stored; `ModelFailed` when no attempt brought one.
+        """Return the reply as it is stored; `ModelFailed` when no attempt brought one.
 
         `parts` has everything that this stored, in order.
         """
@@ -120,7 +120,7 @@ class Replier:
     # ----------------------------------------------------------------------------- when it fails
 
     def _pause(self, error: Exception) -> bool | float:
-        """Say whether to try again, and after how long if the provider asked for a pause."""
+        """Return whether to try again, and after how long if the provider asked for a pause."""
         if not isinstance(error, ModelFailed) or not error.retryable:
             return False
         after = error.retry_after
@@ -275,7 +275,7 @@ class Replier:
                     await draft.usage(usage, cost=self._cost(usage))
 
     async def _speaking(self) -> AsyncDraft:
-        """Give the draft, a new one if the last one broke off."""
+        """Return the draft, a new one if the last one broke off."""
         if self._stale:
             await self._supersede()
         if self._draft is None:
@@ -310,7 +310,7 @@ class Replier:
             await self._call(await self._speaking(), "", call.name, call.arguments)
 
     def _cost(self, usage: Usage) -> Decimal | None:
-        """Say what a reply costs; what cannot be told, or is nonsense, is not known."""
+        """Return what a reply costs; what cannot be told, or is nonsense, is not known."""
         prices = self._setup.prices
         if prices is None:
             return None
@@ -328,7 +328,7 @@ def _is_nothing(delta: Delta) -> bool:
 
 
 def _nothing_said(reason: StopReason) -> ModelFailed:
-    """Say what a reply without words and calls is; one that ran out of room would again."""
+    """Return what a reply without words and calls is; one that ran out of room would again."""
     if reason == "length":
         return ModelFailed("the model used all its room before it said anything; give it more")
     if reason == "refused":

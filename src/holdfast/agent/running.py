@@ -33,7 +33,7 @@ class Running:
         self._cancelled = False
 
     async def emit(self, event: Event) -> None:
-        """Give an event to whoever takes them; to nobody, if they went away.
+        """Return an event to whoever takes them; to nobody, if they went away.
 
         It waits for room, unless the work is being ended: that waits for nobody.
         """

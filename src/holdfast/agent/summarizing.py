@@ -47,7 +47,7 @@ def unseen(window: Window) -> int:
 
 
 def is_due(window: Window, room: Room, context: Context) -> bool:
-    """Say whether the window fills so much of its room that a summary should be made."""
+    """Return whether the window fills so much of its room that a summary should be made."""
     if context.strategy != "summarize":
         return False
     if unseen(window):

@@ -120,7 +120,7 @@ def _with_calls(message: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _call(call: JSON) -> tuple[str, str]:
-    """Give the name of what is called, and the call as it would be written."""
+    """Return the name of what is called, and the call as it would be written."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return "", ""

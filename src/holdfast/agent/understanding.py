@@ -81,7 +81,7 @@ def understand(text: str, names: Collection[str]) -> Understood:
 
 
 def after_thoughts(text: str) -> int:
-    """Say where the thoughts that a text begins with end: at its end if they go on so far."""
+    """Return where the thoughts that a text begins with end: at its end if they go on so far."""
     opening, closing = _THOUGHTS
     begin = _SPACE.match(text, 0)
     if begin is None or not text.startswith(opening, begin.end()):
@@ -123,7 +123,7 @@ class _Reading:
             at = self._tagged(marker) if marker[0] in _CLOSED else self._fenced(marker)
 
     def rest(self) -> str:
-        """Give what is not a call."""
+        """Return what is not a call."""
         pieces: list[str] = []
         at = 0
         for begin, end in self._taken:
@@ -199,7 +199,7 @@ class _Reading:
         return values, at
 
     def _give_up(self, at: int) -> int:
-        """Say where JSON without an end ends: at the next marker, its own or another's."""
+        """Return where JSON without an end ends: at the next marker, its own or another's."""
         ends = (self._find(mark, at) for mark in ("```", "~~~", *_CLOSED.values()))
         return min((end for end in ends if end >= 0), default=len(self._text))
 
@@ -278,7 +278,7 @@ def _offered(name: JSON, names: Collection[str] | None) -> str | None:
 
 
 def _arguments(given: JSON) -> JSON:
-    """Give arguments as an object if they are one, also when it was written as text."""
+    """Return arguments as an object if they are one, also when it was written as text."""
     if given is None:
         return {}
     if isinstance(given, str) and given.strip().startswith("{"):
@@ -298,7 +298,7 @@ _NONE: Final = _NotJSON()
 
 
 def _value_end(text: str, at: int) -> int | None:
-    """Say where the object or list that begins here ends; None if it does not."""
+    """Return where the object or list that begins here ends; None if it does not."""
     if not text.startswith(("{", "["), at):
         return None
     depth = 0

@@ -49,7 +49,7 @@ class AsyncDraft:
         await self._add(check_raw(part))
 
     async def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
-        """Say what the reply used."""
+        """Return what the reply used."""
         self._state.spend(usage, cost)
 
     async def flush(self) -> None:

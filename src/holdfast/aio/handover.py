@@ -38,7 +38,7 @@ class Desk:
         return loop
 
     def wait_for(self, pending: Pending[T], patience: float) -> asyncio.Future[T]:
-        """Give a future for a write; one that is late is withdrawn, or said to be in doubt."""
+        """Return a future for a write; one that is late is withdrawn, or said to be in doubt."""
         future: asyncio.Future[T] = self._loop.create_future()
         waiting = Waiting(future, pending, self._loop.time() + patience, patience)
         self._line.append(waiting)

@@ -226,5 +226,5 @@ class AsyncSession:
 
 
 def sync_of(session: AsyncSession) -> Session:
-    """Give the sync sibling."""
+    """Return the sync sibling."""
     return session._session  # noqa: SLF001 - this module's own

@@ -260,7 +260,7 @@ class AsyncStore:
         max_bytes: int | None = None,
         empty_trash: timedelta | str | None = None,
     ) -> Plan:
-        """Say which sessions these rules would let go, and why."""
+        """Return which sessions these rules would let go, and why."""
         return await asyncio.to_thread(
             self._store.retention,
             older_than=older_than,

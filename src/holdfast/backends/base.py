@@ -247,7 +247,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool | None = None
 
     def matches(self, row: SessionRow, head: HeadRow) -> bool:
-        """Say whether a session belongs in the list."""
+        """Return whether a session belongs in the list."""
         wanted = (
             (self.scope, row.scope),
             (self.agent, row.agent),
@@ -368,7 +368,7 @@ class Snapshot(Protocol):
         ...
 
     def path(self, branch: int, low: int = 1) -> Path:
-        """Give the way a branch's history runs, as far back as message `low` at least."""
+        """Return the way a branch's history runs, as far back as message `low` at least."""
         ...
 
     def branch(self, session: int, number: int) -> BranchRow | None:
@@ -604,7 +604,7 @@ class Pending(Protocol[T_co]):
         ...
 
     def outcome(self) -> T_co:
-        """Give the result of what is done, or raise its error."""
+        """Return the result of what is done, or raise its error."""
         ...
 
     def give_up(self) -> bool:
@@ -669,7 +669,7 @@ class TableLink(Protocol):
         ...
 
     def log(self) -> Snapshot:
-        """Give the log, as of the moment that is read."""
+        """Return the log, as of the moment that is read."""
         ...
 
     def log_activity(self) -> int:
@@ -693,7 +693,7 @@ class Tables(Protocol):
     code: str
 
     def connect(self) -> TableLink:
-        """Give a connection; it is made when it is needed."""
+        """Return a connection; it is made when it is needed."""
         ...
 
 
@@ -770,7 +770,7 @@ class Backend(ABC):
 
     @abstractmethod
     def health(self) -> list[Check]:
-        """Say how the database is set up, for `doctor`."""
+        """Return how the database is set up, for `doctor`."""
 
     @abstractmethod
     def flush(self) -> None:

@@ -136,7 +136,7 @@ class Ticket(Generic[T]):
         return self._writer.withdraw(self)
 
     def outcome(self) -> T:
-        """Give the result, or raise the error."""
+        """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
         value: T = self.value

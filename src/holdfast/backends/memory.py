@@ -217,7 +217,7 @@ class MemorySnapshot:
     # ---------------------------------------------------------------------------- messages
 
     def path(self, branch: int, low: int = 1) -> Path:  # noqa: ARG002 - all of it is at hand
-        """Give the way a branch's history runs."""
+        """Return the way a branch's history runs."""
         chain: list[BranchRow] = []
         current: int | None = branch
         while current is not None:
@@ -398,13 +398,13 @@ class MemoryTransaction(MemorySnapshot):
             self._undo.append(partial(table.pop, key, None))
 
     def _inner(self, table: dict[K, dict[K2, V]], key: K) -> dict[K2, V]:
-        """Give the rows kept under a key, making room for them if there were none."""
+        """Return the rows kept under a key, making room for them if there were none."""
         if key not in table:
             self._set(table, key, {})
         return table[key]
 
     def _number(self, what: str) -> int:
-        """Give out the next number. None is ever given out twice."""
+        """Return out the next number. None is ever given out twice."""
         number = self._tables.numbers.get(what, 0) + 1
         self._set(self._tables.numbers, what, number)
         return number

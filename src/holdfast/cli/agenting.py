@@ -53,7 +53,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool = False
 
     def options(self) -> dict[str, Option]:
-        """Give what stands for keys of the configuration."""
+        """Return what stands for keys of the configuration."""
         given = {
             "model.name": Option("--model", self.model),
             "session.scope": Option("--scope", self.scope),
@@ -84,7 +84,7 @@ def configured(wishes: Wishes) -> Config:
 
 
 def run_id(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """Give the id of this run: as it was given, or a new one."""
+    """Return the id of this run: as it was given, or a new one."""
     return given or environ.get(RUN_ID) or ids.message_id()
 
 
@@ -117,7 +117,7 @@ def tidied(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
 
 
 def workplace(cwd: str | None) -> tuple[str, str | None]:
-    """Give the directory that a session's tools work in, and what is to be said about it.
+    """Return the directory that a session's tools work in, and what is to be said about it.
 
     A session whose directory is not there any more has to be moved to this one.
     """
@@ -153,7 +153,7 @@ def build(config: Config, choice: Choice) -> Model:
 
 
 def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> ModelSettings:
-    """Give what models are built with."""
+    """Return what models are built with."""
     from holdfast.agent.models import choosing
 
     said = config.settings.model
@@ -190,7 +190,7 @@ def arguments(
     *,
     model: Model | None = None,
 ) -> AgentArguments:
-    """Give what an agent is made of, for tools that work in `root`, and this model.
+    """Return what an agent is made of, for tools that work in `root`, and this model.
 
     `ask` is asked what neither `--yes` nor the configuration allows; without it nobody is.
     """

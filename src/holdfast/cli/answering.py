@@ -177,7 +177,7 @@ class Words(Answering):
             self.notice(known)
 
     def end(self, result: Result, exit_code: int) -> None:
-        """Say why it is no whole answer, or to somebody who looks what it took."""
+        """Return why it is no whole answer, or to somebody who looks what it took."""
         self._end_text()
         if result.state == "sealed" and result.error is not None:
             self.notice(result.error)
@@ -197,7 +197,7 @@ class Words(Answering):
 
 
 def _worth_knowing(event: Event) -> str | None:
-    """Say what must be known also by somebody who looks only at the answer."""
+    """Return what must be known also by somebody who looks only at the answer."""
     match event:
         case events.TurnStarted() if event.recovered is not None:
             return _told(event.recovered)

@@ -31,7 +31,7 @@ class Ref(click.types.StringParamType):
     """What a session goes by: its id, the first characters of it, its key, title, or @latest."""
 
     def __init__(self, *, living: bool = True, trashed: bool = False) -> None:
-        """Say whether it names what is there, what is in the trash, or both."""
+        """Return whether it names what is there, what is in the trash, or both."""
         self._trashed = [side for side, wanted in ((True, trashed), (False, living)) if wanted]
 
     def shell_complete(
@@ -112,7 +112,7 @@ def _explained(text: str) -> str:
 
 
 def _configured(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:  # noqa: ARG001 - click's own
-    """Give the store that an option names, else the one that is configured."""
+    """Return the store that an option names, else the one that is configured."""
     if given is not None or os.environ.get("HOLDFAST_URL"):
         return given
     from holdfast.config import places

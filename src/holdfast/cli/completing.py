@@ -106,7 +106,7 @@ def sessions(
 
 
 def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Give what a session may be called: one name if any will do, else each that fits."""
+    """Return what a session may be called: one name if any will do, else each that fits."""
     about = info.title or info.preview or ""
     names = [name for name in (info.key, info.title) if name and _offered(name)]
     if not incomplete:
@@ -122,7 +122,7 @@ def _offered(name: str) -> bool:
 
 
 def _given(opened: holdfast.Store, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Give the names that the store gives, if there is what they mean."""
+    """Return the names that the store gives, if there is what they mean."""
     recent, pinned = opened.sessions(limit=_MOST), opened.sessions(pinned=True, limit=2)
     names = {}
     if recent:

@@ -171,7 +171,7 @@ class Conversation:
 
 
 def spent(usage: Usage, cost: Decimal) -> list[str]:
-    """Say what was used and what it cost, if anything."""
+    """Return what was used and what it cost, if anything."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return [*tokens, f"cost {cost}"] if cost else tokens
 
@@ -304,7 +304,7 @@ class Messages:
 
 
 def _extent(result: ToolResult) -> str:
-    """Say how much there is of an answer that is more than a line."""
+    """Return how much there is of an answer that is more than a line."""
     parts = () if isinstance(result.content, str) else result.content
     files = sum(not isinstance(part, Text) for part in parts)
     lines = result.text.count("\n") + 1
@@ -340,7 +340,7 @@ def _json(value: JSON) -> str:
 
 
 def one_line(message: Message) -> str:
-    """Say what a message is about in a few words."""
+    """Return what a message is about in a few words."""
     if message.status == "erased":
         return "erased"
     said = words(message.text)

@@ -69,7 +69,7 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
 
 
 def _place(url: str) -> tuple[object, ...]:
-    """Say where a store is, in words that two names of one file have in common."""
+    """Return where a store is, in words that two names of one file have in common."""
     location = settings.parse(url, os.environ)
     file = registry.file_of(location)
     if file is not None:

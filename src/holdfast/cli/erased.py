@@ -20,7 +20,7 @@ def refuse_unasked(*, yes: bool, as_json: bool, done: str = "erased") -> None:
 
 
 def say_proof(out: Screen, pending: tuple[str, ...], scan: Scan | None) -> None:
-    """Say what still waits, and what the search through all files found."""
+    """Return what still waits, and what the search through all files found."""
     for reason in pending:
         out.line(("  pending: ", "yellow"), reason)
     if scan is None:
@@ -40,7 +40,7 @@ def _pieces(number: int) -> str:
 
 
 def exit_code(pending: tuple[str, ...], scan: Scan | None) -> int:
-    """Give the exit code: something that is left, and that nothing explains, is a problem.
+    """Return the exit code: something that is left, and that nothing explains, is a problem.
 
     That a store cannot be searched at all, as on a server, is said, and is none.
     """

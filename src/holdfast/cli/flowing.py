@@ -30,7 +30,7 @@ class Flow:
         return self._shown(shown)
 
     def end(self) -> str:
-        """Give the rest."""
+        """Return the rest."""
         rest, self._held = self._held, ""
         return self._shown(rest)
 

@@ -66,7 +66,7 @@ def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 @contextmanager
 def _file(name: str) -> Iterator[Path]:
-    """Give the file; standard input becomes one first."""
+    """Return the file; standard input becomes one first."""
     if name != "-":
         yield Path(name)
         return

@@ -60,7 +60,7 @@ def _draw(out: Screen, status: IndexStatus) -> None:
 
 
 def _share(status: IndexStatus) -> str:
-    """Say how large an index is beside the text in it; of little text that says nothing."""
+    """Return how large an index is beside the text in it; of little text that says nothing."""
     if status.text < _MUCH_TEXT:
         return ""
     return f", {100 * status.bytes / status.text:.0f} % of the {size(status.text)} of text in it"

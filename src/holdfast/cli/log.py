@@ -81,7 +81,7 @@ def _print_all(items: Iterator[T], show: Callable[[T], None]) -> None:
 def _messages(
     session: holdfast.Session, limit: int, *, follow: bool
 ) -> Iterator[Message | BranchChanged]:
-    """Give the newest messages and then, without a gap, those that follow."""
+    """Return the newest messages and then, without a gap, those that follow."""
     head = session.head()
     newest = session.messages(
         after=max(0, head.seq - limit), before=head.seq + 1, branch=head.branch
@@ -92,7 +92,7 @@ def _messages(
 
 
 def _activity(opened: holdfast.Store, limit: int, *, follow: bool) -> Iterator[Event]:
-    """Give what was written to last, oldest first, and then what is."""
+    """Return what was written to last, oldest first, and then what is."""
     known = opened.backend.read(_newest(max(1, limit)))
     for activity in known[len(known) - limit :]:
         yield from _event(opened, activity)
@@ -154,7 +154,7 @@ def _message_printer(*, tools: bool, as_json: bool) -> Callable[[Message | Branc
 
 
 def _draw_change(out: Screen, change: BranchChanged) -> None:
-    """Say what became of what was printed; what is on the new branch comes behind this."""
+    """Return what became of what was printed; what is on the new branch comes behind this."""
     said = moved(change.reason, change.kept)
     if change.reason == "redo":
         said = f"what came behind {change.kept} is back (redo)"

@@ -273,7 +273,7 @@ def _text(span: Span) -> str:
 def _say_rest(
     out: Screen, opened: holdfast.Store, wanted: Wanted, shown: int, cursor: str | None
 ) -> None:
-    """Say what was left out, as far as that is known without reading the whole store."""
+    """Return what was left out, as far as that is known without reading the whole store."""
     if cursor is not None:
         said = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
         out.line((said, "dim"))

@@ -56,7 +56,7 @@ def _as_written(url: str) -> str:
 
 
 def _has_all(found: Sequence[Block], text: str) -> bool:
-    """Say whether all letters and signs of a text are there, in order; marks need not be."""
+    """Return whether all letters and signs of a text are there, in order; marks need not be."""
     if not found:
         return not text.strip()
     shown = iter("".join(_shown(block) for block in found))
@@ -179,7 +179,7 @@ class _Reader:
             one.blocks += 1
 
     def _apart(self) -> bool:
-        """Say whether an empty line belongs before a block inside of something."""
+        """Return whether an empty line belongs before a block inside of something."""
         if self._hidden or not self._inside:
             return False
         # The first block of an item stands apart from the item before it.
@@ -225,7 +225,7 @@ def _place(link: Token) -> str:
 
 
 def _leading_to(place: str, shown: Sequence[Span]) -> list[Span]:
-    """Say where a link leads, unless that is what it says."""
+    """Return where a link leads, unless that is what it says."""
     text = "".join(span if isinstance(span, str) else span[0] for span in shown)
     return [] if place in {text, f"mailto:{text}"} else [(f" ({place})", "dim")]
 

@@ -79,7 +79,7 @@ def _close_to_others(path: Path) -> Iterator[Fix]:
 
 
 def _wanted_mode(path: Path) -> int | None:
-    """Say what the permissions should be; `None` if they are well, or not ours to change."""
+    """Return what the permissions should be; `None` if they are well, or not ours to change."""
     try:
         found = path.lstat()
     except OSError:
@@ -132,7 +132,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _how_to_switch(path: Path, new: Path) -> tuple[str, ...]:
-    """Say what to type. A backup takes along what may still be in the new store's log."""
+    """Return what to type. A backup takes along what may still be in the new store's log."""
     aside, old, copy = (
         shlex.quote(str(one)) for one in (path.with_name(f"{path.stem}.damaged"), path, new)
     )

@@ -122,7 +122,7 @@ def clear(*, ref: str, store: str | None, as_json: bool) -> None:
 
 
 def moved(branch: BranchInfo) -> str:
-    """Say why a branch does not start where it was to."""
+    """Return why a branch does not start where it was to."""
     if branch.asked_seq == branch.fork_seq:
         return ""
     return f" ({branch.asked_seq} is inside a tool call)"

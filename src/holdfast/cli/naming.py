@@ -29,7 +29,7 @@ def called(who: Who) -> str:
 
 
 def typeable(name: str) -> bool:
-    """Say whether a name can be seen and typed, and means what it says."""
+    """Return whether a name can be seen and typed, and means what it says."""
     return not name.startswith("-") and visible(name) == name and not is_given(name)
 
 

@@ -34,7 +34,7 @@ class _Quit(Exception):
 
 @contextmanager
 def paged(*, wanted: bool = True) -> Iterator[Screen]:
-    """Give the screen to draw on; behind it is a pager if one is wanted and needed."""
+    """Return the screen to draw on; behind it is a pager if one is wanted and needed."""
     command = program(os.environ) if wanted and sys.stdout.isatty() else None
     if command is None:
         yield screen()

@@ -78,7 +78,7 @@ _API: Final = re.compile(
 
 
 def exit_code(error: HoldfastError) -> int:
-    """Give the exit code of an error."""
+    """Return the exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), STORAGE)
 
 
@@ -89,7 +89,7 @@ def what_happened(error: BaseException) -> str:
 
 
 def hint_for(error: HoldfastError) -> str:
-    """Say what to do next at a shell."""
+    """Return what to do next at a shell."""
     for note in getattr(error, "__notes__", ()):
         return str(note)
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _DEFAULT_HINT)

@@ -196,7 +196,7 @@ def _session(
 
 
 def _settle_in(session: holdfast.Session) -> tuple[str, str | None]:
-    """Give where tools work, and what is to be said; a session that lost its place moves here."""
+    """Return where tools work, and what is to be said; a session that lost its place moves here."""
     cwd = session.info().cwd
     root, notice = agenting.workplace(cwd)
     if cwd is not None and cwd != root:

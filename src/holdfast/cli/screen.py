@@ -84,7 +84,7 @@ def screen() -> Screen:
 
 
 def plain(span: Span) -> str:
-    """Give a span's text in one line, safe to look at."""
+    """Return a span's text in one line, safe to look at."""
     return visible(span if isinstance(span, str) else span[0])
 
 

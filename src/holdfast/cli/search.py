@@ -148,7 +148,7 @@ def _point(
 
 
 def _where(opened: holdfast.Store, hit: Hit) -> Iterator[Span]:
-    """Say where a hit is: the session, the message, when, and what else there is."""
+    """Return where a hit is: the session, the message, when, and what else there is."""
     yield _name(opened, hit), "bold"
     if hit.seq is None:
         yield "  title", "cyan"

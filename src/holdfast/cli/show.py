@@ -260,7 +260,7 @@ def _state(info: SessionInfo) -> str:
 
 
 def _branch(branch: BranchInfo) -> str | None:
-    """Say which branch this is, unless there was only one so far."""
+    """Return which branch this is, unless there was only one so far."""
     if branch.abandoned_at is not None:
         return f"{branch.number}, left {ago(branch.abandoned_at)} by {branch.abandoned_by}"
     return None if branch.number == 1 else f"{branch.number}, the current one"
@@ -278,7 +278,7 @@ def _amount(info: SessionInfo, branch: BranchInfo) -> str:
 def marks(
     branch: BranchInfo, branches: Sequence[BranchInfo], lineage: Sequence[Link]
 ) -> Mapping[int, Sequence[str]]:
-    """Say where a history left another branch or session, by the seq behind which that was."""
+    """Return where a history left another branch or session, by the seq behind which that was."""
     found: dict[int, list[str]] = {}
     way = _way(branch, branches, lineage[-1].session_id)
     for one in way:

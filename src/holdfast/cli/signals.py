@@ -56,12 +56,12 @@ class Told(KeyboardInterrupt):
 
 
 def why(came: signal.Signals) -> str:
-    """Say what a signal means."""
+    """Return what a signal means."""
     return _WHY.get(came, came.name)
 
 
 def exit_code(came: signal.Signals) -> int:
-    """Give the exit code of a program that a signal ended: 130, 143, 129."""
+    """Return the exit code of a program that a signal ended: 130, 143, 129."""
     return 128 + came
 
 

@@ -199,7 +199,7 @@ def _span(one: BranchInfo) -> str:
 
 
 def _first_words(session: holdfast.Session, one: BranchInfo) -> str:
-    """Say what a branch is about: the first message that is its own."""
+    """Return what a branch is about: the first message that is its own."""
     if one.seq == one.fork_seq:
         return ""
     found = session.messages(after=one.fork_seq, limit=1, branch=one.number)
@@ -207,7 +207,7 @@ def _first_words(session: holdfast.Session, one: BranchInfo) -> str:
 
 
 def drawn(root: Twig) -> Iterator[tuple[str, list[Span]]]:
-    """Give the lines of a tree, each with the strokes that stand before it."""
+    """Return the lines of a tree, each with the strokes that stand before it."""
     waiting = [("", "", root)]
     while waiting:
         before, under, twig = waiting.pop()

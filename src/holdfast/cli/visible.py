@@ -62,7 +62,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def _joins(text: str, at: int) -> bool:
-    """Say whether the joiner or selector at this place has something to work on."""
+    """Return whether the joiner or selector at this place has something to work on."""
     if text.startswith(_KEYCAP, at):
         return True
     if text[at] == "\u200d" and text[at - 1 : at] == _EMOJI:

@@ -24,7 +24,7 @@ _PACE: Final = 0.2
 
 @contextmanager
 def waiting(doing: str) -> Iterator[Progress | None]:
-    """Say what goes on while the block runs; give what it tells how far it is: of how much."""
+    """Return what goes on while the block runs; give what it tells how far it is: of how much."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -216,14 +216,14 @@ class _Drawing:
 
 
 def folded(text: str) -> str:
-    """Give the beginning of a text, whole lines if there are enough of them."""
+    """Return the beginning of a text, whole lines if there are enough of them."""
     lines = text.split("\n", _LINES)
     shown = "\n".join(lines[:_LINES])
     return shown if len(shown) <= _LETTERS else shown[:_LETTERS]
 
 
 def _unit(provider: Provider) -> tuple[str, ...]:
-    """Say what a payload is made of, in the provider's word."""
+    """Return what a payload is made of, in the provider's word."""
     return ("item",) if provider == "openai-responses" else ("message",)
 
 
@@ -249,7 +249,7 @@ def _is_of_tools(message: Message) -> bool:
 
 
 def _kept(part: Raw) -> JSON:
-    """Give what the provider alone understands, as it is sent."""
+    """Return what the provider alone understands, as it is sent."""
     match part.data:
         case {"item": inner} | {"content": inner} | {"call": inner}:
             return inner

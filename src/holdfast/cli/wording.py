@@ -25,7 +25,7 @@ _RELATIONS: Final = {
 
 
 def ago(when: datetime, now: datetime | None = None) -> str:
-    """Say how long ago something was; after a month, on which day."""
+    """Return how long ago something was; after a month, on which day."""
     passed = (now or datetime.now(UTC)) - when
     if passed >= _A_MONTH:
         return f"{when.astimezone():%Y-%m-%d}"
@@ -38,12 +38,12 @@ def ago(when: datetime, now: datetime | None = None) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Say when something was, in local time."""
+    """Return when something was, in local time."""
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def duration(milliseconds: int) -> str:
-    """Say how long something took."""
+    """Return how long something took."""
     if milliseconds < _KILO:
         return f"{milliseconds} ms"
     seconds = milliseconds / _KILO
@@ -51,12 +51,12 @@ def duration(milliseconds: int) -> str:
 
 
 def count(number: int, what: str, several: str | None = None) -> str:
-    """Say how many of something: `1 message`, `2 messages`."""
+    """Return how many of something: `1 message`, `2 messages`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {several or f'{what}s'}"
 
 
 def size(number: int) -> str:
-    """Say how many bytes."""
+    """Return how many bytes."""
     if number < _KILO:
         return count(number, "byte")
     amount = number / _KILO
@@ -81,7 +81,7 @@ def amount(number: int) -> str:
 
 
 def money(cost: Decimal) -> str:
-    """Say what something cost, a small amount more exactly."""
+    """Return what something cost, a small amount more exactly."""
     if not cost:
         return "0"
     if abs(cost) >= _A_CENT:
@@ -90,7 +90,7 @@ def money(cost: Decimal) -> str:
 
 
 def short(id: str) -> str:
-    """Give as much of an id as names a session."""
+    """Return as much of an id as names a session."""
     return id[:_SHORT_ID]
 
 
@@ -102,12 +102,12 @@ def words(text: str, most: int = 160) -> str:
 
 
 def relation_to(parent: str, relation: str | None) -> str:
-    """Say how a session came from another."""
+    """Return how a session came from another."""
     return f"{_RELATIONS.get(relation or '', 'from')} {parent}"
 
 
 def moved(reason: str, seq: int) -> str:
-    """Say how a session came to be on another branch: `went back to 6 (undo)`."""
+    """Return how a session came to be on another branch: `went back to 6 (undo)`."""
     if reason == "clear" or not seq:
         return f"began anew ({reason})"
     if reason == "replace":

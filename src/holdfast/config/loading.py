@@ -76,7 +76,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
     def source(self, key: str) -> Source:
-        """Say where a value came from."""
+        """Return where a value came from."""
         return self.sources.get(key, DEFAULT)
 
 
@@ -87,7 +87,7 @@ def load(
     home: Path | None = None,
     options: Mapping[str, Option] | None = None,
 ) -> Config:
-    """Give what is in force; `BadConfig` names everything that is wrong."""
+    """Return what is in force; `BadConfig` names everything that is wrong."""
     config = survey(environ, directory, home=home, options=options)
     if config.problems:
         raise BadConfig("; ".join(map(str, config.problems)))
@@ -97,7 +97,7 @@ def load(
 def store(
     environ: Mapping[str, str], directory: Path | None, *, home: Path | None = None
 ) -> str | None:
-    """Give the configured store; `BadConfig` if the user's file may name one and cannot be read.
+    """Return the configured store; `BadConfig` if the user's file may name one and cannot be read.
 
     What else is wrong with the files is none of a command's business that only wants the store.
     """
@@ -115,7 +115,7 @@ def survey(
     home: Path | None = None,
     options: Mapping[str, Option] | None = None,
 ) -> Config:
-    """Give what is in force as far as it makes sense, and what does not."""
+    """Return what is in force as far as it makes sense, and what does not."""
     user = places.users_file(environ)
     own = _users_own(user, required=bool(environ.get(places.VARIABLE)))
     workspace = places.workspace_file(directory, home)
@@ -167,7 +167,7 @@ def _of_workspace(path: Path | None, own: Found) -> Found:
 
 
 def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
-    """Say why a workspace may not set a key, if it may not."""
+    """Return why a workspace may not set a key, if it may not."""
     if key in schema.USERS_OWN:
         return f"{key} can only be set in your own file"
     if trusted:
@@ -183,12 +183,12 @@ def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
 
 
 def names_no_file(model: str) -> bool:
-    """Say whether a model is certainly none in a file, however its name is understood."""
+    """Return whether a model is certainly none in a file, however its name is understood."""
     return _NAMED.fullmatch(model) is not None
 
 
 def _is_trusted(directory: Path, own: Found) -> bool:
-    """Say whether the user trusts exactly this directory: what lies below may be a stranger's."""
+    """True if the user trusts exactly this directory: what lies below may be a stranger's."""
     named = own.values.get("trusted", ())
     assert isinstance(named, tuple)  # noqa: S101 - the schema says so
     return directory.resolve() in {Path(one).expanduser().resolve() for one in named}

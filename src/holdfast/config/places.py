@@ -18,7 +18,7 @@ VARIABLE: Final = "HOLDFAST_CONFIG"
 
 
 def users_file(environ: Mapping[str, str]) -> Path | None:
-    """Say where the user's file is, there or not; `None` if there is to be none."""
+    """Return where the user's file is, there or not; `None` if there is to be none."""
     named = environ.get(VARIABLE)
     if named:
         return None if named == os.devnull else Path(named).expanduser().absolute()
@@ -45,7 +45,7 @@ def files(environ: Mapping[str, str], directory: Path | None, home: Path | None)
 
 
 def here() -> Path | None:
-    """Say where the program runs, if that is still there."""
+    """Return where the program runs, if that is still there."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def here() -> Path | None:
 
 
 def home() -> Path | None:
-    """Say where the user's home is, if they have one."""
+    """Return where the user's home is, if they have one."""
     try:
         return Path.home()
     except RuntimeError:

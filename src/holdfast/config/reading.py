@@ -65,7 +65,7 @@ def read(path: Path) -> Found:
 
 
 def checked(key: str, value: object) -> object:
-    """Give a value as its key wants it; `ValueError` says what was expected."""
+    """Return a value as its key wants it; `ValueError` says what was expected."""
     kind = schema.every_key()[key].type
     try:
         return msgspec.convert(value, kind)

@@ -55,7 +55,7 @@ def cut(segment: Segment, last: int) -> Segment:
 
 
 def ranges(path: Path, low: int, high: int) -> list[Segment]:
-    """Give the ranges that hold `low` to `high`, oldest first, each with both ends."""
+    """Return the ranges that hold `low` to `high`, oldest first, each with both ends."""
     found = []
     for segment in path:
         first = max(segment.first, low)
@@ -74,7 +74,7 @@ def holder(path: Path, seq: int) -> int | None:
 
 
 def shared(one: Path, two: Path, limit: int) -> int:
-    """Say how many messages two histories share from their beginning, `limit` at most."""
+    """Return how many messages two histories share from their beginning, `limit` at most."""
     reached = 0
     for left, right in zip(one, two, strict=False):
         if left.branch != right.branch:
@@ -89,7 +89,7 @@ def shared(one: Path, two: Path, limit: int) -> int:
 def interval(
     head: int, *, limit: int | None, before: int | None, after: int | None
 ) -> tuple[int, int]:
-    """Say which seqs a reader asked for.
+    """Return which seqs a reader asked for.
 
     The newest `limit` of those between `after` and `before`; with `after` alone the next `limit`
     behind it, so that a reader can page forward as well as back.
@@ -104,7 +104,7 @@ def interval(
 
 
 def lies_on(path: Sequence[Segment], branch: int, seq: int) -> bool:
-    """Say whether this place belongs to the history."""
+    """Return whether this place belongs to the history."""
     return any(
         segment.branch == branch
         and segment.first <= seq

@@ -46,7 +46,7 @@ def put_together(deltas: Iterable[Delta]) -> tuple[Part, ...]:
 
 
 def _goes_on(last: Delta, delta: Delta) -> bool:
-    """Say whether a delta belongs to the same part as the one before it."""
+    """Return whether a delta belongs to the same part as the one before it."""
     if isinstance(last, Thinking):
         # A signature holds for what it was made of: nothing may be added to that.
         return isinstance(delta, Thinking) and last.signature is None

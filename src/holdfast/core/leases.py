@@ -13,12 +13,12 @@ from holdfast.records import ToolOutcome
 
 
 def may_take_over(*, alive: bool | None, lease_until: int, now: int) -> bool:
-    """Say whether the session may be taken from this holder."""
+    """Return whether the session may be taken from this holder."""
     return alive is False or now >= lease_until
 
 
 def settled(outcome: ToolOutcome) -> ToolOutcome:
-    """Give the outcome of a call once its turn is over."""
+    """Return the outcome of a call once its turn is over."""
     if outcome == "running":
         return "unknown"
     return "not_run" if outcome == "called" else outcome

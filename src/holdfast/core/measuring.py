@@ -28,7 +28,7 @@ _LEAST, _MOST = 0.5, 3.0
 
 
 def reported(message: Message) -> Usage | None:
-    """Give what a provider reported with a reply, if it is one and whole."""
+    """Return what a provider reported with a reply, if it is one and whole."""
     return message.usage if message.role == "assistant" and message.status == "complete" else None
 
 
@@ -69,12 +69,12 @@ def _replied(usage: Usage, message: Message) -> Measured:
 
 
 def _is_likely(counted: int, estimated: int) -> bool:
-    """Say whether the same text may be meant."""
+    """Return whether the same text may be meant."""
     return _LEAST * estimated <= counted <= _MOST * estimated and estimated > 0
 
 
 def factor(measured: Measured) -> float:
-    """Give the factor that corrects estimates."""
+    """Return the factor that corrects estimates."""
     if measured.estimated < _ENOUGH:
         return 1.0
     exact = measured.counted / measured.estimated

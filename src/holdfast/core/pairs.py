@@ -15,7 +15,7 @@ from holdfast.records import Message
 def whole_length(
     before: Sequence[Message], after: Sequence[Message], awaited: Collection[str] = ()
 ) -> int:
-    """Say how many of `before` may stay: no call among them is answered behind them.
+    """Return how many of `before` may stay: no call among them is answered behind them.
 
     Answers are looked for in `after`, which follows directly; those to the calls named in
     `awaited` are still to come.

@@ -22,7 +22,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def needed(lines: Iterable[Line], purged: Collection[int]) -> dict[int, int]:
-    """Say up to which seq each branch must stay; a branch of `purged` that is not named goes."""
+    """Return up to which seq each branch must stay; a branch of `purged` that is not named goes."""
     kept: dict[int, int] = {}
     for line in sorted(lines, key=lambda line: line.branch, reverse=True):
         lives = line.session not in purged or line.branch in kept

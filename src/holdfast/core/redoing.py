@@ -39,7 +39,7 @@ S = TypeVar("S", bound=Step)
 
 
 def redo_target(newest_first: Iterable[S]) -> S | None:
-    """Give the branch whose end is to be gone back to, of those of a session, the newest first."""
+    """The branch whose end is to be gone back to, of those of a session, the newest first."""
     redone = 0
     for branch, before in pairwise(newest_first):
         if branch.last_seq > branch.fork_seq:

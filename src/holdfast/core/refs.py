@@ -43,5 +43,5 @@ def check(ref: object) -> str:
 
 
 def is_given(name: str) -> bool:
-    """Say whether a text would be read as a name that the store gives."""
+    """Return whether a text would be read as a name that the store gives."""
     return name in {PINNED, LATEST} or name.startswith(f"{LATEST}:")

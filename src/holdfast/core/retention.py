@@ -94,7 +94,7 @@ def decide(rules: Rules, candidates: Sequence[Candidate], now: int) -> list[Verd
 
 
 def rest(candidates: Sequence[Candidate], verdicts: Sequence[Verdict], scope: str | None) -> int:
-    """Say how many bytes stay listed after this."""
+    """Return how many bytes stay listed after this."""
     going = {verdict.id for verdict in verdicts if verdict.action == "trash"}
     return sum(c.bytes for c in _within(candidates, scope) if c.id not in going)
 
@@ -134,7 +134,7 @@ class _Judging:
                 id = waiting.pop(id)[0].parent
 
     def objection(self, one: Candidate) -> str | None:  # noqa: ARG002
-        """Say what else speaks against it."""
+        """Return what else speaks against it."""
         return None
 
     def _needed(self, one: Candidate) -> str | None:
@@ -145,7 +145,7 @@ class _Judging:
         return f"session {left[0]}{more} was split off it"
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Give what was decided."""
+        """Return what was decided."""
         for id, why in self.going.items():
             yield Verdict(id, self.action, why)
         for id, why in self.spared.items():
@@ -232,7 +232,7 @@ class _Trash(_Judging):
 
 
 def _forks(candidates: Sequence[Candidate], *, living: bool) -> dict[str, list[str]]:
-    """Say which sessions were split off which; only those outside the trash, if `living`."""
+    """Return which sessions were split off which; only those outside the trash, if `living`."""
     found: dict[str, list[str]] = {}
     for one in candidates:
         if one.parent is not None and not (living and one.trashed_at is not None):

@@ -20,7 +20,7 @@ def to_pico(cost: Decimal | None) -> int:
 
 
 def from_pico(cost: int) -> Decimal:
-    """Give money as a decimal number."""
+    """Return money as a decimal number."""
     return MONEY.normalize(Decimal(cost).scaleb(-12, MONEY)) if cost else Decimal(0)
 
 

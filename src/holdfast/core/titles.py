@@ -32,7 +32,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def preview(messages: Iterable[Message], first: int, so_far: Preview) -> Preview:
-    """Give the preview after these messages, the first of which has the seq `first`."""
+    """Return the preview after these messages, the first of which has the seq `first`."""
     for seq, message in enumerate(messages, first):
         if so_far.rank == USER:
             break
@@ -55,15 +55,15 @@ def fold(text: str) -> str:
 
 
 def loose(title: str) -> str:
-    """Give what two titles have in common that differ in case, or in how accents are composed."""
+    """Return what two titles have in common that differ in case, or in how accents are composed."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", title).casefold())
 
 
 def wants_one(info: SessionInfo) -> bool:
-    """Say whether a title should be made: there is none, and something to make it of."""
+    """Return whether a title should be made: there is none, and something to make it of."""
     return info.title is None and info.messages > 0 and info.state != "damaged"
 
 
 def may_retitle(current_by: TitleBy | None, by: TitleBy) -> bool:
-    """Say whether a title by `by` may replace the current one."""
+    """Return whether a title by `by` may replace the current one."""
     return by == "user" or current_by != "user"

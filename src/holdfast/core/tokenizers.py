@@ -43,7 +43,7 @@ _FAMILIES: Final = (
 
 
 def exact(model: str | None) -> Count | None:
-    """Give what counts the tokens of a text as this model does; `None` if that is not known."""
+    """Return what counts the tokens of a text as this model does; `None` if that is not known."""
     name = (model or "").lower().rpartition("/")[2]
     family = next((family for start, family in _FAMILIES if name.startswith(start)), None)
     return None if family is None else _tokenizer(family)

@@ -252,7 +252,7 @@ def _encode_parts(message: Message, role: str) -> list[JSONObject]:
 
 
 def _is_foreign(message: Message) -> bool:
-    """Say whether the thinking in a message, unless noted as ours, is another provider's."""
+    """Return whether the thinking in a message, unless noted as ours, is another provider's."""
     if message.model is not None and "claude" not in message.model.lower():
         return True
     return any(isinstance(part, Raw) and part.source in _OTHERS for part in message.parts)

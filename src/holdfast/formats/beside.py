@@ -82,7 +82,7 @@ def verbatim(source: str, piece: JSONObject) -> Raw:
 
 
 def kept_piece(part: Raw) -> JSONObject | None:
-    """Give the piece that `verbatim` kept."""
+    """Return the piece that `verbatim` kept."""
     piece = part.data.get("content") if isinstance(part.data, dict) else None
     return piece if isinstance(piece, dict) else None
 
@@ -93,7 +93,7 @@ def kind_of(part: Part) -> str:
 
 
 def with_notes(source: str, parts: Sequence[Part]) -> list[Noted]:
-    """Give each part with the note behind it. Notes themselves and what is foreign are left out."""
+    """Each part with the note behind it. Notes themselves and what is foreign are left out."""
     return [
         (part, _part_note(source, part, behind))
         for part, behind in zip_longest(parts, parts[1:])
@@ -109,7 +109,7 @@ def _part_note(source: str, part: Part, behind: Part | None) -> PartNote | None:
 
 
 def message_note(source: str, parts: Sequence[Part]) -> MessageNote:
-    """Give the message's own note: the newest, if messages were joined."""
+    """Return the message's own note: the newest, if messages were joined."""
     for part in reversed(parts):
         if isinstance(part, Raw) and part.source == source:
             note = _read(part, "fields", MessageNote)
@@ -128,7 +128,7 @@ def _read(part: Raw, key: str, kind: type[N]) -> N | None:
 
 
 def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> tuple[JSONObject, JSONObject]:
-    """Say what makes `ours` what was given: fields to put in, and fields to take out."""
+    """Return what makes `ours` what was given: fields to put in, and fields to take out."""
     fields = {key: value for key, value in given.items() if key not in ours or ours[key] != value}
     made = {key: value for key, value in ours.items() if key not in given or given[key] != value}
     return fields, made
@@ -155,7 +155,7 @@ def introduced(role: Role, pieces: list[JSONObject], blank: JSONObject) -> list[
 
 
 def arguments_of(call: ToolCall) -> JSONObject:
-    """Give a call's arguments as the object both providers want.
+    """Return a call's arguments as the object both providers want.
 
     Text that is a JSON object becomes that object, and no arguments at all become an empty one.
     Anything else is wrapped: `{"input": …}`.

@@ -32,7 +32,7 @@ _GONE: Final = "[interrupted]"  # What a message says of which nothing else coul
 
 
 def fitted(provider: Provider, messages: Sequence[Message]) -> list[Message]:
-    """Give messages that this provider may be sent in this order."""
+    """Return messages that this provider may be sent in this order."""
     return _FITTED[provider](messages)
 
 
@@ -96,7 +96,7 @@ def _with_whole_pairs(message: Message, *, is_last: bool) -> Message:
 
 
 def _ends_with_words(parts: Sequence[Part]) -> bool:
-    """Say whether there is something that may stand at the end of a message."""
+    """Return whether there is something that may stand at the end of a message."""
     pieces = [part for part in parts if not isinstance(part, Raw) or _own_block(part)]
     if not pieces or isinstance(pieces[-1], Thinking):
         return False

@@ -158,7 +158,7 @@ def _note_of(piece: JSONObject, part: Part, form: str | None) -> PartNote:
 
 
 def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | None]:
-    """Give the part a piece is, and the form it has if it is not the usual one."""
+    """Return the part a piece is, and the form it has if it is not the usual one."""
     said = {key: value for key, value in piece.items() if value is not None}
     match said:
         case {"functionCall": dict(call)}:
@@ -194,7 +194,7 @@ def _read_response(given: JSONObject, ids: _MadeIds) -> tuple[ToolResult | None,
 
 
 def _read_answer(response: JSONObject | None) -> tuple[str, bool, str | None]:
-    """Give the text of a response, whether it is an error, and its form."""
+    """Return the text of a response, whether it is an error, and its form."""
     if response is None:
         return "", False, None
     error = "error" in response and "output" not in response

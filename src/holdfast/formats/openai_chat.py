@@ -137,7 +137,7 @@ def _with_note(message: Message, item: Mapping[str, JSON]) -> Message:
 
 
 def _shape(item: Mapping[str, JSON], ours: JSONObject) -> str | None:
-    """Say how the content was written, where its parts do not tell."""
+    """Return how the content was written, where its parts do not tell."""
     if "content" not in item:
         return "absent"
     if item["content"] is None and ours["content"] is not None:
@@ -204,7 +204,7 @@ def _file_parts(piece: JSONObject) -> list[Piece]:
 
 
 def _parts_of(file: File, kind: str, piece: JSONObject, ours: JSONObject) -> list[Piece]:
-    """Give a file, and a note if it has more to it, or would not be written as this kind."""
+    """Return a file, and a note if it has more to it, or would not be written as this kind."""
     if _kind_of(file) != kind:
         return [file, forced_note(SOURCE, piece, ours, kind)]
     more = note(SOURCE, piece, ours, kind)
@@ -404,7 +404,7 @@ def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
 
 
 def _is_whole(piece: JSONObject) -> bool:
-    """Say whether a piece that is kept as it was has what its kind needs."""
+    """Return whether a piece that is kept as it was has what its kind needs."""
     match piece["type"]:
         case "image_url":
             return isinstance(_object(piece.get("image_url")).get("url"), str)

@@ -59,7 +59,7 @@ def _replaced(message: Message, parts: Iterable[Part]) -> Message:
 
 
 def _item(part: Part) -> JSONObject | None:
-    """Give the item that a part keeps as it was."""
+    """Return the item that a part keeps as it was."""
     return raw_object(part, "item") if isinstance(part, Raw) and part.source == SOURCE else None
 
 
@@ -69,7 +69,7 @@ def _is_reasoning(part: Part) -> bool:
 
 
 def _is_sent(part: Part) -> bool:
-    """Say whether a part is an item, or a piece of one."""
+    """Return whether a part is an item, or a piece of one."""
     if isinstance(part, Raw):
         kept = part.source == SOURCE and raw_object(part, "content") is not None
         return kept or _item(part) is not None
@@ -77,7 +77,7 @@ def _is_sent(part: Part) -> bool:
 
 
 def _follows(message: Message, before: Message) -> bool:
-    """Say whether nothing of the history is missing between two messages."""
+    """Return whether nothing of the history is missing between two messages."""
     return message.seq is not None and before.seq is not None and message.seq == before.seq + 1
 
 
@@ -122,7 +122,7 @@ def _pair(item: JSONObject) -> tuple[str, str] | None:
 
 
 def _called(item: JSONObject) -> tuple[str, str] | None:
-    """Say which call an item is, if somebody else has to answer it."""
+    """Return which call an item is, if somebody else has to answer it."""
     kind = str(item.get("type"))
     return (kind, str(item.get(_ANSWERS[kind][1]))) if kind in _ANSWERS else None
 
@@ -233,7 +233,7 @@ class _Tying:
                 yield self._note(part, by_the_model=message.role == "assistant")
 
     def _stays(self, item: JSONObject) -> bool:
-        """Say whether an item that is kept as it was can be sent."""
+        """Return whether an item that is kept as it was can be sent."""
         id, is_reasoning = item.get("id"), item.get("type") == "reasoning"
         if isinstance(id, str) and id in self._seen:
             self._led = False
@@ -266,7 +266,7 @@ class _Tying:
 
 
 def _is_ours(item: JSONObject) -> bool:
-    """Say whether the model had no part in an item."""
+    """Return whether the model had no part in an item."""
     kind = str(item.get("type"))
     return kind.endswith(("_output", "_response")) or kind in {
         "None",

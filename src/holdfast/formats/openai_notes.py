@@ -38,7 +38,7 @@ _REMOVABLE: Final = frozenset({"annotations", "detail", "filename"})
 
 
 def noted(parts: Iterable[Part], source: str) -> list[Noted]:
-    """Give each part with the note that stands directly behind it; leave out what is foreign."""
+    """Return each part with the note that stands directly behind it; leave out what is foreign."""
     found: list[Noted] = []
     for part in parts:
         if isinstance(part, Thinking) or (isinstance(part, Raw) and part.source != source):
@@ -75,7 +75,7 @@ def _renamed(extra: JSONObject, key: str) -> JSONObject:
 
 
 def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> JSONObject:
-    """Say what must be laid over `ours` to get what was given: fields to add, keys to remove."""
+    """Return what must be laid over `ours` to get what was given: fields to add, keys to remove."""
     found: JSONObject = {}
     if added := _added(given, ours):
         found["fields"] = added
@@ -141,7 +141,7 @@ def _remove(whole: JSONObject, path: str) -> None:
 
 
 def raw_object(part: Raw, key: str) -> JSONObject | None:
-    """Give the object that a Raw part keeps under this key."""
+    """Return the object that a Raw part keeps under this key."""
     value = part.data.get(key) if isinstance(part.data, dict) else None
     return value if isinstance(value, dict) else None
 

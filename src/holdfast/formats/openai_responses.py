@@ -133,7 +133,7 @@ def _role_of(kind: JSON) -> Role:
 
 
 def _readable(item: JSONObject) -> str:
-    """Give what can be read of a reasoning item: the reasoning itself, or else its summary."""
+    """Return what can be read of a reasoning item: the reasoning itself, or else its summary."""
     if item.get("type") != "reasoning":
         return ""
     said = item.get("content") or item.get("summary")
@@ -270,7 +270,7 @@ def encode(message: Message) -> list[dict[str, JSON]]:
 
 
 def _about(part: Part) -> JSONObject | None:
-    """Give what a part says of the message before it, if it is of that kind."""
+    """Return what a part says of the message before it, if it is of that kind."""
     if not isinstance(part, Raw) or raw_object(part, "fields") is None:
         return None
     return _object(part.data)
@@ -296,7 +296,7 @@ def _write_item(part: Part, more: JSONObject) -> list[JSONObject]:
 
 
 def _is_whole(item: JSONObject) -> bool:
-    """Say whether an item that is kept as it was is one: its kind is known, or it is a reference.
+    """True if an item that is kept as it was is one: its kind is known, or it is a reference.
 
     Those that have parts of ours are never kept so, except an output that answers no call.
     """
@@ -341,7 +341,7 @@ def _write_message(said: Sequence[Noted], role: str, about: JSONObject) -> list[
 
 
 def _content_of(pieces: Sequence[JSONObject], role: str, *, shape: JSON) -> JSON:
-    """Give text if the content is no more than that, else the list of its pieces."""
+    """Return text if the content is no more than that, else the list of its pieces."""
     if len(pieces) == 1 and shape != "list":
         text = pieces[0].get("text")
         if isinstance(text, str) and pieces[0] == _write_text(text, role):
@@ -366,7 +366,7 @@ def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
 
 
 def _is_piece(piece: JSONObject, role: str) -> bool:
-    """Say whether a piece that is kept as it was may stand here, and has what its kind needs."""
+    """Return whether a piece that is kept as it was may stand here, and has what its kind needs."""
     kind = piece.get("type")
     if not isinstance(kind, str) or kind in {"input_text", "output_text"}:
         return False  # Text that could not be read as text is none.

@@ -76,7 +76,7 @@ def from_data_url(url: JSON, name: str | None = None) -> File | None:
 
 
 def mime_of(file: File) -> str:
-    """Say what kind of data a file holds, by its type, or else by its name."""
+    """Return what kind of data a file holds, by its type, or else by its name."""
     if file.mime is not None:
         mime = file.mime.lower()
         return _ALIASES.get(mime, mime)
@@ -85,7 +85,7 @@ def mime_of(file: File) -> str:
 
 
 def name_of(file: File) -> str:
-    """Give a file's name; one that has none gets one that fits its kind."""
+    """Return a file's name; one that has none gets one that fits its kind."""
     if file.name is not None:
         return file.name
     kind = mime_of(file)

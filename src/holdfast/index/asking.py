@@ -70,12 +70,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return role is not None and self.bounds.role not in (None, role)
 
     def cursor(self, rank: Rank) -> str:
-        """Give the cursor of the page behind a hit."""
+        """Return the cursor of the page behind a hit."""
         cursor = Cursor(to_micros(self.now), self.asked, rank)
         return urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
     def fits(self, session: SessionRow | Owner) -> bool:
-        """Say whether a session is one of those asked for, its title aside."""
+        """Return whether a session is one of those asked for, its title aside."""
         return all(scope == session.scope for scope in self.scopes) and all(
             agent == session.agent for agent in self.agents
         )

@@ -57,13 +57,13 @@ def step(backend: Backend, file: Kept) -> Step:
 
 
 def is_whole(snapshot: Snapshot, file: Kept) -> bool:
-    """Say whether an index is of this log, and has everything."""
+    """Return whether an index is of this log, and has everything."""
     check(snapshot, file)
     return not lacks(snapshot, file.activity)
 
 
 def lacks(snapshot: Snapshot, activity: int) -> bool:
-    """Say whether anything was written behind an activity number; damage may hide it."""
+    """Return whether anything was written behind an activity number; damage may hide it."""
     try:
         return bool(snapshot.activity_after(activity, 1))
     except Damaged:
@@ -71,7 +71,7 @@ def lacks(snapshot: Snapshot, activity: int) -> bool:
 
 
 def is_behind(snapshot: Snapshot, activity: int) -> bool:
-    """Say whether a search has to look at what was written behind an activity number.
+    """Return whether a search has to look at what was written behind an activity number.
 
     What was committed counts even where somebody with a lower number has yet to commit: an index
     goes on in the order of these numbers and waits for that, a search does not.
@@ -142,7 +142,7 @@ def _known(file: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
 def lacking(
     snapshot: Snapshot, session: SessionRow, last: Callable[[int], int]
 ) -> Iterator[Segment]:
-    """Give the messages of a session, and of those it shares, behind the last ones that are known.
+    """The messages of a session, and of those it shares, behind the last ones that are known.
 
     They come branch by branch, each from its begin on, so what is known of one has no gaps.
     """
@@ -191,7 +191,7 @@ def doc_of(snapshot: Snapshot, owner: str, branch: int, row: MessageRow) -> Doc:
 
 
 def when(message: Message) -> int:
-    """Give the time of a stored message."""
+    """Return the time of a stored message."""
     return to_micros(message.created_at or EPOCH)
 
 

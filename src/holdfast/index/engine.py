@@ -70,7 +70,7 @@ def stamp() -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Say whether there is a file; what is none of ours is not touched."""
+    """Return whether there is a file; what is none of ours is not touched."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -221,7 +221,7 @@ def _wipe_gaps(connection: apsw.Connection, path: Path) -> None:
 
 @cache
 def checked() -> bool:
-    """Say whether pages can have checksums: not every build of the engine brings that along."""
+    """Return whether pages can have checksums: not every build of the engine brings that along."""
     with _loading:
         # Loading it makes it the way in which all files are opened, but the log has checksums of
         # its own.

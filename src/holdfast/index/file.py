@@ -137,7 +137,7 @@ class IndexFile:
         self._connection.set_busy_timeout(int(seconds * 1000))
 
     def moved(self) -> bool:
-        """Say whether the file is another one by now, or gone."""
+        """Return whether the file is another one by now, or gone."""
         with telling():
             return self._probe.moved()
 
@@ -233,12 +233,12 @@ class IndexFile:
             self.put_meta(anchor=msgspec.json.encode(anchor).decode())
 
     def newest(self) -> tuple[int, int] | None:
-        """Say where the message lies that was added last."""
+        """Return where the message lies that was added last."""
         place = self._one("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
         return None if place is None else (place >> _BRANCH_BITS, place & _SEQ_MASK)
 
     def last(self, branch: int) -> int:
-        """Say up to which message of a branch it has them all; 0 for none."""
+        """Return up to which message of a branch it has them all; 0 for none."""
         text = "SELECT last FROM runs WHERE branch = ? ORDER BY first DESC LIMIT 1"
         return self._one(text, branch) or 0
 
@@ -374,7 +374,7 @@ class IndexFile:
     # ---------------------------------------------------------------------------------- asking
 
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
-        """Give what has the words that are wanted and none that is not, the last added first.
+        """Return what has the words that are wanted and none that is not, the last added first.
 
         Terms without words are left out: whoever asks looks at the texts.
         """
@@ -400,7 +400,7 @@ class IndexFile:
     def _others(
         self, unwanted: Sequence[Term], bounds: Bounds, *, thinking: bool
     ) -> Iterator[Chunk]:
-        """Give everything but what has one of these terms."""
+        """Return everything but what has one of these terms."""
         without = self._numbers(unwanted, thinking=thinking)
         excluded = next(without, 0)
         conditions, values = self._conditions(bounds, "d.n")
@@ -438,7 +438,7 @@ class IndexFile:
                 return
 
     def _conditions(self, bounds: Bounds, number: str) -> tuple[str, list[object]]:
-        """Give what must be so beside the words, as SQL."""
+        """Return what must be so beside the words, as SQL."""
         wanted: list[tuple[str, object]] = []
         if bounds.role is not None:
             wanted.append(("d.role = ?", ROLES.index(bounds.role)))
@@ -501,7 +501,7 @@ class _Counted:
         self.simple = len(terms) if sum(self._phrases) == len(terms) else 0
 
     def frequencies(self, counts: int | str) -> tuple[int, ...]:
-        """Say how often each term is there."""
+        """Return how often each term is there."""
         if isinstance(counts, int):
             return (counts,) if self.simple == 1 else (1,) * self.simple
         numbers = [int(count) for count in counts.split(",")]

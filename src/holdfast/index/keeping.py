@@ -45,7 +45,7 @@ class Question(Protocol[T_co]):
     """Something to be asked of an index, or of none."""
 
     def __call__(self, file: Kept | None, *, whole: bool) -> T_co | None:
-        """Give the answer; with `whole` nothing, if the index lacks something."""
+        """Return the answer; with `whole` nothing, if the index lacks something."""
         ...
 
 
@@ -149,7 +149,7 @@ class Index:
             self._start()
 
     def _is_whole(self) -> bool:
-        """Say whether the index has everything, without taking its lock."""
+        """Return whether the index has everything, without taking its lock."""
         try:
             file = self._open_writer(create=False)
             if file is None or self._suspect:

@@ -95,7 +95,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mark_of(message_id: str) -> int:
-    """Give a number by which the same message is known in several places."""
+    """Return a number by which the same message is known in several places."""
     name = message_id.encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=_MARK_BYTES).digest())
 
@@ -127,7 +127,7 @@ class Kept(Protocol):
         ...
 
     def moved(self) -> bool:
-        """Say whether what is open is no longer what is there."""
+        """Return whether what is open is no longer what is there."""
         ...
 
     def be_patient(self, seconds: float) -> None:
@@ -185,11 +185,11 @@ class Kept(Protocol):
         ...
 
     def newest(self) -> tuple[int, int] | None:
-        """Say where the message lies that was added last."""
+        """Return where the message lies that was added last."""
         ...
 
     def last(self, branch: int) -> int:
-        """Say up to which message of a branch it has them all; 0 for none."""
+        """Return up to which message of a branch it has them all; 0 for none."""
         ...
 
     def counts(self) -> dict[int, int]:
@@ -229,7 +229,7 @@ class Kept(Protocol):
         ...
 
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
-        """Give what has the words that are wanted and none that is not, the last added first.
+        """Return what has the words that are wanted and none that is not, the last added first.
 
         Terms without words are left out: whoever asks looks at the texts.
         """

@@ -35,16 +35,16 @@ class Statement:
         self.values: list[object] = list(first)
 
     def bound(self, value: object, kind: str) -> str:
-        """Give what stands for a value."""
+        """Return what stands for a value."""
         self.values.append(value)
         return f"${len(self.values)}::{kind}"
 
     def piece(self, name: str, value: object, kind: str) -> str:
-        """Give a piece that compares something with a value."""
+        """Return a piece that compares something with a value."""
         return SQL[name].format(self.bound(value, kind))
 
     def fill(self, **pieces: str) -> None:
-        """Say what stands where the text has names."""
+        """Return what stands where the text has names."""
         self.text = self.text.format(**pieces)
 
 
@@ -93,7 +93,7 @@ class Asked:
         return self._filled(asked, wanted, hidden=True)
 
     def _longest(self) -> list[Term]:
-        """Give the term with the longest word: it tells most messages apart."""
+        """Return the term with the longest word: it tells most messages apart."""
         return [max(self.wanted, key=_longest)] if self.wanted else []
 
     def _has(self, asked: Statement, term: Term) -> str:
@@ -109,7 +109,7 @@ class Asked:
     def _filled(
         self, asked: Statement, wanted: Sequence[str], *, hidden: bool = False
     ) -> Statement:
-        """Say what must be so, and what is to be told. `hidden`: branches name no way to go."""
+        """Return what must be so, and what is to be told. `hidden`: branches name no way to go."""
         # The server looks at them in this order: what takes long comes last.
         conditions = [*_bounds(self._bounds, asked, hidden=hidden), *wanted]
         counts, often, fits = self._counted(asked)
@@ -127,7 +127,7 @@ class Asked:
         return asked
 
     def _counted(self, asked: Statement) -> tuple[str, str, str]:
-        """Say how the terms are counted, how that is told, and when all are there."""
+        """Return how the terms are counted, how that is told, and when all are there."""
         if len(self.wanted) > _FEW_TERMS:
             counts = self._of_many(asked, "counts_of_many", self.wanted)
             return f"{counts} AS c", "d.c", "concat(',', d.c, ',') NOT LIKE '%,0,%'"
@@ -154,7 +154,7 @@ class Asked:
         return SQL[name].format(said=said, named=named, thinking=self._thinking)
 
     def chunk(self, rows: Sequence[tuple[Any, ...]]) -> Chunk:
-        """Give those of some rows that match."""
+        """Return those of some rows that match."""
         if self._recounted:
             entries = [self._recount(row) for row in rows if row[7]]
         else:
@@ -174,7 +174,7 @@ def _longest(term: Term) -> int:
 
 
 def _bounds(bounds: Bounds, asked: Statement, *, hidden: bool) -> Iterator[str]:
-    """Say what must be so beside the words."""
+    """Return what must be so beside the words."""
     if bounds.role is not None:
         yield asked.piece("of_role", ROLES.index(bounds.role), "bigint")
     if bounds.since is not None:
@@ -197,7 +197,7 @@ def spaced(tokens: Sequence[str]) -> str:
 
 
 def _needles(terms: Sequence[Term]) -> tuple[list[str], list[str]]:
-    """Give what terms are in what is said, and in the parts of names."""
+    """Return what terms are in what is said, and in the parts of names."""
     said = [_needle(term.tokens, prefix=term.prefix) for term in terms]
     named = [_needle(term.parts, prefix=term.prefix) if term.parts else "" for term in terms]
     return said, named
@@ -212,7 +212,7 @@ def _needle(tokens: Sequence[str], *, prefix: bool) -> str:
 
 
 def _overlaps(term: Term) -> bool:
-    """Say whether a phrase may begin again before it ends; the engine counts only one then."""
+    """Return whether a phrase may begin again before it ends; the engine counts only one then."""
     return any(
         tokens[0] in tokens[1:] or (term.prefix and tokens[0].startswith(tokens[-1]))
         for tokens in (term.tokens, term.parts)
@@ -230,7 +230,7 @@ def _recount(term: Term, said: str, thought: str) -> int:
 
 
 def _frequencies(often: int | str | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Say how often each term is there."""
+    """Return how often each term is there."""
     if isinstance(often, int):
         return (often,)
     if isinstance(often, tuple):

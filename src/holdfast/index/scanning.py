@@ -27,7 +27,7 @@ _LETTERS = re.compile("[a-z]+")
 def sessions(
     snapshot: Snapshot, activity: int, views: Views, report: Report
 ) -> Iterator[SessionRow]:
-    """Give the sessions that were written to since, newest first."""
+    """Return the sessions that were written to since, newest first."""
     if views.only is not None:
         yield views.only
         return
@@ -48,7 +48,7 @@ def sessions(
 
 
 def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterator[Segment]:
-    """Give the stretches of what a session shows that are not known yet, newest first.
+    """Return the stretches of what a session shows that are not known yet, newest first.
 
     `lasts` tells up to where each branch is known, and is told.
     """
@@ -65,7 +65,7 @@ def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterato
 def entries(
     snapshot: Snapshot, segment: Segment, query: Query, bounds: Bounds, *, thinking: bool
 ) -> Iterator[Entry]:
-    """Give what matches in a stretch, the last message first."""
+    """Return what matches in a stretch, the last message first."""
     may_match = prefilter(query)
     for last in range(segment.last or 0, segment.first - 1, -_PAGE):
         first = max(segment.first, last - _PAGE + 1)
@@ -80,7 +80,7 @@ def entries(
 
 
 def judged(doc: Doc, query: Query, bounds: Bounds, *, thinking: bool) -> Entry | None:
-    """Say how a message matches, or that it does not."""
+    """Return how a message matches, or that it does not."""
     if doc.lost or not _within(doc, bounds):
         return None
     match = matches(query, doc.document, thinking=thinking)
@@ -98,7 +98,7 @@ def _within(doc: Doc, bounds: Bounds) -> bool:
 
 
 def prefilter(query: Query) -> Callable[[MessageRow], bool]:
-    """Give a test that is false only for messages in which some wanted word cannot be.
+    """Return a test that is false only for messages in which some wanted word cannot be.
 
     Letters of ASCII are in the stored bytes as they are in the text. A text that has others may
     fold to the word, and one that is kept elsewhere has to be looked at.

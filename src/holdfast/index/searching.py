@@ -54,7 +54,7 @@ def search(backend: Backend, index: Index, asked: Request, report: Report) -> Pa
 
 
 def _wanted(asked: Request) -> Wanted:
-    """Say what a search will ask for."""
+    """Return what a search will ask for."""
     return Wanted(
         query=asked.query,
         bounds=asked.bounds,
@@ -65,7 +65,7 @@ def _wanted(asked: Request) -> Wanted:
 
 
 def _in_titles(asked: Request) -> list[str] | None:
-    """Give the words that are looked for in titles; nothing if no title is looked at."""
+    """Return the words that are looked for in titles; nothing if no title is looked at."""
     query = asked.query
     if not query.wanted or asked.bounds.role is not None or asked.impossible:
         return None
@@ -84,7 +84,7 @@ def _chunked(entries: Iterator[Entry]) -> Iterator[Chunk]:
 
 
 def _faded(hours: int) -> float:
-    """Say what is left of a message's weight after so many hours."""
+    """Return what is left of a message's weight after so many hours."""
     return score((), 0, hours / 24)
 
 
@@ -141,7 +141,7 @@ class _Search:
         self._ages: dict[int, float] = {}
 
     def page(self) -> Page[Hit]:
-        """Give the best hits behind the cursor."""
+        """Return the best hits behind the cursor."""
         asked = self._asked
         if asked.impossible or (self._alone and self._only is None):
             return Page((), None)
@@ -247,7 +247,7 @@ class _Search:
         return [Segment(-branch, -seq, -seq, "") for _, _, branch, seq in likely]
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Give what matches, whoever shows it: what the index lacks first, for it is newer."""
+        """Return what matches, whoever shows it: what the index lacks first, for it is newer."""
         yield from _chunked(self._scanned())
         if self._file is None:
             return
@@ -256,7 +256,7 @@ class _Search:
         yield from _chunked(self._confirmed(found)) if self._query.needs_scan else found
 
     def _narrowed(self, file: Kept) -> Bounds:
-        """Say what must be so, and on which branches, if that is known."""
+        """Return what must be so, and on which branches, if that is known."""
         asked, branches = self._asked, None
         if self._only is not None:
             branches = self._branches(self._only)
@@ -302,7 +302,7 @@ class _Search:
     # --------------------------------------------------------------------------------- titles
 
     def _titled(self) -> Iterator[Weighed]:
-        """Give the sessions whose title has everything that is wanted."""
+        """Return the sessions whose title has everything that is wanted."""
         query, bounds, needed = self._query, self._asked.bounds, _in_titles(self._asked)
         if needed is None:
             return

@@ -152,7 +152,7 @@ class _State(msgspec.Struct):
     highest: int  # the highest number that is there
 
     def values(self) -> tuple[object, ...]:
-        """Give the values of its row."""
+        """Return the values of its row."""
         anchor = (None,) * 3 if self.anchor is None else msgspec.structs.astuple(self.anchor)
         counts = (self.newest, self.documents, self.text)
         return (self.stamp, self.activity, self.erasures, *anchor, *counts)
@@ -196,7 +196,7 @@ class IndexTable:
         self._patience = seconds
 
     def is_there(self) -> bool:
-        """Say whether there is an index, or what is left of one."""
+        """Return whether there is an index, or what is left of one."""
         with telling():
             self._link.begin_reading()
             try:
@@ -337,12 +337,12 @@ class IndexTable:
         return self._state.text
 
     def newest(self) -> tuple[int, int] | None:
-        """Say where the message lies that was added last."""
+        """Return where the message lies that was added last."""
         rows = self._rows("newest")
         return (rows[0][0], rows[0][1]) if rows else None
 
     def last(self, branch: int) -> int:
-        """Say up to which message of a branch it has them all; 0 for none."""
+        """Return up to which message of a branch it has them all; 0 for none."""
         return self._rows("last", branch)[0][0] or 0
 
     def counts(self) -> dict[int, int]:
@@ -414,7 +414,7 @@ class IndexTable:
     # ---------------------------------------------------------------------------------- asking
 
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
-        """Give what has the words that are wanted and none that is not, the last added first.
+        """Return what has the words that are wanted and none that is not, the last added first.
 
         Terms without words are left out: whoever asks looks at the texts. Messages are looked at
         one after the other if there are few, or if the words are common. Otherwise the index of
@@ -433,7 +433,7 @@ class IndexTable:
         yield from self._by_lexemes(asked, before, foreseen)
 
     def _take_foreseen(self, query: Query, bounds: Bounds, *, thinking: bool) -> _Foreseen | None:
-        """Give what was asked ahead, if it is what is wanted, and the index is still as small."""
+        """Return what was asked ahead, if it is what is wanted, and the index is still as small."""
         found, self._foreseen = self._foreseen, None
         if found is None or (found.query, found.bounds, found.thinking) != (
             query,
@@ -444,14 +444,14 @@ class IndexTable:
         return found if found.few == (self._state.highest <= _ONE_BY_ONE) else None
 
     def _are_few(self, branches: Sequence[int] | None) -> bool:
-        """Say whether some branches have few messages."""
+        """Return whether some branches have few messages."""
         if branches is None:
             return False
         found: int = self._rows("count_on", listed(branches), _ONE_BY_ONE)[0][0]
         return found < _ONE_BY_ONE
 
     def _are_common(self, asked: Asked, foreseen: _Foreseen | None) -> bool:
-        """Say whether many messages have the words, going by the newest ones."""
+        """Return whether many messages have the words, going by the newest ones."""
         if self._state.highest <= _ONE_BY_ONE:
             return False
         probe = asked.probe()
@@ -488,7 +488,7 @@ class IndexTable:
     def _pages(
         self, asked: Asked, statement: Statement, before: int, ready: Rows | None = None
     ) -> Iterator[Chunk]:
-        """Give what a statement finds, page by page."""
+        """Return what a statement finds, page by page."""
         while True:
             if ready is None:
                 rows = self._ask(statement, before)
@@ -511,7 +511,7 @@ def _first_blocks(highest: int) -> list[int]:
 
 
 def _blocks_before(block: int, size: int) -> list[int]:
-    """Give the blocks of numbers before one, the newest first."""
+    """Return the blocks of numbers before one, the newest first."""
     return list(range(block - 1, max(block - 1 - size, -1), -1))
 
 

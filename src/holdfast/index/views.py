@@ -95,7 +95,7 @@ class Views:
         return self._branches[n]
 
     def path(self, branch: int) -> Path:
-        """Give the way a branch's history runs; of one that is damaged nothing is shown."""
+        """Return the way a branch's history runs; of one that is damaged nothing is shown."""
         return _sound(lambda: self._snapshot.path(branch), ())
 
     def session(self, n: int) -> SessionRow | None:
@@ -112,7 +112,7 @@ class Views:
         self._sessions[session.n], self._heads[session.n] = session, head
 
     def end(self, session: SessionRow, branch: int) -> int:
-        """Say where a branch of a session ends; the one that it is on ends at its head."""
+        """Return where a branch of a session ends; the one that it is on ends at its head."""
         head = self.head(session)
         if head is not None and head.branch == branch:
             return head.seq
@@ -135,7 +135,7 @@ class Views:
         return reach
 
     def _reached(self, session: SessionRow) -> dict[int, int | None]:
-        """Say how far along which branches a session's history runs; `None` is to the end."""
+        """Return how far along which branches a session's history runs; `None` is to the end."""
         reach: dict[int, int | None] = {}
         for branch in self.roots(session):
             for segment in self.path(branch):
@@ -146,7 +146,7 @@ class Views:
         return reach
 
     def roots(self, session: SessionRow) -> list[int]:
-        """Give the branches whose histories a session shows, the newest first."""
+        """Return the branches whose histories a session shows, the newest first."""
         known = self._roots.get(session.n)
         if known is None:
             known = self._roots[session.n] = self._find_roots(session)

@@ -289,12 +289,12 @@ class _Crowd:
 
     @property
     def all_write(self) -> bool:
-        """Say whether everybody has begun to write."""
+        """Return whether everybody has begun to write."""
         return all(_has_written(part) for part, _ in self._running.values())
 
     @property
     def hopeless(self) -> bool:
-        """Say whether everybody falls by itself: then there is nothing to wait for."""
+        """Return whether everybody falls by itself: then there is nothing to wait for."""
         return len(self.fallen) > 2 * len(self._lives)
 
     def start_all(self) -> None:
@@ -473,7 +473,7 @@ def _recover(session: holdfast.Session) -> None:
 
 
 def broken_notes(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
-    """Say what was acknowledged of replies, tools and turns, and is not so in the end."""
+    """Return what was acknowledged of replies, tools and turns, and is not so in the end."""
     yield from _broken_replies(found, notes)
     yield from _broken_tools(found, notes)
     yield from _broken_turns(found, notes)

@@ -35,14 +35,14 @@ TOOL: Final = "look_up"
 
 
 def text_of(message_id: str) -> str:
-    """Give the text that belongs to an id; replies are long enough to be killed in."""
+    """Return the text that belongs to an id; replies are long enough to be killed in."""
     chance = random.Random(message_id)  # noqa: S311 - the same text each time is the point
     words = chance.choices(_WORDS, k=chance.randint(4, 200 if is_reply(message_id) else 60))
     return f"{message_id}: {' '.join(words)}"
 
 
 def message_of(message_id: str) -> Message:
-    """Give the message that belongs to one of our ids: its last letter is the role."""
+    """Return the message that belongs to one of our ids: its last letter is the role."""
     text = text_of(message_id)
     match message_id[-1]:
         case "u":
@@ -59,12 +59,12 @@ def call_of(tool_message_id: str) -> str:
 
 
 def is_reply(message_id: str) -> bool:
-    """Say whether this is a streamed reply: then the store made up its id."""
+    """Return whether this is a streamed reply: then the store made up its id."""
     return ":" not in message_id
 
 
 def fingerprint(message: Message) -> str:
-    """Give the digest a message is checked by.
+    """Return the digest a message is checked by.
 
     A reply may be kept whole or in part, which is for the judge to weigh; its digest only names it.
     """
@@ -73,12 +73,12 @@ def fingerprint(message: Message) -> str:
 
 
 def reply_fingerprint(message_id: str) -> str:
-    """Give the digest of a streamed reply before it is a message."""
+    """Return the digest of a streamed reply before it is a message."""
     return checker.digest(f"assistant {message_id} ")
 
 
 def stored(message: Message) -> checker.Stored:
-    """Say what the checker wants to know of a message that was read."""
+    """Return what the checker wants to know of a message that was read."""
     seq, seen = message.seq or 0, fingerprint(message)
     return checker.Stored(message.id, seq, seen, message.role, message.turn_id)
 
@@ -189,6 +189,6 @@ class Part(msgspec.Struct, frozen=True):
         return Path(self.folder) / f"{self.name}.stderr"
 
     def before(self) -> Iterator[Part]:
-        """Give its earlier lives, the latest first."""
+        """Return its earlier lives, the latest first."""
         for life in range(self.life - 1, 0, -1):
             yield msgspec.structs.replace(self, life=life)

@@ -27,7 +27,7 @@ _LOOK: Final = 0.02
 
 
 def address(url: str | None, environ: Mapping[str, str]) -> str | None:
-    """Give the URL of a store that is on a server; nothing for any other."""
+    """Return the URL of a store that is on a server; nothing for any other."""
     if settings.parse(url, environ).scheme != "postgresql":
         return None
     return settings.default_url(environ) if url is None else url

@@ -266,7 +266,7 @@ def _fence(turn: holdfast.Turn) -> int:
 
 
 def _abandoned() -> bool:
-    """Say whether whoever started this is gone: then its end of our input is closed."""
+    """Return whether whoever started this is gone: then its end of our input is closed."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 

@@ -74,7 +74,7 @@ def _not_whole(written: ExportReport, why: str) -> Damaged:
 
 
 def _unlike(messages: Mapping[str, int], found: Survey, met: list[Damage]) -> dict[str, str]:
-    """Say which sessions are not in the archive as they were when it was decided to write them."""
+    """Which sessions are not in the archive as they were when it was decided to write them."""
     unlike: dict[str, str] = {}
     for id, count in messages.items():
         section = found.sections.get(id)

@@ -71,7 +71,7 @@ class Batch(msgspec.Struct):
         return [id for family in self.families for id in family]
 
     def has_room(self, messages: int) -> bool:
-        """Say whether a family of so many messages may join."""
+        """Return whether a family of so many messages may join."""
         few = len(self.families) < _FAMILIES_AT_ONCE
         return few and self.messages + messages <= _MESSAGES_AT_ONCE
 
@@ -146,7 +146,7 @@ class _Copy:
         return [id for _, id in everybody], batches
 
     def _is_readable(self, snapshot: Snapshot, n: int, id: str) -> bool:
-        """Say whether the branches of a session, and those it comes from, can be read."""
+        """Return whether the branches of a session, and those it comes from, can be read."""
         try:
             Plan(snapshot, [n])
         except Damaged as error:
@@ -302,7 +302,7 @@ class _Sum:
         self._queued += session.queued
 
     def contents(self, sound: dict[bytes, bool]) -> Contents:
-        """Give all together."""
+        """Return all together."""
         return Contents(
             sessions=self._sessions,
             messages=self._messages,
@@ -336,7 +336,7 @@ class _Verdict:
                 (self.changed if self._went_on(id, ours) else self.differs).append(id)
 
     def _went_on(self, id: str, ours: Print) -> bool:
-        """Say whether a session is not what it was when it was copied."""
+        """Return whether a session is not what it was when it was copied."""
         stamp = self._stamps.get(id)
         return stamp is None or stamp != ours.stamp
 
@@ -377,7 +377,7 @@ class _Guard:
         self._rows = rows
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Give a method."""
+        """Return a method."""
         method = getattr(self._rows, name)
 
         def call(*args: object) -> object:

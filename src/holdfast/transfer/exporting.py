@@ -260,7 +260,7 @@ class Plan:
         return list(groups.values())
 
     def branches(self, family: Family) -> dict[int, list[BranchRow]]:
-        """Give the branches of each session of a family, of those that are husks what is shared."""
+        """The branches of each session of a family, of those that are husks what is shared."""
         found = {n: self._snapshot.branches(n) for n in family.sessions}
         stretches = [
             Stretch(row.n, row.session, row.parent, row.fork_seq)
@@ -305,12 +305,12 @@ class Output:
         self.checksum = crc32(line, self.checksum)
 
     def tell(self) -> None:
-        """Say how far it came."""
+        """Return how far it came."""
         if self._progress is not None:
             self._progress(self.messages, self._total)
 
     def has_blob(self, sha256: str) -> bool:
-        """Say whether a blob is in the file already."""
+        """Return whether a blob is in the file already."""
         return bytes.fromhex(sha256) in self._written
 
     def put_blob(self, sha256: str, data: bytes) -> None:
@@ -535,7 +535,7 @@ def _used(session_id: str, row: UsageRow) -> UsageLine:
 
 
 def stand_in_for(row: MessageRow) -> Message:
-    """Give what a reader would get of a message that cannot be read."""
+    """Return what a reader would get of a message that cannot be read."""
     return Message(
         id=row.id,
         role="system",
@@ -568,7 +568,7 @@ def _identity(row: SessionRow) -> SessionLine:
 
 
 def _husk(row: SessionRow) -> SessionLine:
-    """Give what is said of a session that is only there for its forks."""
+    """Return what is said of a session that is only there for its forks."""
     return SessionLine(
         session=row.id,
         created_at=to_datetime(row.created_at),

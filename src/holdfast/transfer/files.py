@@ -27,7 +27,7 @@ _SAFE: Final = "nothing was exported, and the store is unchanged."
 
 @contextmanager
 def fresh_file(target: str, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Give a file to write to; it becomes `target` if the block ends well."""
+    """Return a file to write to; it becomes `target` if the block ends well."""
     folder, name = os.path.split(os.path.abspath(target))  # noqa: PTH100 - keeps symbolic links
     draft = os.path.join(folder, f".{name[:80]}.{ids.session_id()}.new")  # noqa: PTH118
     with _in_our_words():

@@ -136,7 +136,7 @@ class _Import:
         self._extra += hold.missing.values()
 
     def _newcomers(self, sections: Sequence[Section]) -> list[Newcomer]:
-        """Say who comes, parents first; one whose history cannot be made out stays away."""
+        """Return who comes, parents first; one whose history cannot be made out stays away."""
         known: dict[str, Newcomer] = {}
         for section in sections:
             try:

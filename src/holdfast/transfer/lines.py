@@ -349,7 +349,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def is_too_deep(line: bytes) -> bool:
-    """Say whether a line is nested deeper than any that could have been written."""
+    """Return whether a line is nested deeper than any that could have been written."""
     if line.count(b"[") + line.count(b"{") <= DEEPEST:
         return False
     depth = 0
@@ -368,7 +368,7 @@ def is_too_deep(line: bytes) -> bool:
 
 
 def to_money(pico: int) -> Decimal:
-    """Give a sum, counted in units of 10⁻¹², as people write it."""
+    """Return a sum, counted in units of 10⁻¹², as people write it."""
     return MONEY.normalize(Decimal(pico).scaleb(-_PICO, MONEY)) if pico else Decimal(0)
 
 
@@ -384,7 +384,7 @@ def from_money(amount: Decimal) -> int:
 
 
 def message_line(*, session: str, branch: int, turn: int | None, message: Message) -> MessageLine:
-    """Give a message as a line; it has its seq and its time."""
+    """Return a message as a line; it has its seq and its time."""
     return MessageLine(
         session=session,
         branch=branch,
@@ -406,7 +406,7 @@ def message_line(*, session: str, branch: int, turn: int | None, message: Messag
 
 
 def said(message: Message) -> Said:
-    """Give what a message says that has no place yet."""
+    """Return what a message says that has no place yet."""
     return Said(
         role=message.role,
         at=message.created_at or EPOCH,
@@ -422,7 +422,7 @@ def said(message: Message) -> Said:
 
 
 def to_message(line: MessageLine | Said, message_id: str) -> Message:
-    """Give the message that a line tells of."""
+    """Return the message that a line tells of."""
     return Message(
         id=message_id,
         role=line.role,

@@ -55,7 +55,7 @@ _ROOM: Final = 1024  # for what stands on a line beside the message
 
 
 def chosen(names: str | Sequence[str] | None) -> Detectors:
-    """Give the detectors that a caller names; `default` and `all` name several, `None` none."""
+    """Return the detectors that a caller names; `default` and `all` name several, `None` none."""
     if names is None:
         return ()
     wanted = (names,) if isinstance(names, str) else names
@@ -126,7 +126,7 @@ class Redactor:
     def _that_fits(
         self, session: str, message: Message, before: str
     ) -> tuple[Message, dict[str, bytes]]:
-        """Give a message as it is written; marks may be longer than what they stand for."""
+        """Return a message as it is written; marks may be longer than what they stand for."""
         fresh: dict[str, bytes] = {}
         now = _with_files(message, lambda file: _unloaded(file, fresh))
         line = message_line(session=session, branch=1, turn=None, message=now)
@@ -300,7 +300,7 @@ def _added(one: UsageLine, two: UsageLine) -> UsageLine:
 
 
 def _loaded(message: Message, blob: codec.GetBlob) -> Message:
-    """Give a message with the data of its text files in it."""
+    """Return a message with the data of its text files in it."""
 
     def load(file: File) -> File:
         if file.sha256 is None or file.data is not None or not is_text_file(file):
@@ -319,7 +319,7 @@ def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
 
 
 def _with_files(message: Message, change: Callable[[File], File]) -> Message:
-    """Give a message with its files changed; the same if it has none."""
+    """Return a message with its files changed; the same if it has none."""
     if not codec.files_named(message):
         return message
     parts = tuple(_with_file(part, change) for part in message.parts)

@@ -78,7 +78,7 @@ class Rows:
     # --------------------------------------------------------------------------- who they are
 
     def families(self, ids: Iterable[str]) -> list[list[Newcomer]]:
-        """Give those of these sessions that are here, with whom they share messages.
+        """Return those of these sessions that are here, with whom they share messages.
 
         Parents come first. A session that is only there for its forks comes with what they share.
         """
@@ -97,7 +97,7 @@ class Rows:
         return families
 
     def newcomer(self, row: SessionRow, branches: Sequence[BranchRow]) -> Newcomer:
-        """Say who a session is, and how its history runs."""
+        """Return who a session is, and how its history runs."""
         head = self._snapshot.head(row.n)
         self._branches |= {(row.id, branch.number): branch for branch in branches}
         return Newcomer(
@@ -140,7 +140,7 @@ class Rows:
     # -------------------------------------------------------------------------- what they hold
 
     def items(self, who: Newcomer) -> Iterator[Item]:
-        """Give what a session holds, in order."""
+        """Return what a session holds, in order."""
         yield from self.messages(who)
         if not who.is_husk:
             yield from self.turns(who)
@@ -154,7 +154,7 @@ class Rows:
         return data if data is not None and codec.digest(data) == name else None
 
     def messages(self, who: Newcomer) -> Iterator[NewMessage]:
-        """Give the messages of each branch, as far as `who` says it goes."""
+        """Return the messages of each branch, as far as `who` says it goes."""
         for branch in who.branches:
             n = self._branches[who.name, branch.number].n
             for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE):
@@ -188,7 +188,7 @@ class Rows:
         return tuple(dict.fromkeys([*fragments.hashes(row.body), *codec.files_named(message)]))
 
     def turns(self, who: Newcomer) -> Iterator[NewTurn]:
-        """Give the turns, one by one: there may be very many."""
+        """Return the turns, one by one: there may be very many."""
         for number in range(1, who.turns + 1):
             row = self._snapshot.turn(who.row.n, number)
             if row is not None:
@@ -198,11 +198,11 @@ class Rows:
                 )
 
     def usage(self, who: Newcomer) -> list[UsageRow]:
-        """Give what was used, by day and model."""
+        """Return what was used, by day and model."""
         return self._snapshot.usage(who.row.n)
 
     def queue(self, who: Newcomer) -> Iterator[QueueRow]:
-        """Give input that waits, with the data of all its files."""
+        """Return input that waits, with the data of all its files."""
         for row in self._snapshot.queue(who.row.n):
             try:
                 named = codec.files_named(queued_message(self._snapshot, row))
@@ -218,7 +218,7 @@ class Rows:
             yield QueueRow(0, row.id, row.created_at, row.body, tuple(sorted(own.items())))
 
     def became(self, who: Newcomer, id: str) -> bool:
-        """Say whether a message of this id is somewhere in a session."""
+        """Return whether a message of this id is somewhere in a session."""
         return bool(self._snapshot.placed(who.row.n, [id]))
 
     def _drafts(self, who: Newcomer) -> Iterator[NewDraft]:
@@ -263,7 +263,7 @@ class Rows:
         return crc32(codec.to_json((0 if head is None else head.activity, who.row)))
 
     def _outline(self, item: Item) -> object:
-        """Give what an item is made of, the body of a message and the data of files aside."""
+        """Return what an item is made of, the body of a message and the data of files aside."""
         if isinstance(item, NewMessage):
             row, own = item.row, dict(item.blobs)
             names = sorted({*own, *item.needs})
@@ -275,7 +275,7 @@ class Rows:
         return (type(item).__name__, item)
 
     def _is_sound(self, name: str) -> bool:
-        """Say whether a blob is there and fits its hash; each is read once."""
+        """Return whether a blob is there and fits its hash; each is read once."""
         key = bytes.fromhex(name)
         if key not in self._sound:
             self._sound[key] = self.blob(name) is not None
@@ -283,7 +283,7 @@ class Rows:
 
 
 def _stands(head: HeadRow) -> tuple[object, ...]:
-    """Give where a session stands, in no numbers of a store's own."""
+    """Return where a session stands, in no numbers of a store's own."""
     return (
         head.branch_no,
         head.seq,
@@ -302,6 +302,6 @@ def _shows(head: HeadRow) -> Preview:
 
 
 def _unheld(row: TurnRow) -> TurnRow:
-    """Give a turn as it stands elsewhere: nobody holds it there."""
+    """Return a turn as it stands elsewhere: nobody holds it there."""
     lease = 0 if row.state == "open" else row.lease_until
     return msgspec.structs.replace(row, session=0, lease_until=lease)

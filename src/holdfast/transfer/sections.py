@@ -66,7 +66,7 @@ class NotImportable(Exception):
 
 
 def newcomer(source: Source, section: Section, tell: Callable[[Damage], None]) -> Newcomer:
-    """Say who a session is and how its history runs; `NotImportable` if that is lost."""
+    """Return who a session is and how its history runs; `NotImportable` if that is lost."""
     end = _read_again(source, section.end_at, EndLine)
     who = section.identity or _read_again(source, section.identity_at, SessionLine)
     lines = section.branches
@@ -96,7 +96,7 @@ def newcomer(source: Source, section: Section, tell: Callable[[Damage], None]) -
 
 
 def _updated_at(end: EndLine | None, branches: Sequence[NewBranch]) -> int:
-    """Say when a session was last written to, as far as is known."""
+    """Return when a session was last written to, as far as is known."""
     newest = max(branch.created_at for branch in branches)
     said = None if end is None else end.updated_at
     return newest if said is None else max(_EARLIEST, to_micros(said))
@@ -263,7 +263,7 @@ class Hold:
         return record.data if isinstance(record, BlobLine) and fits else None
 
     def items(self, who: Newcomer) -> Iterator[Item]:
-        """Give what a session holds, in order."""
+        """Return what a session holds, in order."""
         section = self._survey.sections.get(who.name)
         filler = _Filler(who, self.damaged, self.missing)
         if section is not None:

@@ -136,7 +136,7 @@ class Surveyor:
             )
 
     def finish(self) -> Survey:
-        """Give what was found."""
+        """Return what was found."""
         cut = self._section is not None and self._section.cut
         last = self._section
         self._close()

@@ -109,7 +109,7 @@ def _refuse_left_behind(tx: Transaction, head: HeadRow, item: Encoded) -> None:
 
 
 def _blobs(tx: Transaction, item: Encoded) -> tuple[tuple[str, bytes], ...]:
-    """Give all blobs of waiting input: those it only names could be erased before its turn."""
+    """Return all blobs of waiting input: those it only names could be erased before its turn."""
     named = ((sha256, tx.blob(sha256)) for sha256 in item.refers)
     return (*item.blobs, *((sha256, data) for sha256, data in named if data is not None))
 

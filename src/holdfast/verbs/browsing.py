@@ -29,7 +29,7 @@ def branches(session: int) -> Query[list[BranchInfo]]:
 
 
 def _parent(snapshot: Snapshot, row: BranchRow, known: dict[int, BranchRow]) -> BranchRow | None:
-    """Give the branch that one starts on, which is most often of the same session."""
+    """Return the branch that one starts on, which is most often of the same session."""
     if row.parent is None:
         return None
     return known.get(row.parent) or snapshot.find_branch(row.parent)

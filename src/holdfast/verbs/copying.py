@@ -45,23 +45,23 @@ class Original(Cargo, Protocol):
     """Where sessions come from: what they hold can be asked for piece by piece."""
 
     def messages(self, who: Newcomer) -> Iterator[NewMessage]:
-        """Give the messages of each branch."""
+        """Return the messages of each branch."""
         ...
 
     def turns(self, who: Newcomer) -> Iterator[NewTurn]:
-        """Give the turns."""
+        """Return the turns."""
         ...
 
     def usage(self, who: Newcomer) -> list[UsageRow]:
-        """Give what was used, by day and model."""
+        """Return what was used, by day and model."""
         ...
 
     def queue(self, who: Newcomer) -> Iterator[QueueRow]:
-        """Give input that waits."""
+        """Return input that waits."""
         ...
 
     def became(self, who: Newcomer, id: str) -> bool:
-        """Say whether a message of this id is somewhere in a session."""
+        """Return whether a message of this id is somewhere in a session."""
         ...
 
 
@@ -153,7 +153,7 @@ class _Comparison:
         self._found = {branch.number: branch for branch in snapshot.branches(there.n)}
 
     def why_not(self) -> str | None:
-        """Say why this is no earlier copy; `None` if it is one."""
+        """Return why this is no earlier copy; `None` if it is one."""
         who, there = self._who, self._there
         if who.is_husk and there.purged_at is None:
             return "it was purged in the source; purge it in the target as well"
@@ -208,7 +208,7 @@ class _Comparison:
         return None
 
     def _is_turn(self, turn: NewTurn) -> bool:
-        """Say whether a turn is what this one was: the same by now, or still open here."""
+        """Return whether a turn is what this one was: the same by now, or still open here."""
         there = self._snapshot.turn(self._there.n, turn.row.number)
         if there is None or there.state == "open":
             return there is not None and there.token == turn.row.token
@@ -224,7 +224,7 @@ class _Comparison:
 
 
 def _is_branch(snapshot: Snapshot, there: BranchRow, branch: NewBranch) -> bool:
-    """Say whether a branch that is here is the one that comes, its end aside."""
+    """Return whether a branch that is here is the one that comes, its end aside."""
     parent = None if there.parent is None else snapshot.find_branch(there.parent)
     starts = None if parent is None else (parent.session_id, parent.number)
     return (starts, there.fork_seq, there.asked_seq, there.reason, there.token) == (
@@ -296,7 +296,7 @@ class _Coming:
                     self._brought.renewed.append(who.name)
 
     def _is_level(self, who: Newcomer, there: SessionRow) -> bool:
-        """Say whether nothing can be new: it stands where it stood, and no turn is open."""
+        """Return whether nothing can be new: it stands where it stood, and no turn is open."""
         if who.is_husk:
             return True
         head = find_head(self._tx, there.n)
@@ -340,7 +340,7 @@ class _Renewal(Settling):
         self._used = {(row.day, row.model): row for row in tx.usage(there.n)}
 
     def _begin(self) -> None:
-        """Say who it is now; what waits and what is streamed is put here anew."""
+        """Return who it is now; what waits and what is streamed is put here anew."""
         head = find_head(self._tx, self._n)
         if head.open_turn is not None:
             self._tx.drop_draft(self._n, head.open_turn)

@@ -80,7 +80,7 @@ def check_forks(forks: object) -> None:
 
 
 def foretell(session: int, *, forks: Forks) -> Query[list[Segment]]:
-    """Say which messages a purge erases."""
+    """Return which messages a purge erases."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.session(session)
@@ -140,7 +140,7 @@ class _Doom:
         self.kept = [branch for branch in self.own if branch.n in self.needed]
 
     def kept_until(self, branch: BranchRow) -> int:
-        """Say up to which message a branch of what is gone must stay."""
+        """Return up to which message a branch of what is gone must stay."""
         return self.needed.get(branch.n, branch.fork_seq)
 
     def copies(self) -> Iterator[tuple[int, str, MessageRow]]:
@@ -282,7 +282,7 @@ def _family(tx: Snapshot, session: int) -> list[BranchRow]:
 
 
 def _husk(row: SessionRow, now: int) -> SessionRow:
-    """Give what stays of a session while forks need its branches."""
+    """Return what stays of a session while forks need its branches."""
     return SessionRow(
         n=row.n,
         id=row.id,

@@ -34,7 +34,7 @@ class _Spot(msgspec.Struct, frozen=True):
 
 
 def foretell(session: int, message: Place) -> Query[list[Segment]]:
-    """Say which rows an erasure replaces."""
+    """Return which rows an erasure replaces."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         return _segments(_everywhere(snapshot, session, _find(snapshot, session, message)))
@@ -138,7 +138,7 @@ def _is_erased(spot: _Spot) -> bool:
 
 
 def _starts(spots: Sequence[_Spot]) -> dict[int, int]:
-    """Give the branches on which these are, each with the first of its seqs."""
+    """Return the branches on which these are, each with the first of its seqs."""
     starts: dict[int, int] = {}
     for spot in spots:
         starts[spot.branch] = min(spot.row.seq, starts.get(spot.branch, spot.row.seq))

@@ -55,7 +55,7 @@ def _may_hold_tools(body: bytes) -> bool:
 def _rows(
     snapshot: Snapshot, path: Path, span: tuple[int, int], *, last: bool = False
 ) -> Iterator[tuple[str, MessageRow]]:
-    """Give the rows of `span`, none missing, each with the id of the session that wrote it."""
+    """Return the rows of `span`, none missing, each with the id of the session that wrote it."""
     low, high = span
     expected = low
     for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):

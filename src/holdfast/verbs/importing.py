@@ -112,11 +112,11 @@ class Cargo(Protocol):
     """Where the contents of newcomers come from; it can be asked again from the start."""
 
     def items(self, who: Newcomer) -> Iterator[Item]:
-        """Give what a session holds: its branches' messages in order, then what else it has."""
+        """Return what a session holds: its branches' messages in order, then what else it has."""
         ...
 
     def blob(self, sha256: str) -> bytes | None:
-        """Give a blob."""
+        """Return a blob."""
         ...
 
 
@@ -238,7 +238,7 @@ class _Arrival:
         return coming
 
     def _needed(self, coming: set[str]) -> dict[tuple[str, int], int]:
-        """Say what those that come need of the others: branches, and up to which message."""
+        """Return what those that come need of the others: branches, and up to which message."""
         numbers = {who.name: n for n, who in enumerate(self._family)}
         places: dict[tuple[str, int], int] = {}
         lines = []
@@ -300,7 +300,7 @@ def first_unlike(
 
 
 def starts_alike(there: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]) -> bool:
-    """Say whether a branch that is here starts where one did there."""
+    """Return whether a branch that is here starts where one did there."""
     if there.fork_seq != branch.fork_seq:
         return False
     if branch.parent is None or there.parent is None:
@@ -309,7 +309,7 @@ def starts_alike(there: BranchRow, branch: NewBranch, known: Mapping[tuple[str, 
 
 
 def _cut_to(who: Newcomer, kept: Mapping[tuple[str, int], int]) -> Newcomer:
-    """Give what must come of a session for the sake of its forks."""
+    """Return what must come of a session for the sake of its forks."""
     branches = [
         msgspec.structs.replace(branch, last_seq=kept[who.name, branch.number])
         for branch in who.branches
@@ -413,7 +413,7 @@ class Settling:
             self._known.branches[self._who.name, branch.number] = n
 
     def _named(self) -> SessionRow:
-        """Give the session's row, without its key if another one has that here."""
+        """Return the session's row, without its key if another one has that here."""
         row = self._who.row
         if row.key is None or row.trashed_at is not None:
             return row

@@ -135,7 +135,7 @@ def _walk(snapshot: Snapshot, asked: Asked, report: Report) -> Iterator[_Found]:
 
 
 def _narrowed(asked: Asked, section: bool | None) -> Listing | None:  # noqa: FBT001
-    """Say what to list of a section; nothing if only the other one was asked for."""
+    """Return what to list of a section; nothing if only the other one was asked for."""
     listing = asked.listing
     if section is not None:
         if listing.pinned not in {None, section}:

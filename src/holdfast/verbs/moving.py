@@ -105,7 +105,7 @@ def _move(session: int, decide: Decide, token: str, expect: Head | None) -> Verb
 
 
 def _movable(tx: Transaction, head: HeadRow, expect: Head | None) -> HeadRow:
-    """Give the head of a session that may be moved; its expected place is compared first."""
+    """Return the head of a session that may be moved; its expected place is compared first."""
     compare(expect, head_of(head))
     return free_head(tx, head)
 
@@ -129,7 +129,7 @@ def _leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
 
 
 def _is_on(tx: Transaction, head: HeadRow, spot: Spot) -> bool:
-    """Say whether a place is in the current history."""
+    """Return whether a place is in the current history."""
     there, here = tx.path(spot.branch, spot.seq), tx.path(head.branch, spot.seq)
     return spot.seq <= head.seq and holder(there, spot.seq) == holder(here, spot.seq)
 
@@ -169,7 +169,7 @@ def replace(
 
 
 def _has_grown(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded], seen: Head) -> bool:
-    """Say whether the history has all this already, and had not when its head was `seen`."""
+    """Return whether the history has all this already, and had not when its head was `seen`."""
     if not isinstance(seen, Head) or seen.branch != head.branch_no or len(wanted) <= seen.seq:
         return False
     return _shared(tx, head, wanted) == len(wanted)

@@ -88,7 +88,7 @@ def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
 def start_at(
     snapshot: Snapshot, head: HeadRow, spot: Spot, reason: BranchReason, token: str
 ) -> Start:
-    """Say where a branch starts that leaves the history at this place."""
+    """Return where a branch starts that leaves the history at this place."""
     seq = whole(snapshot, spot, awaited_calls(snapshot, head))
     path = snapshot.path(spot.branch, seq)
     return Start(
@@ -105,7 +105,7 @@ def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:
 
 
 def whole(snapshot: Snapshot, spot: Spot, awaited: Collection[str] = ()) -> int:
-    """Give the nearest seq, at this place or before it, that cuts no tool exchange in two."""
+    """Return the nearest seq, at this place or before it, that cuts no tool exchange in two."""
     seq = spot.seq
     while seq and (seq < spot.end or awaited):
         after = _tools(snapshot, spot.branch, seq + 1, min(spot.end, seq + _LOOK_AHEAD))
@@ -147,7 +147,7 @@ def _tools(snapshot: Snapshot, branch: int, low: int, high: int) -> list[Message
 
 
 def back_by_turns(snapshot: Snapshot, head: HeadRow, turns: int) -> int:
-    """Give the seq that is left when the last so many turns are taken back."""
+    """Return the seq that is left when the last so many turns are taken back."""
     if not head.seq:
         raise BadQuery("undo: there is nothing to undo, this history is empty")
     back, seq = _Back(snapshot, head.branch), head.seq

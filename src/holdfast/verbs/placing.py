@@ -52,7 +52,7 @@ def held_head(tx: Transaction, session: int, turn: int) -> HeadRow:
 
 
 def lost(tx: Transaction, session: int, turn: int) -> TurnLost:
-    """Say what became of a turn that is not open any more."""
+    """Return what became of a turn that is not open any more."""
     row, owner = tx.turn(session, turn), tx.session(session)
     name = turn_id(owner.id if owner else "?", turn)
     if row is None or row.state == "interrupted":
@@ -61,7 +61,7 @@ def lost(tx: Transaction, session: int, turn: int) -> TurnLost:
 
 
 def head_of(row: HeadRow) -> Head:
-    """Give the head as callers see it."""
+    """Return the head as callers see it."""
     return Head(row.branch_no, row.seq)
 
 
@@ -130,7 +130,7 @@ def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str,
 def _advanced(
     head: HeadRow, messages: Sequence[Message], charged: Sequence[Message], now: int
 ) -> HeadRow:
-    """Give the head behind these messages; refuse sums that no database can count in."""
+    """Return the head behind these messages; refuse sums that no database can count in."""
     usage, cost = head.usage, head.cost
     for message in charged:
         usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
@@ -144,12 +144,12 @@ def _advanced(
 
 
 def preview_of(head: HeadRow) -> titles.Preview:
-    """Give what stands for a session in lists."""
+    """Return what stands for a session in lists."""
     return titles.Preview(head.preview, head.preview_rank, head.preview_seq)
 
 
 def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
-    """Give the head with another preview."""
+    """Return the head with another preview."""
     return msgspec.structs.replace(
         head, preview=shown.text, preview_rank=shown.rank, preview_seq=shown.seq
     )

@@ -37,7 +37,7 @@ _Known = dict[str, tuple[SessionRow, HeadRow]]
 
 
 def plan(rules: Rules) -> Query[Plan]:
-    """Say which sessions would go, and why."""
+    """Return which sessions would go, and why."""
     return lambda snapshot: _Planning(snapshot, rules).plan()
 
 
@@ -135,7 +135,7 @@ def _listed(snapshot: Snapshot) -> Iterator[tuple[SessionRow, HeadRow] | Unreada
 
 
 def _blocked(row: SessionRow, head: HeadRow) -> str | None:
-    """Say why a session may not go, whatever the rules."""
+    """Return why a session may not go, whatever the rules."""
     if row.pinned:
         return "it is pinned"
     if head.open_turn is not None:
@@ -147,7 +147,7 @@ def _blocked(row: SessionRow, head: HeadRow) -> str | None:
 
 
 def there(items: Sequence[PlanItem]) -> Query[set[str]]:
-    """Say which of these sessions still exist."""
+    """Return which of these sessions still exist."""
 
     def run(snapshot: Snapshot) -> set[str]:
         ids = (item.session_id for item in items)
@@ -173,7 +173,7 @@ def trash(item: PlanItem, at: int) -> Verb[str | None]:
 
 
 def foretell(item: PlanItem) -> Query[list[Segment]]:
-    """Say which messages go if this session is erased."""
+    """Return which messages go if this session is erased."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.find_session(id=item.session_id)
@@ -207,7 +207,7 @@ def _held(tx: Transaction, item: PlanItem) -> SessionRow | None:
 
 
 def _changed(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | None:
-    """Say what happened to a session since it was planned to go."""
+    """Return what happened to a session since it was planned to go."""
     if row is None:
         return GONE
     was = None if item.trashed_at is None else to_micros(item.trashed_at)

@@ -167,7 +167,7 @@ def recover(session: int) -> Verb[Recovered | None]:
 
 
 def free_head(tx: Transaction, head: HeadRow) -> HeadRow:
-    """Give the head of a session without an open turn; `SessionBusy` while one is held."""
+    """Return the head of a session without an open turn; `SessionBusy` while one is held."""
     if head.open_turn is None:
         return head
     _take_over(tx, head, tx.turn(head.session, head.open_turn))
@@ -185,7 +185,7 @@ def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovere
 
 
 def is_abandoned(turn: TurnRow, now: int) -> bool:
-    """Say whether an open turn's holder is gone."""
+    """Return whether an open turn's holder is gone."""
     alive = False if has_given_up(turn.holder, turn.token) else is_alive(turn.holder)
     return may_take_over(alive=alive, lease_until=turn.lease_until, now=now)
 

@@ -166,7 +166,7 @@ class _Maker:
             page *= 2  # As much again as was read, so that deciding anew costs no more.
 
     def _has_room(self, tail: Sequence[Message]) -> bool:
-        """Say whether there is surely room for more than was read, by what was stored of it."""
+        """Return whether there is surely room for more than was read, by what was stored of it."""
         budget, most = self._budget(), self._wish.max_messages
         if budget is not None and self._count is not tokens.of_text:
             budget //= 2
@@ -237,7 +237,7 @@ class _Maker:
             yield "what is always sent has more messages than were asked for"
 
     def _budget(self) -> int | None:
-        """Say how many tokens the messages may have, by our way of counting."""
+        """Return how many tokens the messages may have, by our way of counting."""
         if self._wish.max_tokens is None:
             return None
         room = (self._wish.max_tokens - self._wish.reserve) / self._factor
@@ -251,7 +251,7 @@ class _Maker:
     # --------------------------------------------------------------------------------- reading
 
     def _model(self) -> str | None:
-        """Say which model the window is for: the session's, or the last one that was paid for."""
+        """Which model the window is for: the session's, or the last one that was paid for."""
         owner = self._snapshot.session(self._head.session)
         if owner is not None and owner.model is not None:
             return owner.model
@@ -341,7 +341,7 @@ class _Maker:
         return _WRITERS[self._wish.provider](message)
 
     def _is_sent(self, message: Message) -> bool:
-        """Say whether this provider is sent anything but thoughts of a message without words."""
+        """Return whether this provider is sent anything but thoughts of a message without words."""
         parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
         items = self._write(msgspec.structs.replace(message, parts=parts), {})
         return any(item.get(field) for item in items for field in _SAYING[self._wish.provider])
@@ -371,7 +371,7 @@ _SAYING: Final[dict[Provider, tuple[str, ...]]] = {
 
 
 def sendable(item: dict[str, JSON]) -> dict[str, JSON]:
-    """Give an item that can be sent: text is Unicode, whatever was stored as such."""
+    """Return an item that can be sent: text is Unicode, whatever was stored as such."""
     try:
         msgspec.json.encode(item)
     except UnicodeEncodeError:

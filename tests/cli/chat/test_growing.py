@@ -19,7 +19,7 @@ _TEXTS = st.lists(st.sampled_from(_LINES), max_size=14).map("\n".join)
 
 
 def _grown(text: str, size: int) -> list[str]:
-    """Give the blocks of a text that comes in pieces of this size."""
+    """Return the blocks of a text that comes in pieces of this size."""
     growing, blocks = Growing(), []
     for start in range(0, len(text), size):
         growing.write(text[start : start + size])
@@ -76,7 +76,7 @@ def test_the_sample_is_printed_in_its_blocks() -> None:
 
 
 def _long(first: str, lines: str) -> list[str]:
-    """Give the pieces of a long text that is all one block: each joins the one before."""
+    """Return the pieces of a long text that is all one block: each joins the one before."""
     growing, blocks = Growing(), []
     growing.write(first)
     for _ in range(60):

@@ -201,7 +201,7 @@ def test_after_a_crash_it_says_what_was_interrupted_first(place: Place, provider
 
 
 def _is_flushed(place: Place, word: str) -> bool:
-    """Say whether a draft in the store has this word in it."""
+    """Return whether a draft in the store has this word in it."""
     database = sqlite3.connect(f"file:{place.shell.store}?mode=ro", uri=True)
     with contextlib.closing(database):
         found = database.execute("SELECT * FROM drafts").fetchall()

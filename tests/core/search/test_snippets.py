@@ -201,7 +201,7 @@ def _every_place(
 
 
 def _wanted(traced: Traced, query: str) -> Iterator[tuple[str, ...]]:
-    """Give something to look for: of the text itself, and of a query."""
+    """Return something to look for: of the text itself, and of a query."""
     for tokens in (traced.tokens, words(query)):
         for size in (1, 2, 3):
             yield from (tuple(tokens[at : at + size]) for at in range(len(tokens) - size + 1))

@@ -72,7 +72,7 @@ NOTHING_OWN: Final = Own()
 
 
 def messages_of(request: Request, *, own: Own = NOTHING_OWN, words: bool = False) -> list[JSON]:
-    """Give the messages to send. `words`: to a model that knows no calls, they are told in words.
+    """Return the messages to send. `words`: to a model that knows no calls, they are told in words.
 
     Fields that other servers added to their messages are left out: many refuse what they do not
     know.
@@ -219,7 +219,7 @@ class ChatReading:
         return [*deltas, Stopped("calls" if calls and ended else self._reason)]
 
     def _whole_calls(self) -> list[_Call]:
-        """Give the calls; of a reply that grew too long those that can be read."""
+        """Return the calls; of a reply that grew too long those that can be read."""
         if self._reason != "length":
             return self._calls
         return [call for call in self._calls if isinstance(call.arguments, dict) and call.text]
@@ -279,7 +279,7 @@ class ChatReading:
         return call
 
     def _goes_on(self, call: _Call, piece: Mapping[str, JSON]) -> bool:
-        """Say whether a piece goes on with a call: some number all of their calls 0, or none."""
+        """Return whether a piece goes on with a call: some number all of their calls 0, or none."""
         id = piece.get("id")
         if isinstance(id, str) and id and call.id:
             return id == call.id

@@ -111,7 +111,7 @@ def choose(settings: Settings, named: str | None = None, why: str = "it was aske
 
 
 def _default(runner: Runner, settings: Settings) -> Spec:
-    """Give the model of a provider that is used when none is named; another server has others."""
+    """Return the model of a provider that is used when none is named; another server has others."""
     return parse(runner, elsewhere=_elsewhere(settings))
 
 

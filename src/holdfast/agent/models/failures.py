@@ -165,7 +165,7 @@ class Complaint(msgspec.Struct, frozen=True):
 def failure(
     error: Exception, where: str, *, secret: str = "", clock: Clock | None = None
 ) -> ModelFailed:
-    """Say what an error of an SDK means; `where` names who was called, `secret` is the key."""
+    """Return what an error of an SDK means; `where` names who was called, `secret` is the key."""
     said = complaint_of(error, clock=clock)
     if said is None:
         return _broken(error, where)
@@ -226,7 +226,7 @@ def _innermost(body: object) -> dict[str, object]:
 
 
 def _words(inner: Mapping[str, object]) -> str:
-    """Give what an error says, with what the provider behind a provider said."""
+    """Return what an error says, with what the provider behind a provider said."""
     said = next((inner[key] for key in ("message", "detail", "msg") if inner.get(key)), "")
     metadata = inner.get("metadata")
     behind = metadata.get("raw") if isinstance(metadata, Mapping) else None
@@ -238,7 +238,7 @@ def _text(said: object) -> str:
 
 
 def _status(given: object, inner: Mapping[str, object], kinds: frozenset[str]) -> int | None:
-    """Give the status: of the answer, or of an error in a stream that began well."""
+    """Return the status: of the answer, or of an error in a stream that began well."""
     for value in (given, inner.get("code"), inner.get("status_code")):
         if isinstance(value, int) and _REFUSED <= value < 600:  # noqa: PLR2004 (HTTP's last status)
             return value
@@ -305,7 +305,7 @@ def _delay(inner: Mapping[str, object]) -> float | None:
 
 
 def _broken(error: Exception, where: str) -> ModelFailed:
-    """Say what became of a call that was not answered, or not to the end."""
+    """Return what became of a call that was not answered, or not to the end."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     kind = type(cause).__name__
     if isinstance(error, ValueError):

@@ -15,13 +15,13 @@ class Halves:
         self._left = ""
 
     def joined(self, piece: str) -> str:
-        """Give a piece with the half that was left over before it, without one at its end."""
+        """Return a piece with the half that was left over before it, without one at its end."""
         text = self._left + piece
         self._left = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
         return whole(text[: -1 if self._left else None])
 
     def rest(self) -> str:
-        """Give what stands for a half whose other half never came."""
+        """Return what stands for a half whose other half never came."""
         left, self._left = self._left, ""
         return whole(left)
 

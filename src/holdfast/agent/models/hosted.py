@@ -37,7 +37,7 @@ class Stream(Protocol):
     """The SDKs' stream of events."""
 
     async def __anext__(self) -> object:
-        """Give the next event."""
+        """Return the next event."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -165,7 +165,7 @@ class Hosted(ABC):
                     raise self._failure(error) from error
 
     async def _next(self, events: Stream, reading: Reading) -> object | None:
-        """Give the next event, or `None` at the end."""
+        """Return the next event, or `None` at the end."""
         try:
             if reading.reason is None:
                 return await anext(events)
@@ -181,14 +181,14 @@ class Hosted(ABC):
         return failure(error, self.where, secret=self._key)
 
     def output_for(self, request: Request) -> int:
-        """Say how many tokens the reply may have."""
+        """Return how many tokens the reply may have."""
         least = min(_LEAST_OUTPUT, self.max_output, max(1, self.context // 4))
         return max(min(request.max_output or self.max_output, self.max_output), least)
 
     # -------------------------------------------------------------------------------------- lessons
 
     def refuses(self, word: str) -> bool:
-        """Say whether the server turned out not to know a word."""
+        """Return whether the server turned out not to know a word."""
         return word in self._refused
 
     def _learns(self, complaint: Complaint, request: Request) -> bool:
@@ -248,7 +248,7 @@ class Hosted(ABC):
 
     @abstractmethod
     def _body(self, request: Request) -> dict[str, JSON]:
-        """Say what to send."""
+        """Return what to send."""
 
     @abstractmethod
     async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:

@@ -214,7 +214,7 @@ class LocalModel:
         return json.dumps(body | self._extra, ensure_ascii=False).encode("utf-8", "replace")
 
     def _messages(self, request: Request) -> list[JSON]:
-        """Give the messages as text; a reply that was cut off comes last, to be gone on with."""
+        """Return the messages as text; a reply that was cut off comes last, to be gone on with."""
         messages = messages_of(request, words=self.tools in {"text", "none"})
         if request.continuing and len(messages) > 1 and _ends_in_words(messages[-2]):
             messages = [*messages[:-2], _uncut(messages[-2])]
@@ -348,14 +348,14 @@ def _threads() -> int:
 
 
 def _ends_in_words(message: JSON) -> bool:
-    """Say whether a message is the model's own, and says something last."""
+    """Return whether a message is the model's own, and says something last."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return False
     return isinstance(message.get("content"), str) and not message.get("tool_calls")
 
 
 def _uncut(message: JSON) -> JSON:
-    """Give a reply without the mark that says that it was cut off."""
+    """Return a reply without the mark that says that it was cut off."""
     if not isinstance(message, dict):
         return message
     said = str(message["content"])
@@ -363,7 +363,7 @@ def _uncut(message: JSON) -> JSON:
 
 
 def _in_words(message: JSON) -> JSON:
-    """Give a message whose content is text; what is none is named."""
+    """Return a message whose content is text; what is none is named."""
     if not isinstance(message, dict):
         return message
     content = message.get("content")

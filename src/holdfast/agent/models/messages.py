@@ -45,7 +45,7 @@ _REASONS: Final[Mapping[str, StopReason]] = {
 
 
 def messages_of(request: Request) -> list[JSON]:
-    """Give the messages to send."""
+    """Return the messages to send."""
     messages: list[JSON] = [*request.window.messages]
     if not request.continuing:
         return messages
@@ -97,7 +97,7 @@ class _Block:
         self.halves = Halves()
 
     def whole(self) -> JSONObject:
-        """Give the block as a reply that does not stream would have it."""
+        """Return the block as a reply that does not stream would have it."""
         block = dict(self.began)
         for key in ("text", "thinking", "signature"):
             if self.texts[key]:
@@ -185,7 +185,7 @@ class MessagesReading:
         return [kind(text)] if text else []
 
     def _over(self, block: _Block) -> list[Delta]:
-        """Give what is known of a block only when it is over."""
+        """Return what is known of a block only when it is over."""
         made = block.whole()
         rest = block.halves.rest()
         match made:
@@ -228,7 +228,7 @@ def _usage(used: JSONObject) -> Usage:
 
 
 def _kept(block: JSONObject) -> list[Delta]:
-    """Give what a block has beyond what is said in it."""
+    """Return what a block has beyond what is said in it."""
     parts = anthropic.decode({"role": "assistant", "content": [block]}).parts
     return [Kept(part) for part in parts if isinstance(part, Raw)]
 

@@ -70,7 +70,7 @@ def size_of(name: str, *, at_home: bool = False) -> Size:
 
 
 def thinks(name: str) -> bool:
-    """Say whether a model of OpenAI's thinks first, and so counts its tokens in another way."""
+    """Return whether a model of OpenAI's thinks first, and so counts its tokens in another way."""
     return re.match(r"o\d|gpt-([5-9]|oss)|codex", _folded(name)) is not None
 
 

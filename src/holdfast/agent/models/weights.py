@@ -64,7 +64,7 @@ KNOWN: Final = {SMOLLM2.name: SMOLLM2}
 
 
 def default_directory() -> Path:
-    """Say where fetched weights are kept: in the user's data directory."""
+    """Return where fetched weights are kept: in the user's data directory."""
     import platformdirs  # noqa: PLC0415 - only who uses local models asks
 
     return Path(platformdirs.user_data_dir("holdfast", appauthor=False)) / "models"
@@ -83,7 +83,7 @@ def find(weights: Weights = SMOLLM2, directory: Path | None = None) -> Path | No
 
 
 def _installed(package: str) -> list[Path]:
-    """Say where a package lies, without importing it: it could not be."""
+    """Return where a package lies, without importing it: it could not be."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -161,7 +161,7 @@ def _wait(
 
 
 def _largest(place: Path) -> int:
-    """Say how large the largest file is: the one that grows."""
+    """Return how large the largest file is: the one that grows."""
     sizes = [0]
     for parent, _, names in os.walk(place):
         for name in names:
@@ -173,7 +173,7 @@ def _largest(place: Path) -> int:
 
 
 def _last_words(said: IO[bytes]) -> str:
-    """Give the last line of what pip said that tells of an error."""
+    """Return the last line of what pip said that tells of an error."""
     said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD))
     lines = said.read().decode("utf-8", "replace").strip().splitlines()
     wrong = [line for line in lines if "ERROR" in line or "No module named" in line]

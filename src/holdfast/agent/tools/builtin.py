@@ -20,7 +20,7 @@ def workspace_tools(
     output: int = OUTPUT,
     keep: Collection[str] = (),
 ) -> tuple[Tool, ...]:
-    """Give the tools for files and commands in this folder, or in the one a session works in.
+    """Return the tools for files and commands in this folder, or in the one a session works in.
 
     Commands have `timeout` seconds and see the variables that `keep` names beside the usual ones;
     files are shown `output` characters at a time.
@@ -36,7 +36,7 @@ def everything(
     output: int = OUTPUT,
     keep: Collection[str] = (),
 ) -> tuple[Tool, ...]:
-    """Give all tools: for the workspace, for the sessions of a store, and for goals."""
+    """Return all tools: for the workspace, for the sessions of a store, and for goals."""
     return (
         *workspace_tools(root, timeout=timeout, output=output, keep=keep),
         *session_tools(store, output=output),

@@ -67,7 +67,7 @@ class CommandTools:
         self._max_output = max_output
 
     def ask_to_run(self, context: ToolContext, given: dict[str, Any]) -> str:
-        """Say what would run, and where."""
+        """Return what would run, and where."""
         _check(given["command"])
         return f"run in {self._folder(context)}\n$ {given['command']}"
 
@@ -193,7 +193,7 @@ class Running:
         return True
 
     def told(self, given_up: float | None) -> Output:
-        """Say what it wrote and how it ended; `given_up` is after how many seconds."""
+        """Return what it wrote and how it ended; `given_up` is after how many seconds."""
         said = b"".join(self._pieces).decode("utf-8", "replace").replace("\0", "\ufffd")
         code = self._process.returncode
         notes: list[str] = []

@@ -13,7 +13,7 @@ _ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)(?: ?\([^)]*\))?: *(.*)")
 
 
 def documented(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
-    """Give the first paragraph of a function's docstring, and what it says of each parameter."""
+    """Return the first paragraph of a function's docstring, and what it says of each parameter."""
     lines = _docstring(function).splitlines()
     first: list[str] = []
     for line in lines:

@@ -29,7 +29,7 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 def scrubbed(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
-    """Give what a child may see of this environment; `keep` names more that it may."""
+    """Return what a child may see of this environment; `keep` names more that it may."""
     passed = {
         name: value
         for name, value in environment.items()
@@ -39,7 +39,7 @@ def scrubbed(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict
 
 
 def _is_open(name: str, value: str) -> bool:
-    """Say whether this is a proxy's address without a password in it."""
+    """Return whether this is a proxy's address without a password in it."""
     return name.lower() in _PROXIES and "@" not in value
 
 

@@ -40,7 +40,7 @@ _ROOM: Final = 500  # For what is said beside what is shown.
 
 
 def within(root: str | None) -> Where:
-    """Say where the workspace is: this folder, or (None) the one that a session works in."""
+    """Return where the workspace is: this folder, or (None) the one that a session works in."""
     if root is None:
         return lambda context: Workspace(context.cwd)
     space = Workspace(root)
@@ -112,7 +112,7 @@ class FileTools:
         return "\n".join(shown) + note
 
     def _shown(self, lines: Sequence[str]) -> list[str]:
-        """Give as many lines as there is room for, one at least; the very long ones are cut."""
+        """Return as many lines as there is room for, one at least; the very long ones are cut."""
         shown: list[str] = []
         room = self._output
         for line in lines:
@@ -139,7 +139,7 @@ class FileTools:
         return f"{'created' if new else 'replaced'} {place.shown} ({len(data):,} bytes)."
 
     def ask_to_write(self, context: ToolContext, given: dict[str, Any]) -> str:
-        """Say what writing would change."""
+        """Return what writing would change."""
         space, place = self._to_write(context, given["path"])
         content: str = given["content"]
         encoded(content)
@@ -170,7 +170,7 @@ class FileTools:
         return f"replaced it {times} in {place.shown}."
 
     def ask_to_edit(self, context: ToolContext, given: dict[str, Any]) -> str:
-        """Say what editing would change; what cannot be done raises `ToolError`."""
+        """Return what editing would change; what cannot be done raises `ToolError`."""
         space, place = self._to_write(context, given["path"])
         every = given.get("every", False)
         before, after, _ = self._edited(space, place, given["old"], given["new"], every=every)
@@ -179,7 +179,7 @@ class FileTools:
     def _edited(
         self, space: Workspace, place: Place, old: str, new: str, *, every: bool
     ) -> tuple[str, str, int]:
-        """Give the text before and after, and how often something was replaced."""
+        """Return the text before and after, and how often something was replaced."""
         try:
             before = space.read(place).decode("utf-8")
         except UnicodeDecodeError as error:

@@ -117,7 +117,7 @@ def make_tool(
 
 
 def given_arguments(arguments: JSON) -> dict[str, JSON]:
-    """Give a call's arguments as an object; what is none raises `ToolError` for the model."""
+    """Return a call's arguments as an object; what is none raises `ToolError` for the model."""
     if isinstance(arguments, str):
         arguments = _read_json(arguments) if arguments.strip() else None
     if arguments is None:
@@ -207,7 +207,7 @@ def _question(asks: bool | Asks, name: str) -> Asks:  # noqa: FBT001 - as `tool`
 def _asked(
     takes: Arguments, asks: Asks, context: ToolContext, arguments: dict[str, JSON]
 ) -> str | None:
-    """Say what the user is asked; nothing if the call will be refused anyway."""
+    """Return what the user is asked; nothing if the call will be refused anyway."""
     try:
         given = takes.read(arguments)
     except Misfit:

@@ -22,7 +22,7 @@ _NEAR: Final = 0.2  # How much of what is shown may be given up to end it with a
 
 
 def shorten(output: Output, limit: int, *, name: str = "tool", readable: bool = True) -> Output:
-    """Give an output of which a model is shown about `limit` characters; the rest is kept with it.
+    """An output of which a model is shown about `limit` characters; the rest is kept with it.
 
     `name` is the tool's. `readable`: there is a tool `read_output` that the model can be told of.
     """
@@ -41,7 +41,7 @@ def _is_plain(content: str | Sequence[Piece]) -> bool:
 
 
 def _as_texts(content: str | Sequence[Piece]) -> Iterable[Piece]:
-    """Give the pieces; a text file is text too, or some providers would be sent all of it."""
+    """Return the pieces; a text file is text too, or some providers would be sent all of it."""
     for piece in (Text(content),) if isinstance(content, str) else content:
         if isinstance(piece, File) and piece.data is not None and _is_text_file(piece):
             yield Text(bytes(piece.data).decode("utf-8", "replace"))

@@ -45,7 +45,7 @@ class Parameter(msgspec.Struct, frozen=True):
 def parameters_of(
     function: Callable[..., object], name: str
 ) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """Give the parameters that the model gives, and the names of those that get the context."""
+    """Return the parameters that the model gives, and the names of those that get the context."""
     hints = _hints(function, name)
     taken: list[Parameter] = []
     contexts: list[str] = []
@@ -105,7 +105,7 @@ class Arguments:
         self.schema = _told(self._struct, parameters, about)
 
     def read(self, arguments: Mapping[str, JSON]) -> dict[str, object]:
-        """Give the values a function is called with; `Misfit` says what does not fit."""
+        """Return the values a function is called with; `Misfit` says what does not fit."""
         left_out = {p.name for p in self._parameters if not (p.required or p.nullable)}
         given = {k: v for k, v in arguments.items() if v is not None or k not in left_out}
         try:

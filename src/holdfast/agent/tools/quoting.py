@@ -15,7 +15,7 @@ _HIDDEN: Final = re.compile("[\U000e0000-\U000e0fff]")
 
 
 def quoted(what: str, text: str) -> str:
-    """Give text as data; `what` says what it is."""
+    """Return text as data; `what` says what it is."""
     seen = _HIDDEN.sub("", text)
     mark = f"quoted-{secrets.token_hex(8)}"
     return (

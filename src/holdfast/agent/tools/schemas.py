@@ -17,7 +17,7 @@ _REFS: Final = "#/$defs/{name}"
 
 
 def schema_of(struct: type[msgspec.Struct]) -> dict[str, JSON]:
-    """Give the schema of a struct; `TypeError` if a type in it has none."""
+    """Return the schema of a struct; `TypeError` if a type in it has none."""
     (top,), inner = msgspec.json.schema_components([struct], ref_template=_REFS)
     return _Inlining(inner).whole(top)
 
@@ -31,7 +31,7 @@ class _Inlining:
         self._apart: set[str] = set()
 
     def whole(self, schema: Mapping[str, Any]) -> dict[str, JSON]:
-        """Give a schema that needs nothing beside it."""
+        """Return a schema that needs nothing beside it."""
         whole = cast("dict[str, JSON]", self._inlined(schema))
         apart: dict[str, JSON] = {}
         while waiting := self._apart - apart.keys():

@@ -21,7 +21,7 @@ class Wanted(msgspec.Struct, frozen=True):
     ignore_case: bool
 
     def hits(self, data: bytes) -> list[tuple[int, str]]:
-        """Give the lines that hold it, with their numbers; where it has several, the first."""
+        """Return the lines that hold it, with their numbers; where it has several, the first."""
         if is_binary(data):
             return []
         text = data.decode("utf-8", "replace")
@@ -68,7 +68,7 @@ class Found:
                 self._lines.append(shown)
 
     def told(self) -> list[str]:
-        """Give the lines that are shown."""
+        """Return the lines that are shown."""
         lines = list(self._lines) or ["(not found)"]
         if self._count > len(self._lines):
             lines.append(f"[{self._count - len(self._lines):,} more lines are not shown]")

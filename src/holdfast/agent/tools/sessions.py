@@ -134,7 +134,7 @@ class SessionTools:
 
 
 def _within(room: int, texts: list[str]) -> list[str]:
-    """Give as many as there is room for, one at least."""
+    """Return as many as there is room for, one at least."""
     shown: list[str] = []
     for text in texts:
         room -= len(text) + 2
@@ -160,7 +160,7 @@ def _told(message: Message) -> str:
 
 
 def _words(message: Message) -> Iterator[str]:
-    """Give what a message says in words; a model's thoughts are its own."""
+    """Return what a message says in words; a model's thoughts are its own."""
     for part in message.parts:
         if isinstance(part, Thinking):
             continue

@@ -21,17 +21,17 @@ _KINDS: Final = {
 
 
 def is_binary(data: bytes) -> bool:
-    """Say whether this is no text."""
+    """Return whether this is no text."""
     return b"\0" in data[:_LOOKED_AT] or any(map(data.startswith, _KINDS))
 
 
 def described(data: bytes) -> str:
-    """Say what kind of data this is."""
+    """Return what kind of data this is."""
     return next((kind for start, kind in _KINDS.items() if data.startswith(start)), "binary data")
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    """Give the text, and a note if it is not all text."""
+    """Return the text, and a note if it is not all text."""
     try:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:
@@ -39,7 +39,7 @@ def decoded(data: bytes) -> tuple[str, str]:
 
 
 def encoded(text: str) -> bytes:
-    """Give the bytes that are written for a text."""
+    """Return the bytes that are written for a text."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:

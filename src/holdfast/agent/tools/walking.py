@@ -69,7 +69,7 @@ class Walk:
         self.unreadable = 0
 
     def __iter__(self) -> Iterator[Entry]:
-        """Give all that is there, the files of a folder before those of the folders in it."""
+        """Return all that is there, the files of a folder before those of the folders in it."""
         waiting = [self._start]
         while waiting:
             place = waiting.pop()

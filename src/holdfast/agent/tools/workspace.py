@@ -65,7 +65,7 @@ class Place(msgspec.Struct, frozen=True):
         return Place(self.names[:-1], self.base)
 
     def below(self, name: str) -> Place:
-        """Give what has this name in it."""
+        """Return what has this name in it."""
         return Place((*self.names, name), self.base)
 
 
@@ -102,7 +102,7 @@ class Workspace:
         return tuple(real.removeprefix(start).split("/")) if real.startswith(start) else None
 
     def path_of(self, place: Place) -> str:
-        """Give the whole path."""
+        """Return the whole path."""
         return str(Path(self.root, *place.names))
 
     # -------------------------------------------------------------------------------- opening
@@ -126,7 +126,7 @@ class Workspace:
             os.close(fd)
 
     def is_file(self, place: Place) -> bool | None:
-        """Say whether this is a regular file; None if there is nothing."""
+        """Return whether this is a regular file; None if there is nothing."""
         if not place.names:
             return False
         try:
@@ -177,7 +177,7 @@ class Workspace:
 
 
 def folded(name: str) -> str:
-    """Give a name as a file system may read it that minds neither case nor what cannot be seen."""
+    """A name as a file system may read it that minds neither case nor what cannot be seen."""
     return "".join(filter(str.isprintable, name)).casefold()
 
 
@@ -239,7 +239,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _open_here() -> set[tuple[int, int]]:
-    """Give the regular files that this process has open."""
+    """Return the regular files that this process has open."""
     try:
         numbers = [int(name) for name in os.listdir(_DESCRIPTORS)]  # noqa: PTH208 - only names
     except OSError:
@@ -266,7 +266,7 @@ def _enter(folder: int, name: str, *, make: bool) -> int:
 
 
 def _mode_of(folder: int, name: str, shown: str) -> int | None:
-    """Give the permissions of what is there; None if nothing is."""
+    """Return the permissions of what is there; None if nothing is."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def _telling(place: Place) -> Iterator[None]:
 
 
 def why(error: OSError) -> str:
-    """Say why something could not be opened."""
+    """Return why something could not be opened."""
     if error.errno in {errno.ELOOP, errno.EMLINK}:
         return "is a link; it may have been changed just now"
     if error.errno == errno.ENOENT:

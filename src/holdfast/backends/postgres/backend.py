@@ -294,7 +294,7 @@ class PostgresBackend(Backend):
         )
 
     def health(self) -> list[Check]:
-        """Say how the server and the store are set up."""
+        """Return how the server and the store are set up."""
 
         def look(link: Link, _: PostgresSnapshot) -> list[Check]:
             open_to_all = server.unguarded(link, self._target)

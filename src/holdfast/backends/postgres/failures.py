@@ -37,12 +37,12 @@ _DAMAGED: Final = frozenset({"XX001", "XX002"})
 
 
 def is_again(error: BaseException) -> bool:
-    """Say whether a transaction was undone because of others."""
+    """Return whether a transaction was undone because of others."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _AGAIN
 
 
 def is_lost(error: BaseException) -> bool:
-    """Say whether an error ends the connection."""
+    """Return whether an error ends the connection."""
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate

@@ -35,11 +35,11 @@ class Handed(Generic[T]):
         return self._future.set_running_or_notify_cancel()
 
     def succeed(self, value: T) -> None:
-        """Say what it gave."""
+        """Return what it gave."""
         self._future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Say what went wrong."""
+        """Return what went wrong."""
         self._future.set_exception(error)
 
     def fail_if_open(self, error: BaseException) -> None:
@@ -75,7 +75,7 @@ class Handed(Generic[T]):
         self._future.add_done_callback(lambda _: call())
 
     def outcome(self) -> T:
-        """Give the result of what is done, or raise its error."""
+        """Return the result of what is done, or raise its error."""
         try:
             return self._future.result(0)
         except CancelledError:

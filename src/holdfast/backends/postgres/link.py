@@ -117,12 +117,12 @@ class Answer:
         return found
 
     def fetchone(self) -> Row | None:
-        """Give the first row."""
+        """Return the first row."""
         rows = self.fetchall()
         return rows[0] if rows else None
 
     def fetchall(self) -> list[Row]:
-        """Give all rows."""
+        """Return all rows."""
         if self.rows is None:
             self._link.sync()
         if self.rows is None:
@@ -270,7 +270,7 @@ class Link:
         self._owed.append(answer)
 
     def _prepare(self, text: str, types: tuple[int, ...]) -> bytes:
-        """Give the name of a prepared statement."""
+        """Return the name of a prepared statement."""
         known = (text, types)
         name = self._prepared.get(known)
         if name is None:
@@ -327,7 +327,7 @@ class Link:
             answer.rows = []
 
     def _next(self, patience: float) -> PGresult | None:
-        """Give the next result; each silence is as long as the patience at most."""
+        """Return the next result; each silence is as long as the patience at most."""
         while self._library.is_busy():
             self._wait(select.POLLIN, patience)
             self._library.consume_input()

@@ -84,7 +84,7 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
 
 
 def _split(script: str) -> list[str]:
-    """Give the statements of a step: they end with a semicolon at the end of a line.
+    """Return the statements of a step: they end with a semicolon at the end of a line.
 
     One that holds others stands between dollars, and ends where these do.
     """

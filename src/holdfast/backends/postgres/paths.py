@@ -23,7 +23,7 @@ class Paths:
         self._sessions: set[int] = set()
 
     def get(self, branch: int) -> Path | None:
-        """Give the way back from a branch, if it is known."""
+        """Return the way back from a branch, if it is known."""
         return self._known.get(branch)
 
     def keep(self, branch: int, path: Path) -> None:
@@ -36,5 +36,5 @@ class Paths:
             self._sessions.add(split_branch(branch)[0])
 
     def knows(self, session: int) -> bool:
-        """Say whether the way back from one of a session's branches is known."""
+        """Return whether the way back from one of a session's branches is known."""
         return session in self._sessions

@@ -106,7 +106,7 @@ class Pool:
             return free
 
     def _first(self) -> Place | None:
-        """Say whose turn it is; who was dropped where it stood is passed over."""
+        """Return whose turn it is; who was dropped where it stood is passed over."""
         while self._line:
             place = self._line[0]()
             if place is not None:

@@ -42,7 +42,7 @@ _UUID7: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-7")
 
 
 def bind(text: str | None) -> bytes | None:
-    """Give text to the engine exactly."""
+    """Return text to the engine exactly."""
     return None if text is None else text.encode("utf-8", "surrogatepass")
 
 
@@ -57,13 +57,13 @@ def text_of(data: bytes) -> str:
 
 
 def mark(text: str) -> UUID:
-    """Give what stands for a name in an index."""
+    """Return what stands for a name in an index."""
     return UUID(bytes=sha256(codec.encode_text(text)).digest()[:16])
 
 
 @lru_cache(1024)  # A message is looked up, and stored a moment later.
 def place_mark(session: int, id: str) -> UUID:
-    """Give what stands for a session's message in an index.
+    """Return what stands for a session's message in an index.
 
     Marks of a session lie together, and those of ids that have a time (UUIDv7) in their order: then
     an append touches one page of the index, and not one for each message.
@@ -76,29 +76,29 @@ def place_mark(session: int, id: str) -> UUID:
 
 
 def mark_or_none(text: str | None) -> UUID | None:
-    """Give the mark of a name that may be absent."""
+    """Return the mark of a name that may be absent."""
     return None if text is None else mark(text)
 
 
 def numbers(values: Iterable[int]) -> list[Int8]:
-    """Give a list of numbers to the engine; it takes the type of all from the first."""
+    """Return a list of numbers to the engine; it takes the type of all from the first."""
     return [Int8(value) for value in values]
 
 
 def model_mark(model: str | None) -> UUID:
-    """Give the mark of a model; that of none is no model's."""
+    """Return the mark of a model; that of none is no model's."""
     return UUID(int=0) if model is None else mark(model)
 
 
 def branch_number(session: int, number: int) -> int:
-    """Give what the seam calls a session's branch."""
+    """Return what the seam calls a session's branch."""
     if number > _NUMBER_MASK:
         raise StorageError(f"a session has at most {_NUMBER_MASK} branches; nothing was stored.")
     return session << _NUMBER_BITS | number
 
 
 def split_branch(n: int) -> tuple[int, int]:
-    """Give the session of a branch, and its number there."""
+    """Return the session of a branch, and its number there."""
     return n >> _NUMBER_BITS, n & _NUMBER_MASK
 
 
@@ -114,7 +114,7 @@ def session_row(row: Sequence[Any]) -> SessionRow:
 
 
 def session_values(row: SessionRow) -> tuple[object, ...]:
-    """Give the values of a session behind its number."""
+    """Return the values of a session behind its number."""
     folded = None if row.title is None else loose(row.title)
     return (
         bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
@@ -145,7 +145,7 @@ def head_row(row: Sequence[Any]) -> HeadRow:
 
 
 def head_values(row: HeadRow) -> tuple[object, ...]:
-    """Give the values of a head behind its session, but for its activity."""
+    """Return the values of a head behind its session, but for its activity."""
     return (
         split_branch(row.branch)[1], row.seq, row.turns, row.open_turn, row.updated_at,
         *msgspec.structs.astuple(row.usage), row.cost, bind(row.preview), row.preview_rank,
@@ -181,7 +181,7 @@ def message_row(row: Sequence[Any]) -> MessageRow:
 
 
 def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
-    """Give the values of a message behind its branch."""
+    """Return the values of a message behind its branch."""
     return (
         row.seq, bind(row.id), place_mark(session, row.id), row.turn, row.crc, is_summary(row),
         row.body,
@@ -189,7 +189,7 @@ def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
 
 
 def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[object], ...]:
-    """Give the values of several messages, column by column."""
+    """Return the values of several messages, column by column."""
     turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
     return (
         [Int8(row.seq) for row in found], [bind(row.id) for row in found],
@@ -213,7 +213,7 @@ def by_weight(found: Sequence[MessageRow], most: int) -> Iterator[list[MessageRo
 
 
 def is_summary(row: MessageRow) -> bool:
-    """Say whether a message is a summary, by its first bytes."""
+    """Return whether a message is a summary, by its first bytes."""
     return row.body.startswith(_SUMMARY)
 
 
@@ -238,7 +238,7 @@ def turn_row(row: Sequence[Any]) -> TurnRow:
 
 
 def turn_values(row: TurnRow) -> tuple[object, ...]:
-    """Give the values of a turn."""
+    """Return the values of a turn."""
     return (
         row.session, row.number, bind(row.token), row.state, bind(row.run_id),
         mark_or_none(row.run_id), bind(row.model), codec.to_json(row.holder), row.lease_until,

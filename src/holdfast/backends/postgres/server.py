@@ -80,7 +80,7 @@ def unguarded(link: Link, target: Target) -> str | None:
 
 
 def checks(server: Server, target: Target, unguarded: str | None) -> list[Check]:
-    """Say how the server is set up, for `doctor`."""
+    """Return how the server is set up, for `doctor`."""
     synced = {"power": "survives a power cut", "process": "survives kill -9"}
     return [
         Check("backend", "postgresql"),

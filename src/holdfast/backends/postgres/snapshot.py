@@ -64,11 +64,11 @@ class Answer(Protocol):
     """What a statement gives, once it is asked for."""
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """Give the next row."""
+        """Return the next row."""
         ...
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Give all rows."""
+        """Return all rows."""
         ...
 
 
@@ -144,7 +144,7 @@ class PostgresSnapshot:
         self._open_turns: dict[tuple[int, int], TurnRow] = {}
 
     def enter(self, name: str, *values: object) -> None:
-        """Say whose transaction this is; the answer has the time."""
+        """Return whose transaction this is; the answer has the time."""
         self._entered = self._statements.ask(name, (self._tenant, *values))
 
     def check_entered(self) -> None:
@@ -348,7 +348,7 @@ class PostgresSnapshot:
     # ---------------------------------------------------------------------------- messages
 
     def path(self, branch: int, low: int = 1) -> Path:
-        """Give the way a branch's history runs; branches never move, so it is kept if short."""
+        """Return the way a branch's history runs; branches never move, so it is kept if short."""
         known = self._paths.get(branch) or self._short_path(branch)
         if known is not None:
             return known
@@ -413,7 +413,7 @@ class PostgresSnapshot:
         return found
 
     def _at_the_end(self, span: Segment) -> list[MessageRow]:
-        """Give a range if it was foreseen: what lies on a head's branch, near the head."""
+        """Return a range if it was foreseen: what lies on a head's branch, near the head."""
         session, branch = split_branch(span.branch)
         newest, answer = self._tails.get(session, (0, None))
         head = self.head(session) if answer is not None else None
@@ -551,12 +551,12 @@ class PostgresSnapshot:
 
 
 def is_hash(text: str) -> bool:
-    """Say whether a text can be a hash; others may hold what text cannot here."""
+    """Return whether a text can be a hash; others may hold what text cannot here."""
     return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
 
 
 def _conditions(listing: Listing, values: list[object]) -> list[str]:
-    """Say what is listed in the engine's words; the values they need are added to `values`."""
+    """Return what is listed in the engine's words; the values they need are added to `values`."""
     wanted = []
 
     def bound(value: object) -> str:

@@ -40,11 +40,11 @@ class Standing(NamedTuple):
     needed: int
 
     def unsure(self) -> Standing:
-        """Give the same as something to be found out."""
+        """Return the same as something to be found out."""
         return self._replace(tail=(), told=None, steady=0)
 
     def reaches(self, newest: int) -> bool:
-        """Say whether so many of the newest messages are known."""
+        """Return whether so many of the newest messages are known."""
         return len(self.tail) >= min(newest, self.head.seq)
 
 
@@ -91,7 +91,7 @@ class Standings:
         self.keep(Standing(left, tail, told, steady, needed))
 
     def mistrust(self, standing: Standing) -> None:
-        """Give back what was supposed and was not so: it will take longer to believe it again."""
+        """Return what was supposed and was not so: it will take longer to believe it again."""
         known = self._known.get(standing.head.session, standing)
         needed = min(2 * max(known.needed, standing.needed), _MOST_NEEDED)
         self.keep(standing.unsure()._replace(needed=needed))
@@ -110,7 +110,7 @@ class Standings:
 
 
 def _end_of(found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
-    """Give the last of a branch's messages, if they are small; those before a gap are left out."""
+    """The last of a branch's messages, if they are small; those before a gap are left out."""
     kept = list(found[-LONGEST:])
     weight = sum([len(row.body) for row in kept])
     while kept and (kept[-1].seq - kept[0].seq >= len(kept) or weight > _HEAVIEST):

@@ -73,7 +73,7 @@ class SupposingTransaction(PostgresTransaction):
             raise Withheld
 
     def _at_the_end(self, span: Segment) -> list[MessageRow]:
-        """Give the last messages, if they were kept."""
+        """Return the last messages, if they were kept."""
         branch, kept = self._end
         if branch == span.branch and kept and kept[0].seq <= span.first:
             return [row for row in kept if span.first <= row.seq <= (span.last or 0)]

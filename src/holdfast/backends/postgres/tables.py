@@ -31,7 +31,7 @@ _THEN: Final = "the search index was not changed."
 
 
 def usable(link: Link) -> bool:
-    """Say whether an index can be kept in the tables of this database."""
+    """Return whether an index can be kept in the tables of this database."""
     return link.ask_text(beside.SQL["usable"]).fetchone() == (True,)
 
 
@@ -50,7 +50,7 @@ class PostgresTables:
         )
 
     def connect(self) -> TableLink:
-        """Give a connection; it is made when it is needed."""
+        """Return a connection; it is made when it is needed."""
         return TableLink(self._target, self._tenant, self.lock, self._paths)
 
 
@@ -207,7 +207,7 @@ class TableLink:
     # ----------------------------------------------------------------------------------- the log
 
     def log(self) -> Beside:
-        """Give the log, as of the moment that is read."""
+        """Return the log, as of the moment that is read."""
         if self._beside is None:
             raise StoreUnavailable(f"nothing is read at the moment; {_THEN}")
         return self._beside

@@ -69,7 +69,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return "on" if self.durability == "power" else "off"
 
     def arguments(self) -> dict[str, str]:
-        """Give what the driver is told beside the URL."""
+        """Return what the driver is told beside the URL."""
         settings = {
             "search_path": self.schema,
             "statement_timeout": _millis(self.statement),

@@ -91,7 +91,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._erased = False
 
     def enter(self, name: str, *values: object) -> None:
-        """Say whose transaction this is; one that is alone has waited for others when it has."""
+        """Return whose transaction this is; one that is alone has waited for others when it has."""
         super().enter(name, *values)
         if self._alone and self._entered is not None:
             self._told = self._entered.fetchone()
@@ -109,7 +109,7 @@ class PostgresTransaction(PostgresSnapshot):
             super()._keep_path(branch, path)
 
     def note(self, standings: Standings) -> None:
-        """Say how the sessions were left, once all is committed; what was erased is forgotten."""
+        """How the sessions were left, once all is committed; what was erased is forgotten."""
         if self._alone or self._erased:
             standings.clear()
             return

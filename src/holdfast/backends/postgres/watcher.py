@@ -202,7 +202,7 @@ class Watcher:
 
 
 def _socket_of(listener: Listener) -> socket.socket:
-    """Give the socket of a connection, to end it from another thread."""
+    """Return the socket of a connection, to end it from another thread."""
     return socket.socket(fileno=os.dup(listener.fileno()))
 
 

@@ -384,7 +384,7 @@ class Runner:
 
 
 def _give_up(error: HoldfastError, doubt: HoldfastError | None) -> NoReturn:
-    """Say how it ended: what went wrong last, unless it may have been stored before."""
+    """Return how it ended: what went wrong last, unless it may have been stored before."""
     if doubt is None:
         raise error
     # What they say of being stored was meant for one attempt.

@@ -370,7 +370,7 @@ class SQLiteBackend(Backend):
         return [self._path, *(place.companion(self._path, s) for s in place.COMPANIONS)]
 
     def health(self) -> list[Check]:
-        """Say how the file and its engine are set up."""
+        """Return how the file and its engine are set up."""
         with self._snapshot() as connection:
             journal = str(connection.execute("PRAGMA journal_mode").get)
             found = migrations.version_of(connection, self._path)

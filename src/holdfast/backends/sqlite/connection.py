@@ -100,13 +100,13 @@ class MovedProbe:
         self._address = ctypes.addressof(self._answer)
 
     def moved(self) -> bool:
-        """Say whether the file was moved, deleted or replaced."""
+        """Return whether the file was moved, deleted or replaced."""
         self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, self._address)
         return bool(self._answer.value)
 
 
 def is_io_error(error: BaseException) -> bool:
-    """Say whether the engine could not write, read or sync: the connection is not to be trusted."""
+    """True if the engine could not write, read or sync: the connection is not to be trusted."""
     return isinstance(error, apsw.IOError)
 
 

@@ -134,7 +134,7 @@ def migrate(
 
 
 def _unused(wanted: Path) -> Path:
-    """Give a name that nothing has: the backup of an earlier attempt may lack what came since."""
+    """Return a name that nothing has: the backup of an earlier attempt may lack what came since."""
     names = (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(2))
     return next(name for name in itertools.chain([wanted], names) if not name.exists())
 

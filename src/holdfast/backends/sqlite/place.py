@@ -145,7 +145,7 @@ def refuse_network(path: Path) -> None:
 
 
 def filesystem_of(directory: Path, mountinfo: str) -> str | None:
-    """Say which kind of file system holds a directory, given the table of mounts."""
+    """Return which kind of file system holds a directory, given the table of mounts."""
     where = f"{directory}/".replace("//", "/")
     longest, kind = 0, None
     for line in mountinfo.splitlines():

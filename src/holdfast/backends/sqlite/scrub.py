@@ -121,7 +121,7 @@ def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> It
 
 
 def gap(data: bytes, at: int, size: int, *, first: bool) -> tuple[int, int]:
-    """Say where the unused middle of the b-tree page at `at` is, counted from its start.
+    """Return where the unused middle of the b-tree page at `at` is, counted from its start.
 
     A page of another kind has none.
     """

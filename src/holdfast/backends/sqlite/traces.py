@@ -57,7 +57,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _search(file: Path, vfs: str | None, wanted: Sequence[bytes]) -> tuple[int, set[bytes]]:
-    """Say how long a file is, and which of these pieces it has."""
+    """Return how long a file is, and which of these pieces it has."""
     there: set[bytes] = set()
     read = 0
     for data, new in _chunks(file, vfs, max(map(len, wanted), default=1) - 1):
@@ -67,7 +67,7 @@ def _search(file: Path, vfs: str | None, wanted: Sequence[bytes]) -> tuple[int, 
 
 
 def _chunks(file: Path, vfs: str | None, overlap: int) -> Iterator[tuple[bytes, int]]:
-    """Give a file in pieces, each with the end of the one before, and how much of it is new."""
+    """Return a file in pieces, each with the end of the one before, and how much of it is new."""
     try:
         opened = apsw.VFSFile(vfs or "", str(file), [_FLAGS, 0])
     except apsw.CantOpenError:
@@ -102,7 +102,7 @@ def _is_stored(connection: apsw.Connection, lookups: Sequence[str], piece: bytes
 
 
 def _lookups(connection: apsw.Connection) -> Iterator[str]:
-    """Give a statement for each table that finds a piece in any of its columns."""
+    """Return a statement for each table that finds a piece in any of its columns."""
     tables = [
         row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
     ]

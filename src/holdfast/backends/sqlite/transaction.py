@@ -81,7 +81,7 @@ _FILTERS: Final = {
 
 
 def bind(text: str | None) -> str | bytes | None:
-    """Give text to the engine exactly."""
+    """Return text to the engine exactly."""
     if text is None:
         return None
     if "\0" in text:
@@ -99,7 +99,7 @@ def unbind(value: Any) -> Any:  # noqa: ANN401 - whatever the column holds
 
 
 def bind_json(data: bytes | None) -> str | bytes | None:
-    """Give JSON to the engine as text, so that people can read it; see `bind`."""
+    """Return JSON to the engine as text, so that people can read it; see `bind`."""
     if data is None:
         return None
     try:
@@ -115,12 +115,12 @@ def unbind_json(value: str | bytes | None) -> bytes | None:
 
 @cache
 def _in(name: str, count: int) -> str:
-    """Give a statement with so many marks in its list."""
+    """Return a statement with so many marks in its list."""
     return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
 
 
 def place(branch: int, seq: int) -> int:
-    """Say where a message lies in the table."""
+    """Return where a message lies in the table."""
     return branch << _BRANCH_BITS | seq
 
 
@@ -315,7 +315,7 @@ class SQLiteSnapshot:
                 yield found
 
     def _as_it_is(self, n: int, activity: int, why: str) -> Unreadable:
-        """Give what there is of a session that cannot be relied on."""
+        """Return what there is of a session that cannot be relied on."""
         row = self._unchecked("session", n, _session_row)
         head = self._unchecked("head", n, _head_row)
         return Unreadable(activity, why, self._id_of(n), row, head)
@@ -343,7 +343,7 @@ class SQLiteSnapshot:
     # ---------------------------------------------------------------------------- messages
 
     def path(self, branch: int, low: int = 1) -> Path:
-        """Give the way a branch's history runs; branches never move, so it is kept if short."""
+        """Return the way a branch's history runs; branches never move, so it is kept if short."""
         known = self._paths.get(branch)
         if known is not None:
             return known
@@ -455,7 +455,7 @@ class SQLiteSnapshot:
         return found
 
     def _near(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
-        """Give where on a path these ids may be.
+        """Return where on a path these ids may be.
 
         New ids are nowhere, so most often the path is not even walked.
         """
@@ -812,7 +812,7 @@ def _belongs(found: Listed, listing: Listing) -> bool:
 
 
 def _sources(listing: Listing) -> tuple[str, ...]:
-    """Say where to look: few are pinned; what is not among the recent ones has an index."""
+    """Return where to look: few are pinned; what is not among the recent ones has an index."""
     if listing.pinned:
         return ("list_few",)
     named = (listing.scope, listing.agent, listing.cwd, listing.archived or None)
@@ -832,7 +832,7 @@ def _loose(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
 
 
 def _beginnings(loose: str) -> dict[str, str]:
-    """Say where titles may begin that fold to this; those that begin beyond ASCII are all read.
+    """Return where titles may begin that fold to this; those that begin beyond ASCII are all read.
 
     One that folds to a beginning beyond ASCII may begin with any letter, and an accent behind it.
     """
@@ -853,7 +853,7 @@ def _next(first: str) -> str:
 
 
 def _conditions(listing: Listing) -> list[str]:
-    """Say what is listed in the engine's words, the values of `_filter_values` left open."""
+    """Return what is listed in the engine's words, the values of `_filter_values` left open."""
     wanted = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
     # As text, not bound: an index of few sessions is used only where the text says these.
     for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):

@@ -119,6 +119,6 @@ async def _run(desk: Desk, wanted: Wanted, told: Signals, ending: Ending) -> int
 
 
 def is_terminal() -> bool:
-    """Say whether there is a terminal that one can draw on."""
+    """Return whether there is a terminal that one can draw on."""
     drawable = os.environ.get("TERM") not in {"dumb", "unknown", "", None}
     return sys.stdin.isatty() and sys.stdout.isatty() and drawable

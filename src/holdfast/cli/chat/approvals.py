@@ -75,7 +75,7 @@ class Approvals:
 
 
 def grant_of(call: ToolCall) -> Grant:
-    """Say what "always" would mean for a call."""
+    """Return what "always" would mean for a call."""
     if call.name in _WRITES:
         return Grant("files")
     if call.name != _COMMAND:
@@ -94,7 +94,7 @@ def _covers(grant: Grant, call: ToolCall) -> bool:
 
 
 def _command(call: ToolCall) -> str:
-    """Give the command of a call; an empty one if it has none."""
+    """Return the command of a call; an empty one if it has none."""
     try:
         command = given_arguments(call.arguments).get("command")
     except ToolError:

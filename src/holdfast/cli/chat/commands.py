@@ -88,7 +88,7 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def spoken(text: str) -> str:
-    """Give what is said, without the slash that says that it is no command."""
+    """Return what is said, without the slash that says that it is no command."""
     return text[1:] if text.startswith("//") else text
 
 
@@ -118,7 +118,7 @@ def unknown(name: str) -> str:
 
 @_command("help", "[COMMAND]", anytime=True)
 async def help_(talk: Talk, rest: str) -> None:
-    """Say what can be done here."""
+    """List what can be done here."""
     name = rest.removeprefix("/")
     wanted = [COMMANDS[_OTHER_NAMES.get(name, name)]] if _knows(name) else COMMANDS.values()
     out = talk.out
@@ -210,7 +210,7 @@ async def session_(talk: Talk, rest: str) -> None:  # noqa: ARG001
 
 @_command("title", "[TEXT]")
 async def title(talk: Talk, rest: str) -> None:
-    """Give this session a title, or tell the one it has."""
+    """Give this session a title, or show the one it has."""
     if not rest:
         info = await (await _here(talk)).info()
         talk.note(

@@ -29,7 +29,7 @@ class Maker(Protocol):
         """Choose a model: this one, or what the configuration and the environment say."""
 
     def root(self, cwd: str | None) -> tuple[str, str | None]:
-        """Say where the tools of a session work, and what the user should know of that."""
+        """Return where the tools of a session work, and what the user should know of that."""
 
     def agent(self, choice: Choice, root: str, approve: Approver) -> AsyncAgent:
         """Put an agent together; `ModelMissing` says what the model needs."""
@@ -84,7 +84,7 @@ class Desk:
         self._before, self.session = self.session, None
 
     async def in_session(self) -> AsyncSession:
-        """Give the session, beginning one if there is none."""
+        """Return the session, beginning one if there is none."""
         if self.session is None:
             await self._work_in(self.cwd)
             relation: Relation = "continue" if self._before is None else "reset"

@@ -262,7 +262,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def plainly(error: str) -> str:
-    """Say why a turn ended, without the name of the error's kind."""
+    """Return why a turn ended, without the name of the error's kind."""
     return _KIND.sub("", error)
 
 

@@ -71,7 +71,7 @@ class Growing:
         self._new_lines = self._new_lines or "\n" in text
 
     def take_done(self) -> list[Block]:
-        """Give the blocks that cannot change any more, each once."""
+        """Return the blocks that cannot change any more, each once."""
         if not self._new_lines and len(self._open) <= _LONGEST:
             return []
         self._new_lines = False
@@ -81,7 +81,7 @@ class Growing:
         return done
 
     def take_rest(self) -> Block:
-        """Give what is left, at the end of the text."""
+        """Return what is left, at the end of the text."""
         rest = Block(self._open + self._flow.end(), self._joins)
         self._open, self._joins = "", False
         return rest

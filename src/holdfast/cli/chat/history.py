@@ -37,6 +37,6 @@ class KeptHistory(FileHistory):
 
 
 def history() -> KeptHistory:
-    """Give the user's own history."""
+    """Return the user's own history."""
     state = platformdirs.user_state_path("holdfast", appauthor=False)
     return KeptHistory(state / "chat_history")

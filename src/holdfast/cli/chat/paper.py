@@ -27,7 +27,7 @@ class Paper:
         return self._screen
 
     def take(self) -> str:
-        """Give what was drawn since the last time."""
+        """Return what was drawn since the last time."""
         text = self._text.getvalue()
         self._text.seek(0)
         self._text.truncate()

@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 def is_said(message: Message) -> bool:
-    """Say whether the user said this, and no program for them."""
+    """Return whether the user said this, and no program for them."""
     hidden = any(message.metadata.get(flag) for flag in ("hidden", "injected"))
     return message.role == "user" and not hidden
 
@@ -142,5 +142,5 @@ CHOICES: Final = "c continue · r retry · d drop · Enter leave it"
 
 
 def leaving(info: SessionInfo, command: str) -> list[Span]:
-    """Say how to come back."""
+    """Return how to come back."""
     return [("To go on with ", "dim"), (name(info), "dim"), (":  ", "dim"), (command, "")]

@@ -40,7 +40,7 @@ class ConfiguredMaker:
         return agenting.choose(self._config, spec)
 
     def root(self, cwd: str | None) -> tuple[str, str | None]:
-        """Say where the tools of a session work."""
+        """Return where the tools of a session work."""
         return agenting.workplace(cwd)
 
     def agent(self, choice: Choice, root: str, approve: Approver) -> AsyncAgent:

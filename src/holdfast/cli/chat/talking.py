@@ -98,7 +98,7 @@ class Talk:
     # -------------------------------------------------------------------------------- opening
 
     async def open(self, wanted: Wanted) -> None:
-        """Say who answers, open the session, and say where it stands."""
+        """Return who answers, open the session, and say where it stands."""
         await self._choose_model()
         self.front.show()
         session = await self._find(wanted)
@@ -290,7 +290,7 @@ class Talk:
     # --------------------------------------------------------------------------------- telling
 
     def agent(self) -> AsyncAgent:
-        """Give the agent; if there is none, say what the model needs."""
+        """Return the agent; if there is none, say what the model needs."""
         if self.desk.agent is None:
             raise self.desk.missing or ModelMissing("no model is chosen; /model NAME chooses one")
         return self.desk.agent
@@ -319,7 +319,7 @@ class Talk:
 
 
 def _text(content: Content | Message | None) -> str | None:
-    """Say what is already on the screen of what is said."""
+    """Return what is already on the screen of what is said."""
     if content is None:
         return None
     return (content if isinstance(content, Message) else Message.user(to_parts(content))).text

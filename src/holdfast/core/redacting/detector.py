@@ -57,7 +57,7 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
         return f"{MARK}{self.name.replace('-', ' ')}]"
 
     def judge(self, match: re.Match[str]) -> tuple[int, int] | None:
-        """Say where the secret is in a match; None if there is none."""
+        """Return where the secret is in a match; None if there is none."""
         group = match.lastindex or 0
         bare = self.accepts_bare if match.lastgroup in _BARE else None
         if not (bare or self.accepts)(match[group]):

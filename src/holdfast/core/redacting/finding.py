@@ -61,7 +61,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def detectors(names: Iterable[str] = DEFAULT) -> Detectors:
-    """Give the detectors with these names, each once, in the order of the catalogue."""
+    """Return the detectors with these names, each once, in the order of the catalogue."""
     wanted = (names,) if isinstance(names, str) else tuple(names)
     unknown = [name for name in wanted if name not in _BY_NAME]
     if unknown:
@@ -87,7 +87,7 @@ def find(text: str, using: Detectors) -> list[Found]:
 
 
 def redact_text(text: str, using: Detectors) -> tuple[str, list[Found]]:
-    """Give a text with a mark in place of each secret, and what was found."""
+    """Return a text with a mark in place of each secret, and what was found."""
     found = find(text, using)
     return (marked(text, found), found) if found else (text, found)
 
@@ -141,12 +141,12 @@ class _Places:
             shift += length - (one.end - one.start)
 
     def start(self, place: int) -> int:
-        """Give the place of a beginning."""
+        """Return the place of a beginning."""
         begin, end, one = self._before(place)
         return one.start if begin <= place < end else place - end + one.end
 
     def end(self, place: int) -> int:
-        """Give the place of an end."""
+        """Return the place of an end."""
         begin, end, one = self._before(place)
         return one.end if begin < place <= end else place - end + one.end
 
@@ -210,7 +210,7 @@ def _keys(text: str, plain: bytes, plan: _Plan) -> Iterator[_Span]:
 
 
 def _beginnings(text: str, plain: bytes) -> Iterator[int]:
-    """Give where words begin, in and close before long runs, also behind what is escaped."""
+    """Return where words begin, in and close before long runs, also behind what is escaped."""
     seen = 0
     for begin, end in _runs(plain):
         for word in _WORD.finditer(text, max(seen, begin - _BEFORE_RUN), end):
@@ -221,7 +221,7 @@ def _beginnings(text: str, plain: bytes) -> Iterator[int]:
 
 
 def _runs(plain: bytes) -> Iterator[tuple[int, int]]:
-    """Give the long runs of characters that keys are made of."""
+    """Return the long runs of characters that keys are made of."""
     kinds = plain.translate(_RUNS)
     end = 0
     while (begin := kinds.find(_RUN, end)) >= 0:

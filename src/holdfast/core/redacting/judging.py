@@ -63,18 +63,18 @@ def _is_placeholder(some: str) -> bool:
 
 
 def is_random(body: str) -> bool:
-    """Say whether what follows the prefix of a key looks drawn by chance."""
+    """Return whether what follows the prefix of a key looks drawn by chance."""
     return is_varied(body) and not _WORDS.fullmatch(body[:_JUDGED])
 
 
 def is_varied(body: str) -> bool:
-    """Say whether this is neither a placeholder nor a few characters over and over."""
+    """Return whether this is neither a placeholder nor a few characters over and over."""
     some = body[:_JUDGED]
     return len(set(some)) >= _FEWEST_LETTERS and not _is_placeholder(some)
 
 
 def is_quoted_password(value: str) -> bool:
-    """Say whether this, in quotes behind a name like `password=`, is one."""
+    """Return whether this, in quotes behind a name like `password=`, is one."""
     some = value[:_JUDGED]
     if not _may_be_password(some):
         return False
@@ -84,7 +84,7 @@ def is_quoted_password(value: str) -> bool:
 
 
 def is_bare_password(value: str) -> bool:
-    """Say whether this, without quotes behind a name like `password=`, is one."""
+    """Return whether this, without quotes behind a name like `password=`, is one."""
     some = value[:_JUDGED]
     if not _may_be_password(some) or _CODE.fullmatch(some) or _NUMBER.fullmatch(some):
         return False
@@ -98,7 +98,7 @@ def _may_be_password(some: str) -> bool:
 
 
 def is_secret(value: str) -> bool:
-    """Say whether this, behind a name like `api_key=`, is a key or a token."""
+    """Return whether this, behind a name like `api_key=`, is a key or a token."""
     some = value[:_JUDGED]
     if len(some) < _SHORTEST_SECRET or _SPACE.search(some):
         return False
@@ -111,19 +111,19 @@ def is_secret(value: str) -> bool:
 
 
 def is_bare_secret(value: str) -> bool:
-    """Say whether this, without quotes behind a name like `api_key=`, is none of a program's."""
+    """Return whether this, without quotes behind a name like `api_key=`, is none of a program's."""
     some = value[:_JUDGED]
     is_code = _CODE.fullmatch(some) or some.startswith("_")
     return is_secret(value) and not (is_code and _NAMES.fullmatch(some))
 
 
 def is_url_password(value: str) -> bool:
-    """Say whether this, between a colon and an @ in a URL, is a password."""
+    """Return whether this, between a colon and an @ in a URL, is a password."""
     return value.lower() not in _ORDINARY and not _is_placeholder(value)
 
 
 def is_credentials(value: str) -> bool:
-    """Say whether this is what follows `Basic` in a header: a name and a password in base64."""
+    """Return whether this is what follows `Basic` in a header: a name and a password in base64."""
     try:
         said = b64decode(value + "=" * (-len(value) % 4), validate=True).decode("utf-8")
     except ValueError:
@@ -132,12 +132,12 @@ def is_credentials(value: str) -> bool:
 
 
 def is_header(value: str) -> bool:
-    """Say whether this, behind `Authorization`, gives access: by itself, or behind `Basic`."""
+    """Return whether this, behind `Authorization`, gives access: by itself, or behind `Basic`."""
     return is_secret(value) or (len(value) >= _SHORTEST_PASSWORD and is_credentials(value))
 
 
 def is_jwt(token: str) -> bool:
-    """Say whether this has the header of a JSON web token."""
+    """Return whether this has the header of a JSON web token."""
     header = token.partition(".")[0]
     try:
         said = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
@@ -147,7 +147,7 @@ def is_jwt(token: str) -> bool:
 
 
 def is_discord(token: str) -> bool:
-    """Say whether the first of the three pieces is a number, as a Discord user's id is."""
+    """Return whether the first of the three pieces is a number, as a Discord user's id is."""
     first = token.partition(".")[0]
     try:
         return urlsafe_b64decode(first + "=" * (-len(first) % 4)).isdigit()
@@ -159,7 +159,7 @@ _BASE64_LINE: Final = re.compile(r"[A-Za-z0-9+/]{32}")
 
 
 def is_key_block(block: str) -> bool:
-    """Say whether there is a key between the lines, and not just talk about them."""
+    """Return whether there is a key between the lines, and not just talk about them."""
     return _BASE64_LINE.search(block) is not None
 
 
@@ -167,7 +167,7 @@ _COOKIE: Final = re.compile(r"[^\s=;,]+=([^\s;,]{16,})")
 
 
 def is_cookies(header: str) -> bool:
-    """Say whether one of the cookies could open a session."""
+    """Return whether one of the cookies could open a session."""
     return any(is_secret(value) for value in _COOKIE.findall(header))
 
 
@@ -176,7 +176,7 @@ _MOST_DIGITS: Final = 15
 
 
 def is_phone(number: str) -> bool:
-    """Say whether it has as many digits as a phone number."""
+    """Return whether it has as many digits as a phone number."""
     return _FEWEST_DIGITS <= len(_DIGIT.findall(number)) <= _MOST_DIGITS
 
 

@@ -75,7 +75,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Finding]]:
-    """Give a message without its secrets, and what was done; the same message if nothing was."""
+    """Return a message without its secrets, and what was done; the same message if nothing was."""
     work = _Redacting(using)
     changed = work.message(message)
     findings = [
@@ -93,7 +93,7 @@ def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Fi
 
 
 def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[Seen]]:
-    """Give JSON, such as the metadata of a session, without its secrets, and what was found."""
+    """Return JSON, such as the metadata of a session, without its secrets, and what was found."""
     work = _Redacting(using)
     changed = work.json(value, "")
     return changed, [seen for _, seen in work.done]
@@ -106,7 +106,7 @@ def preview(secret: str) -> str:
 
 
 def is_text_file(file: File) -> bool:
-    """Say whether the data of a file may be text: unless its type says that it is not."""
+    """Return whether the data of a file may be text: unless its type says that it is not."""
     if not file.mime or file.mime.lower().startswith(_ANY_MIME):
         return True
     return _TEXT_MIMES.match(file.mime) is not None
@@ -184,7 +184,7 @@ class _Redacting:
     # -------------------------------------------------------------------------------- sealed
 
     def _sealed(self, parts: Sequence[Part], where: str = "parts") -> set[int]:
-        """Say which signed or sealed parts are left out, with what cannot stay without them."""
+        """Return which signed or sealed parts are left out, with what cannot stay without them."""
         signed = {at for at in range(len(parts)) if _is_signed(parts, at)}
         out: set[int] = set()
         for at, part in enumerate(parts):
@@ -295,13 +295,13 @@ class _Redacting:
 
 
 def _name_of_entry(given: dict[str, JSON]) -> str | None:
-    """Give what names the value of `{"name": "DB_PASSWORD", "value": …}`, as lists have it."""
+    """Return what names the value of `{"name": "DB_PASSWORD", "value": …}`, as lists have it."""
     name = given.get("name", given.get("key"))
     return name if isinstance(name, str) and "value" in given else None
 
 
 def _free(key: str, taken: dict[str, JSON]) -> str:
-    """Give a key that is not taken: two secrets may have got the same mark."""
+    """Return a key that is not taken: two secrets may have got the same mark."""
     number, free = 1, key
     while free in taken:
         number += 1
@@ -313,7 +313,7 @@ def _free(key: str, taken: dict[str, JSON]) -> str:
 
 
 def _is_signed(parts: Sequence[Part], at: int) -> bool:
-    """Say whether a part is thinking with a signature: its own, or one in its note; or sealed."""
+    """True if a part is thinking with a signature: its own, or one in its note; or sealed."""
     part = parts[at]
     if isinstance(part, Thinking):
         return bool(part.signature) or _is_sealed(_note_behind(parts, at))
@@ -336,14 +336,14 @@ def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
 
 
 def _inner(part: Part, key: str) -> str | None:
-    """Give a field of the piece that a provider's part keeps as it was."""
+    """Return a field of the piece that a provider's part keeps as it was."""
     piece = part.data.get("content") if isinstance(part, Raw) and isinstance(part.data, dict) else 0
     value = piece.get(key) if isinstance(piece, dict) else None
     return value if isinstance(value, str) else None
 
 
 def _is_sealed(value: JSON) -> bool:
-    """Say whether there is something in this that must stay as it is."""
+    """Return whether there is something in this that must stay as it is."""
     if isinstance(value, dict):
         if _is_sealed_type(value):
             return True
@@ -360,7 +360,7 @@ def _is_sealed_type(value: dict[str, JSON]) -> bool:
 
 
 def _unsealed(value: JSON) -> JSON:
-    """Give what can be read of it."""
+    """Return what can be read of it."""
     if isinstance(value, dict):
         hidden = {"data"} if value.get("type") == "redacted_thinking" else set[str]()
         return {

@@ -22,7 +22,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
 
 def document(message: Message) -> Document:
-    """Give what can be searched of a message."""
+    """Return what can be searched of a message."""
     if message.status in {"damaged", "erased"}:
         return Document()
     thinking = (part.text for part in message.parts if isinstance(part, Thinking))

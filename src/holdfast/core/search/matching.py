@@ -42,12 +42,12 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 
 
 def matches(query: Query, document: Document, *, thinking: bool = False) -> Match | None:
-    """Say how a document fits a query, or that it does not. Filters are not looked at."""
+    """Return how a document fits a query, or that it does not. Filters are not looked at."""
     return _match(query.wanted, query.unwanted, _Content(document, thinking=thinking))
 
 
 def fits_title(query: Query, title: str | None) -> bool:
-    """Say whether the title of a session is one that the query asks for."""
+    """Return whether the title of a session is one that the query asks for."""
     terms = query.filters.title
     wanted = [term for term in terms if not term.excluded]
     unwanted = [term for term in terms if term.excluded]
@@ -117,7 +117,7 @@ class _Content:
         return max(often, count_of(self._parts, _needle(term.parts, prefix=term.prefix)))
 
     def has(self, term: Term) -> bool:
-        """Say whether a term is found: often the words say so, and no parts are needed."""
+        """Return whether a term is found: often the words say so, and no parts are needed."""
         if term.tokens:
             needle = _needle(term.tokens, prefix=term.prefix)
             if any(needle in text for text in self._words):
@@ -155,5 +155,5 @@ def count_of(text: str, needle: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Give a text in which marks are compared: compatible forms and cases are the same."""
+    """Return a text in which marks are compared: compatible forms and cases are the same."""
     return text.casefold() if text.isascii() else unicodedata.normalize("NFKD", text).casefold()

@@ -122,7 +122,7 @@ def parse(text: str, *, literal: bool = False, now: datetime) -> Query:
 
 
 def _sense(term: Term) -> tuple[object, ...]:
-    """Give what makes two terms one, however they are written."""
+    """Return what makes two terms one, however they are written."""
     return (term.tokens or term.raw, term.prefix, term.excluded, term.parts)
 
 

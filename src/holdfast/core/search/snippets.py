@@ -126,7 +126,7 @@ def _best_of(
 
 
 def _is_whole(text: str, begin: int, end: int) -> bool:
-    """Say whether a piece begins and ends with whole words: then it has no others."""
+    """Return whether a piece begins and ends with whole words: then it has no others."""
     begins = begin == 0 or text[begin - 1] == " "
     return begins and (end == len(text) or text[end] == " ")
 
@@ -174,7 +174,7 @@ class _Traced:
         return traced_parts(self._text)
 
     def ranges(self, term: Term) -> Iterator[tuple[int, int]]:
-        """Say where a term is."""
+        """Return where a term is."""
         if not term.tokens:
             yield from _literally(self._text, " ".join(term.raw.split()))
             return
@@ -212,7 +212,7 @@ def _cut(text: str, best: _Best, width: int) -> Snippet:
 
 
 def _closest(places: Sequence[_Place], room: int) -> tuple[int, int, int]:
-    """Say how many different terms are within a room, from where to where, then the most."""
+    """Return how many different terms are within a room, from where to where, then the most."""
     best, best_range = (0, 0), (0, 0)
     for at, place in enumerate(places):
         together = [place]
@@ -230,7 +230,7 @@ def _closest(places: Sequence[_Place], room: int) -> tuple[int, int, int]:
 def _merged(
     places: Sequence[_Place], start: int, end: int, shift: int
 ) -> tuple[tuple[int, int], ...]:
-    """Give the ranges of the places within a cut, in the cut; those that overlap are one."""
+    """Return the ranges of the places within a cut, in the cut; those that overlap are one."""
     merged: list[tuple[int, int]] = []
     for place in places:
         left, right = max(place.start, start) + shift, min(place.end, end) + shift

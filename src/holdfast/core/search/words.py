@@ -76,7 +76,7 @@ _MANY_PIECES_LENGTH: Final = 2  # on average, to be a name
 
 
 def _table(kept: str, *, lower: bool) -> bytes:
-    """Give what each byte of UTF-8 becomes: a space, unless it is of something that is kept."""
+    """Return what each byte of UTF-8 becomes: a space, unless it is of something that is kept."""
     inside = "".join(one if one.isalnum() or one in kept else " " for one in map(chr, range(0x80)))
     return (inside.lower() if lower else inside).encode() + bytes(range(0x80, 0x100))
 
@@ -86,7 +86,7 @@ _NAMES: Final = _table("", lower=False)
 
 
 def words(text: str) -> list[str]:
-    """Give the tokens of a text, in order."""
+    """Return the tokens of a text, in order."""
     return _tokens(_separated(folded(text), _WORDS))
 
 
@@ -122,13 +122,13 @@ def _spaces(found: re.Match[str]) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """Give the parts of the names in a text, in order."""
+    """Return the parts of the names in a text, in order."""
     names = _names(_separated(folded_in_case(text), _NAMES))
     return [piece for _, name in names for piece, _, _ in _pieces(name)]
 
 
 def _names(separated: str) -> Iterator[tuple[int, str]]:
-    """Give what may have parts, and where it is: most words have no seam, and are jumped over."""
+    """Return what may have parts, and where it is: most words have no seam, and are jumped over."""
     seam = _SEAM.search(separated)
     while seam is not None:
         start = separated.rfind(" ", 0, seam.start()) + 1
@@ -141,7 +141,7 @@ def _names(separated: str) -> Iterator[tuple[int, str]]:
 
 @lru_cache(maxsize=1_024)
 def _behind(tokens: tuple[str, ...], *, prefix: bool) -> re.Pattern[str]:
-    """Give what stands behind the first token of some, up to the end of the last."""
+    """Return what stands behind the first token of some, up to the end of the last."""
     words = "".join(f" +{re.escape(token)}" for token in tokens)
     return re.compile(f"{words}[^ ]*" if prefix else f"{words}(?= )")
 
@@ -157,17 +157,17 @@ def _pieces(name: str) -> tuple[Span, ...]:
 
 
 def spans(text: str) -> list[Span]:
-    """Give the tokens of a text as `words` does, each with where it begins and ends."""
+    """Return the tokens of a text as `words` does, each with where it begins and ends."""
     return traced_words(text).spans()
 
 
 def part_spans(text: str) -> list[Span]:
-    """Give the parts of names as `parts` does, each with where it begins and ends."""
+    """Return the parts of names as `parts` does, each with where it begins and ends."""
     return traced_parts(text).spans()
 
 
 def traced_words(text: str) -> Traced:
-    """Give the tokens of a text with a way back to it."""
+    """Return the tokens of a text with a way back to it."""
     separated = _separated(folded(text), _WORDS)
     signs = _has_signs(separated)
     if signs:
@@ -176,7 +176,7 @@ def traced_words(text: str) -> Traced:
 
 
 def traced_parts(text: str) -> Traced:
-    """Give the parts of names in a text with a way back to it."""
+    """Return the parts of names in a text with a way back to it."""
     separated = _separated(folded_in_case(text), _NAMES)
     found = [
         (piece, at + start, at + end)
@@ -243,7 +243,7 @@ class Traced:
         return [piece for piece, _, _ in self._pieces]
 
     def spans(self) -> list[Span]:
-        """Give the tokens with their places."""
+        """Return the tokens with their places."""
         return [
             (token, *self._place(start, end))
             for token, (start, end) in zip(self.tokens, self._places, strict=True)
@@ -262,7 +262,7 @@ class Traced:
         return found
 
     def may_be_within(self, token: str) -> bool:
-        """Say whether a token may be a part of a word of a text; false only if it is not."""
+        """Return whether a token may be a part of a word of a text; false only if it is not."""
         if not self._text.isascii() or token[0] in token[1:]:
             return True
         padded = self._padded
@@ -272,7 +272,7 @@ class Traced:
     def find(
         self, tokens: Sequence[str], *, prefix: bool, many: bool = False
     ) -> Iterator[tuple[int, int]]:
-        """Say where in the text tokens stand next to each other; the last may be a beginning.
+        """Return where in the text tokens stand next to each other; the last may be a beginning.
 
         If `many` are going to be looked for, all tokens are put in order first.
         """

@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True):
     count: Count = of_text
 
     def less(self, blocks: Sequence[Block]) -> Limits:
-        """Give what is left beside these blocks."""
+        """Return what is left beside these blocks."""
         used, many = self.cost_of(blocks), sum(map(size, blocks))
         return Limits(
             None if self.tokens is None else max(0, self.tokens - used),
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
         )
 
     def cost_of(self, blocks: Iterable[Block]) -> int:
-        """Say how many tokens these have."""
+        """Return how many tokens these have."""
         return sum(cost(block, self.count) for block in blocks)
 
 
@@ -56,7 +56,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def cost(block: Block, count: Count) -> int:
-    """Say how many tokens a block has; its results are all there."""
+    """Return how many tokens a block has; its results are all there."""
     if block.tokens is None:
         stored = block.said.tokens if count is of_text else None
         said = tokens.of_message(block.said, count) if stored is None else stored
@@ -155,7 +155,7 @@ def _stepped(blocks: Sequence[Block], first: int, allowed: Sequence[int], limits
 
 
 def _roundest(low: int, high: int) -> int:
-    """Give the number between two that can be halved most often."""
+    """Return the number between two that can be halved most often."""
     step = 1
     while -(-low // (2 * step)) * 2 * step <= high:
         step *= 2

@@ -41,7 +41,7 @@ def choose(messages: Sequence[Message], summary: Message | None, covered: int) -
 
 
 def _why_not(message: Message, summary: Message | None, covered: int) -> str | None:
-    """Say why a message is left out; an empty text if it is there, as the note."""
+    """Return why a message is left out; an empty text if it is there, as the note."""
     if message.role == "summary" and message.status == "complete":
         return "" if summary is None or message.seq == summary.seq else "covered by a summary"
     if (message.seq or 0) <= covered:

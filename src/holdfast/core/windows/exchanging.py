@@ -42,7 +42,7 @@ class Answer(ToolResult, frozen=True):
     tokens: int | None = None
 
     def saying(self, content: str | tuple[Text | File | Raw, ...]) -> Answer:
-        """Give it with other content; what it then costs is not known."""
+        """Return it with other content; what it then costs is not known."""
         return msgspec.structs.replace(self, content=content, tokens=None)
 
 
@@ -103,7 +103,7 @@ def exchanges(
 
 
 def _said(message: Message) -> Message | None:
-    """Give what a message says beside its tool results."""
+    """Return what a message says beside its tool results."""
     if message.role == "tool":
         # The outputs of a provider's own tools are items of their own.
         rest = tuple(part for part in message.parts if is_note(part, "item"))
@@ -115,7 +115,7 @@ def _said(message: Message) -> Message | None:
 
 
 def _goes_on(before: Message, message: Message) -> bool:
-    """Say whether a message holds nothing but more of the calls that the one before made."""
+    """Return whether a message holds nothing but more of the calls that the one before made."""
     calls = message.tool_calls
     return (
         bool(calls)
@@ -133,7 +133,7 @@ def _join(block: Block, more: Block) -> Block:
 
 
 def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
-    """Give results to the calls that wait for them; give the first block that got one."""
+    """Return results to the calls that wait for them; give the first block that got one."""
     first = None
     for result in _answers(message):
         block = waiting.pop(result.call_id, None)
@@ -144,7 +144,7 @@ def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
 
 
 def _answers(message: Message) -> list[Answer]:
-    """Give the results in a message, each with the notes directly behind it."""
+    """Return the results in a message, each with the notes directly behind it."""
     found: list[Answer] = []
     cost = None
     if message.tokens is not None and len(message.parts) == 1:
@@ -205,7 +205,7 @@ def kept_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Pa
 
 
 def is_note(part: Part, of: str) -> bool:
-    """Say whether this is what a provider said beside a part, or (`fields`) of a message."""
+    """Return whether this is what a provider said beside a part, or (`fields`) of a message."""
     return isinstance(part, Raw) and isinstance(part.data, dict) and of in part.data
 
 
@@ -214,7 +214,7 @@ def _is_said(part: Part) -> bool:
 
 
 def fill(block: Block, outcomes: Outcomes) -> None:
-    """Give a result to each call that has none, by what the ledger knows of it."""
+    """Return a result to each call that has none, by what the ledger knows of it."""
     for call in block.said.tool_calls:
         found = block.results[call.id]
         if found is None:

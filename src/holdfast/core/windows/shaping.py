@@ -103,7 +103,7 @@ def _begin(blocks: list[Block], rules: Rules, *, noted: bool) -> list[Block]:
 
 
 def _as_note(message: Message) -> Message:
-    """Say what the system said in between as a note to the user's side."""
+    """Return what the system said in between as a note to the user's side."""
     if message.role != "system":
         return message
     files = (part for part in message.parts if isinstance(part, File))
@@ -133,7 +133,7 @@ def _without_last_thoughts(message: Message, source: Provider) -> Message | None
 
 
 def _is_said(part: Part, source: Provider) -> bool:
-    """Say whether a part is something to send: words, or what this provider itself made."""
+    """Return whether a part is something to send: words, or what this provider itself made."""
     if not isinstance(part, Raw):
         return isinstance(part, _SAID)
     if part.source != source or _is_thought(part):
@@ -143,7 +143,7 @@ def _is_said(part: Part, source: Provider) -> bool:
 
 
 def _is_thought(part: Part) -> bool:
-    """Say whether a part is thinking, ours or as a provider wrote it."""
+    """Return whether a part is thinking, ours or as a provider wrote it."""
     if not isinstance(part, Raw):
         return isinstance(part, Thinking)
     piece = _within(part, "content") or _within(part, "item")
@@ -178,7 +178,7 @@ def _merged(messages: Iterable[Message]) -> list[Message]:
 
 
 def _behind(parts: Iterable[Part]) -> list[Part]:
-    """Give parts that come behind others: thinking may stand at the beginning only."""
+    """Return parts that come behind others: thinking may stand at the beginning only."""
     return list(kept_parts(parts, lambda part: not _is_thought(part)))
 
 
@@ -191,7 +191,7 @@ def _plain(message: Message) -> Message:
 
 
 def _is_of_message(part: Part) -> bool:
-    """Say whether a note holds fields of a message, and not only in which form it was written."""
+    """True if a note holds fields of a message, and not only in which form it was written."""
     if not isinstance(part, Raw) or not is_note(part, "fields"):
         return False
     return _within(part, "fields") != {} or _within(part, "made") != {}
@@ -207,7 +207,7 @@ class _Spelling:
         self._again: dict[str, int] = {}
 
     def messages(self, block: Block) -> list[Message]:
-        """Give the messages of a block."""
+        """Return the messages of a block."""
         if not block.results:
             return [block.said]
         names = {call: self._id(call) for call in block.results}

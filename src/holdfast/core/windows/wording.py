@@ -20,7 +20,7 @@ _ECHOES: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_CRUMB})[ \t]*")
 
 
 def worded(message: Message, *, timestamps: bool) -> Message:
-    """Give a message with the marks it needs, and without those it should not have."""
+    """Return a message with the marks it needs, and without those it should not have."""
     if message.role == "user" and timestamps and message.created_at is not None:
         if not any(isinstance(part, File) or _is_said(part) for part in message.parts):
             return message

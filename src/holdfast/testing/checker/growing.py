@@ -155,7 +155,7 @@ def _overtaken(h: History) -> Iterator[Finding]:
 
 
 def _after(h: History, moments: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, int]]:
-    """Give with each moment the furthest position that was settled before it."""
+    """Return with each moment the furthest position that was settled before it."""
     settled = sorted((at, h.place[id_]) for id_, at in h.settled.items() if id_ in h.place)
     cursor, furthest = 0, -1
     for at, what in sorted(moments, key=itemgetter(0)):
@@ -167,7 +167,7 @@ def _after(h: History, moments: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, 
 
 
 def _batches(h: History) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Give each appended batch with those of its ids that no other write may have stored."""
+    """Return each appended batch with those of its ids that no other write may have stored."""
     batches = dict.fromkeys(
         (write.begun.verb == "replace", write.begun.ids) for write in h.writes if not write.refused
     )

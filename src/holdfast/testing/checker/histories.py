@@ -71,7 +71,7 @@ class History(msgspec.Struct, frozen=True):
     settled: dict[str, int]  # id -> the first time somebody was told that it is stored
 
     def acks(self) -> Iterator[tuple[Invoked, Acked]]:
-        """Give the writes that were acknowledged."""
+        """Return the writes that were acknowledged."""
         for write in self.writes:
             if isinstance(write.end, Acked):
                 yield write.begun, write.end
@@ -139,7 +139,7 @@ class Kept(msgspec.Struct, frozen=True):
     own: frozenset[str]
 
     def of(self, session: str) -> tuple[Sequence[Branch], bool]:
-        """Give a session's branches, and whether they were given as such."""
+        """Return a session's branches, and whether they were given as such."""
         if session in self.branches:
             return self.branches[session], True
         return [Branch(1, "start", 0, 0, tuple(self.final.get(session, ())))], False

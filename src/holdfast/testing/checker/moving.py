@@ -36,7 +36,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def _start(h: History, branch: Branch, begun: Invoked) -> Start | None:
-    """Say where this write, applied to the end of the branch before, starts the next one."""
+    """Return where this write, applied to the end of the branch before, starts the next one."""
     before = h.branches[branch.number - 2].history
     match begun.verb:
         case "clear":
@@ -72,7 +72,7 @@ def _place(h: History, state: State, begun: Invoked) -> Start | None:
 
 
 def taken_back(history: Sequence[Stored], turns: int) -> int:
-    """Say how many messages are left when so many turns are taken back.
+    """Return how many messages are left when so many turns are taken back.
 
     A turn is its messages, or without one what a user said and what follows it; summaries belong
     to what is before them.
@@ -131,7 +131,7 @@ def _same(one: Sequence[Stored], two: Sequence[Stored]) -> bool:
 
 
 def _begins(h: History, branch: Branch, begun: Invoked) -> bool:
-    """Say whether this write gives this branch."""
+    """Return whether this write gives this branch."""
     start = _start(h, branch, begun)
     if start is None or branch.asked_seq != start.asked or branch.fork_seq > start.asked:
         return False
@@ -148,7 +148,7 @@ def _expected(begun: Invoked, state: State) -> bool:
 
 
 def _opened(h: History, branch: Branch, begun: Invoked) -> bool:
-    """Say whether this write can have opened this branch."""
+    """Return whether this write can have opened this branch."""
     if branch.number == 1 or begun.verb != branch.reason:
         return False
     before = h.branches[branch.number - 2]
@@ -160,7 +160,7 @@ def _end(branch: Branch) -> State:
 
 
 def _stayed(h: History, begun: Invoked, state: State) -> bool:
-    """Say whether this write found the session where it was to go, and left it there."""
+    """Return whether this write found the session where it was to go, and left it there."""
     branch = h.branches[state[0] - 1]
     here = branch.history[: state[1]]
     if begun.verb == "replace":
@@ -200,7 +200,7 @@ def _copied(h: History) -> Iterator[Finding]:
 
 
 def _moves(h: History) -> Iterator[tuple[Invoked, Acked, State]]:
-    """Give the acknowledged movements with the head that each was told."""
+    """Return the acknowledged movements with the head that each was told."""
     for begun, ack in h.acks():
         if begun.verb not in GROWTH and ack.branch is not None and ack.last is not None:
             yield begun, ack, (ack.branch, ack.last)
@@ -254,7 +254,7 @@ def _wrong_move(h: History) -> Iterator[Finding]:
 
 
 def _landed(branch: Branch, begun: Invoked) -> int:
-    """Say how long the history was when a movement had opened this branch."""
+    """Return how long the history was when a movement had opened this branch."""
     return len(begun.ids) if begun.verb == "replace" else branch.fork_seq
 
 
@@ -276,7 +276,7 @@ def _unexplained(h: History) -> Iterator[Finding]:
 
 
 def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
-    """Give the branches that are left when each write of unknown outcome may have opened one."""
+    """Return the branches that are left when each write of unknown outcome may have opened one."""
     writes = [w.begun for w in h.writes if not w.refused and not isinstance(w.end, Acked)]
     taken: dict[int, Branch] = {}
 
@@ -311,7 +311,7 @@ def _overtaken(h: History) -> Iterator[Finding]:
 
 
 def _settled(h: History) -> Iterator[tuple[int, State]]:
-    """Give the times at which it was known that a session had come to a state."""
+    """Return the times at which it was known that a session had come to a state."""
     for begun, ack in h.acks():
         if ack.branch is not None and ack.last is not None and begun.verb != "fork":
             state = (ack.branch, ack.last)
@@ -322,7 +322,7 @@ def _settled(h: History) -> Iterator[tuple[int, State]]:
 
 
 def _begun(h: History) -> Iterator[tuple[int, State, str, Kind]]:
-    """Give the times at which writes and reads began, and the latest state that they made or saw.
+    """Return the times at which writes and reads began, and the latest state that they made or saw.
 
     An append may be a retry that only found its messages: then it is not known when that was, only
     that the session was on that branch.
@@ -369,7 +369,7 @@ _BY_STATE: tuple[_Rule, ...] = (
 
 
 def rules(h: History) -> tuple[_Rule, ...]:
-    """Give the rules that can be applied to a session."""
+    """Return the rules that can be applied to a session."""
     if not h.moves:
         return ()
     return _ALWAYS if any(_gap(h)) else (*_ALWAYS, *_BY_STATE)
@@ -393,7 +393,7 @@ def forks(histories: Mapping[str, History]) -> Iterator[Finding]:
 
 
 def _states(h: History, begun: Invoked) -> Iterator[State]:
-    """Give the states a session may have been in since this write began."""
+    """Return the states a session may have been in since this write began."""
     furthest = max((state for at, state in _settled(h) if at < begun.at), default=(0, 0))
     for branch in h.branches:
         for length in range(branch.fork_seq, len(branch.history) + 1):
@@ -402,7 +402,7 @@ def _states(h: History, begun: Invoked) -> Iterator[State]:
 
 
 def _is_fork(h: History, child: History, begun: Invoked, state: State) -> bool:
-    """Say whether a session begins as a fork of this state would."""
+    """Return whether a session begins as a fork of this state would."""
     first = child.branches[0]
     history: Sequence[Stored] = h.branches[state[0] - 1].history[: state[1]]
     asked: int | None = len(history)

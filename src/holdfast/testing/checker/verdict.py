@@ -74,7 +74,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Say whether nothing is wrong; ask `vacuous` whether anything was tried."""
+        """Return whether nothing is wrong; ask `vacuous` whether anything was tried."""
         return not self.findings
 
     @property

@@ -261,7 +261,7 @@ class Finding(Setting):
         assert session.info().preview == preview
 
     def walk(self, store: Store, limit: int, **asked: str) -> list[str]:
-        """Give the keys of all pages."""
+        """Return the keys of all pages."""
         keys: list[str] = []
         cursor: str | None = None
         while True:

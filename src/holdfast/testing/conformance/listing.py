@@ -200,7 +200,7 @@ class ListingSessions(Setting):
         assert self.marks(self.later(store), session) == (3, 2)
 
     def marks(self, store: Store, session: Session) -> tuple[int, int]:
-        """Give the marks of a session, which the list and `info` agree upon."""
+        """Return the marks of a session, which the list and `info` agree upon."""
         (listed,) = [info for info in store.sessions(limit=100) if info.id == session.id]
         assert listed == store.get(session.id).info()
         return listed.branches, listed.forks
@@ -258,11 +258,11 @@ class ListingSessions(Setting):
     # -------------------------------------------------------------------------------------- tools
 
     def keys(self, store: Store, **asked: Any) -> str:  # noqa: ANN401 - whatever is asked for
-        """Give the keys that are listed, sorted."""
+        """Return the keys that are listed, sorted."""
         return "".join(sorted(info.key or "" for info in store.sessions(**asked)))
 
     def pages(self, store: Store, limit: int, **asked: Any) -> list[str]:  # noqa: ANN401 - as above
-        """Give the keys of all pages."""
+        """Return the keys of all pages."""
         keys: list[str] = []
         cursor: str | None = None
         while True:

@@ -398,7 +398,7 @@ def _family(store: Store) -> list[Session]:
 
 
 def _histories(session: Session) -> list[tuple[object, ...]]:
-    """Give every branch of a session, message by message."""
+    """Return every branch of a session, message by message."""
     return [
         (branch, tuple(session.messages(branch=branch.number))) for branch in session.branches()
     ]

@@ -93,7 +93,7 @@ class Setting:
         return store
 
     def later(self, store: Store) -> Store:
-        """Give the store as a later process finds it; the same one if nothing outlives it."""
+        """Return the store as a later process finds it; the same one if nothing outlives it."""
         if not self.persistent:
             return store
         store.close()
@@ -122,7 +122,7 @@ class Setting:
 
 
 def drain(following: Following[T]) -> list[T]:
-    """Give everything that a follower has to tell now."""
+    """Return everything that a follower has to tell now."""
     found: list[T] = []
     while (item := following.poll()) is not None:
         found.append(item)

@@ -39,12 +39,12 @@ def take_turn(session: Session, text: str) -> Turn:
 
 
 def texts(session: Session, *, branch: int | None = None) -> list[str]:
-    """Give what was said."""
+    """Return what was said."""
     return [message.text for message in session.messages(branch=branch)]
 
 
 def everything(session: Session) -> tuple[object, ...]:
-    """Give all that can be read of a session."""
+    """Return all that can be read of a session."""
     return (
         session.info(),
         session.messages(),

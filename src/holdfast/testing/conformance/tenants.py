@@ -194,7 +194,7 @@ class Tenants(Setting):
             stores[0].blob(_SHA)
 
     def refusal(self, call: Callable[[], object], name: str) -> tuple[type, str]:
-        """Give the error of a call, its own name taken out of the words."""
+        """Return the error of a call, its own name taken out of the words."""
         with pytest.raises((SessionNotFound, MessageNotFound)) as refused:
             call()
         return type(refused.value), str(refused.value).replace(name, "…")

@@ -130,7 +130,7 @@ class _FailingFile(apsw.VFSFile):
 
 @contextmanager
 def failing_disk() -> Iterator[FailingDisk]:
-    """Give a disk that fails on demand; close what is on it before the end."""
+    """Return a disk that fails on demand; close what is on it before the end."""
     disk = FailingDisk()
     try:
         yield disk

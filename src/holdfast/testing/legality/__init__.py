@@ -37,7 +37,7 @@ PROVIDERS: Final = tuple(_CHECKS)
 def problems(
     provider: str, messages: Sequence[Mapping[str, JSON]], system: JSON = None
 ) -> list[str]:
-    """Say what the provider would refuse, a sentence each; an empty list means it is legal."""
+    """Return what the provider would refuse, a sentence each; an empty list means it is legal."""
     check = _CHECKS.get(provider)
     if check is None:
         raise BadQuery(f"no rules are known for {provider!r}: give one of {', '.join(PROVIDERS)}")

@@ -54,7 +54,7 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
 
 
 def _blocks(message: Object) -> list[tuple[int, Object]]:
-    """Give the blocks of a message; plain text counts as one."""
+    """Return the blocks of a message; plain text counts as one."""
     content = message.get("content")
     if isinstance(content, str):
         return [(0, {"type": "text", "text": content})]

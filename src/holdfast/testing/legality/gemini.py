@@ -60,7 +60,7 @@ def _get(thing: Object, field: str) -> JSON:
 
 
 def _of_kind(content: Object, field: str) -> list[Object]:
-    """Give what the parts of a content hold of one kind."""
+    """Return what the parts of a content hold of one kind."""
     held = [_get(part, field) for _, part in objects_in(content.get("parts"))]
     return [as_object(thing) for thing in held if thing is not None]
 

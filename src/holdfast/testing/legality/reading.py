@@ -29,17 +29,17 @@ def is_list(value: object) -> bool:
 
 
 def items_of(value: object) -> Sequence[object]:
-    """Give the items of an array; of anything else none."""
+    """Return the items of an array; of anything else none."""
     return value if isinstance(value, list | tuple) else ()
 
 
 def as_object(value: object) -> Object:
-    """Give a JSON object; of anything else an empty one."""
+    """Return a JSON object; of anything else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def objects_in(value: object) -> list[tuple[int, Object]]:
-    """Give the objects of an array with their places in it."""
+    """Return the objects of an array with their places in it."""
     return [(at, item) for at, item in enumerate(items_of(value)) if isinstance(item, Mapping)]
 
 

@@ -55,17 +55,17 @@ class Carrier:
         self.target.execute(query, values)
 
     def first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
-        """Give the first row of a query to the new store."""
+        """Return the first row of a query to the new store."""
         found: tuple[Value, ...] | None = self.target.execute(query, values).fetchone()
         return found
 
     def all(self, query: str, *values: Value) -> list[Any]:
-        """Give the rows of a query to the new store, which may be written to meanwhile."""
+        """Return the rows of a query to the new store, which may be written to meanwhile."""
         found: list[Any] = self.target.execute(query, values).fetchall()
         return found
 
     def number(self, query: str, *values: Value) -> int:
-        """Give the number that a query to the new store finds, or 0."""
+        """Return the number that a query to the new store finds, or 0."""
         row = self.first(query, *values)
         return row[0] if row and isinstance(row[0], int) else 0
 
@@ -94,7 +94,7 @@ class Carrier:
         self._told.append((what, session, seq))
 
     def told(self) -> Iterator[Damage]:
-        """Give all that was reported, with the ids that the sessions have now."""
+        """Return all that was reported, with the ids that the sessions have now."""
         for what, session, seq in self._told:
             row = self.first("SELECT id FROM sessions WHERE n = ?", session)
             yield Damage(what=what, session_id=text_of(row[0]) if row else None, seq=seq)
@@ -133,7 +133,7 @@ class Carrier:
         return mended
 
     def _replaced(self, table: str, values: Values, session: Value) -> Values:
-        """Give what stands in for values that cannot be right."""
+        """Return what stands in for values that cannot be right."""
         wrong = faults(table, values)
         for name in wrong:
             self.keep_aside(f"{table}.{name}", "cannot be read", values[name])
@@ -142,11 +142,11 @@ class Carrier:
         return {name: RULES[table][name].instead() for name in wrong}
 
     def known(self, session: Value) -> bool:
-        """Say whether the new store has this session."""
+        """Return whether the new store has this session."""
         return self.first("SELECT 1 FROM sessions WHERE n = ?", session) is not None
 
     def lives(self, session: Value) -> bool:
-        """Say whether it is a session in the new store, and not what a purge left of one."""
+        """Return whether it is a session in the new store, and not what a purge left of one."""
         return self.first("SELECT 1 FROM heads WHERE session = ?", session) is not None
 
     def numbers(self, table: str) -> Iterator[int]:
@@ -158,11 +158,11 @@ class Carrier:
             number = self.number(query, number)
 
     def tenant_of(self, session: Value) -> int:
-        """Say whose a session of the new store is; 0 if it is not there."""
+        """Return whose a session of the new store is; 0 if it is not there."""
         return self.number("SELECT tenant FROM sessions WHERE n = ?", session)
 
     def getter(self, tenant: int | None) -> codec.GetBlob:
-        """Give what finds a tenant's blobs in the new store."""
+        """Return what finds a tenant's blobs in the new store."""
 
         def fetch(sha256: str) -> bytes | None:
             query = "SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?"
@@ -172,7 +172,7 @@ class Carrier:
         return fetch
 
     def seal_all(self) -> None:
-        """Give every row of the new store its checksum."""
+        """Return every row of the new store its checksum."""
         self.target.create_scalar_function("seal", lambda *values: seal(values), -1)
         for table in SEALED:
             columns = [str(row[1]) for row in self.target.execute(f"PRAGMA table_info({table})")]
@@ -181,12 +181,12 @@ class Carrier:
 
 
 def as_number(value: Value) -> int | None:
-    """Give a value if it can be the number of something."""
+    """Return a value if it can be the number of something."""
     return value if isinstance(value, int) and value >= 1 else None
 
 
 def _as_bound(values: Values) -> Values:
-    """Give text that became a blob back as text; else nobody would find what it names."""
+    """Return text that became a blob back as text; else nobody would find what it names."""
     return {
         name: bind(text_of(value)) if isinstance(value, bytes) and text_of(value) else value
         for name, value in values.items()

@@ -106,7 +106,7 @@ class _Ahead:
                 yield item
 
     def lost(self, first: int, last: int) -> bool:
-        """Say whether something of these places could not be read."""
+        """Return whether something of these places could not be read."""
         return any(hole.first <= last and first <= hole.last for hole in self.holes)
 
 
@@ -165,7 +165,7 @@ def _end(branch: Branch, reached: int, ahead: _Ahead) -> Iterator[Finding]:
 
 
 def next_try(first: First, key: int) -> int:
-    """Say which place behind `key` is worth a try, where the table cannot be read.
+    """Return which place behind `key` is worth a try, where the table cannot be read.
 
     A readable page may begin with any message. So each of a branch's first messages is tried, then
     ever fewer of them, and then the first of the next branch.
@@ -184,7 +184,7 @@ def next_try(first: First, key: int) -> int:
 
 
 def _ends(first: First, branch: int) -> tuple[int, int]:
-    """Say which messages a branch has, from the first to the last, as far as it is known."""
+    """Return which messages a branch has, from the first to the last, as far as it is known."""
     start = first("SELECT fork_seq FROM branches WHERE n = ?", branch)
     last = first(LAST_OF_BRANCH, branch)
     low = start[0] if start and isinstance(start[0], int) else 0
@@ -193,7 +193,7 @@ def _ends(first: First, branch: int) -> tuple[int, int]:
 
 
 def capacity(connection: apsw.Connection) -> int:
-    """Say how many messages a file of this size could hold at most."""
+    """Return how many messages a file of this size could hold at most."""
     try:
         pages = connection.execute("PRAGMA page_count").get
         size = connection.execute("PRAGMA page_size").get

@@ -95,7 +95,7 @@ class Mender:
         return found or self._spare_tenant()
 
     def _spare_tenant(self) -> int:
-        """Say whose a session is when nothing tells: with several tenants, nobody's."""
+        """Return whose a session is when nothing tells: with several tenants, nobody's."""
         if self._carrier.number("SELECT count(*) FROM tenants") == 1:
             return self._carrier.number("SELECT n FROM tenants")
         query = "INSERT INTO tenants (name) VALUES ('salvaged') ON CONFLICT DO NOTHING"
@@ -126,7 +126,7 @@ class Mender:
             self._carrier.carry("heads", row)
 
     def _named_tenant(self, head: Values) -> int:
-        """Give the tenant that a head names, if it can be believed."""
+        """Return the tenant that a head names, if it can be believed."""
         sure = head["session"] not in self.doubted
         return self._carrier.number("SELECT n FROM tenants WHERE n = ? AND ?", head["tenant"], sure)
 
@@ -205,7 +205,7 @@ class Mender:
             self._insert_branch(parent, session, number)
 
     def _home_of(self, n: int) -> tuple[Value, ...] | None:
-        """Say whose a lost branch was, and its number there.
+        """Return whose a lost branch was, and its number there.
 
         Both grow, so a session that lacks a number between an older and a younger branch, and has
         one that starts on this, has lost this.
@@ -221,7 +221,7 @@ class Mender:
         return self._carrier.first(query, n)
 
     def _stand_in_for_purged(self, child: int) -> int:
-        """Give a branch that only others name to what a purge left: it is not listed then."""
+        """Return a branch that only others name to what a purge left: it is not listed then."""
         query = (
             "SELECT n FROM sessions WHERE purged_at IS NOT NULL AND tenant = ? "
             "AND n NOT IN (SELECT session FROM branches)"
@@ -254,7 +254,7 @@ class Mender:
             self._carrier.tell("the session was marked as purged, and was not", n)
 
     def _was_purged(self, session: int) -> bool:
-        """Say whether a session without a head has only branches that others need and that end."""
+        """True if a session without a head has only branches that others need and that end."""
         query = (
             "SELECT count(*), count(last_seq), count((SELECT max(fork_seq) FROM branches c "
             "WHERE c.parent = b.n)) FROM branches b WHERE session = ?"
@@ -303,7 +303,7 @@ class Mender:
     # ---------------------------------------------------------------------------- active branches
 
     def _heads(self) -> None:
-        """Give every session that lives a head on the newest branch of its own."""
+        """Return every session that lives a head on the newest branch of its own."""
         for session in self._carrier.numbers("sessions"):
             if self._carrier.number(IS_PURGED, session):
                 continue
@@ -313,7 +313,7 @@ class Mender:
                 self._give_branch(session, head)
 
     def _stands(self, session: int, head: tuple[Value, ...]) -> bool:
-        """Say whether a head is on a branch of its own, which is made the newest by its number."""
+        """True if a head is on a branch of its own, which is made the newest by its number."""
         query = "SELECT number FROM branches WHERE session = ? AND n = ?"
         own = self._carrier.number(query, session, head[0])
         newest = self._next_branch_number(session) - 1
@@ -360,7 +360,7 @@ class Mender:
             self.unsure.add(as_number(branch[0]) or 0)
 
     def _newest(self, session: int, n: Value, number: Value) -> Value:
-        """Give a branch the highest number of its session, if it has not."""
+        """Return a branch the highest number of its session, if it has not."""
         following = self._next_branch_number(session)
         if number == following - 1:
             return number

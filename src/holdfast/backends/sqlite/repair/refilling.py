@@ -109,7 +109,7 @@ class Refiller:
         return Branch(number=branch.number, session=session, tenant=tenant)
 
     def _told_by_blobs(self, branch: Branch) -> int:
-        """Say whose the messages of a lost branch are, if the blobs noted for them tell."""
+        """Return whose the messages of a lost branch are, if the blobs noted for them tell."""
         query = (
             "SELECT b.tenant FROM blob_uses u JOIN blobs b ON b.n = u.blob "
             "WHERE u.place BETWEEN ? AND ? LIMIT 1"
@@ -140,7 +140,7 @@ class Refiller:
         return reached
 
     def _was_there(self, missing: Missing) -> bool:
-        """Say whether messages at the end are lost, or the head just counts too many."""
+        """Return whether messages at the end are lost, or the head just counts too many."""
         if not missing.tail:
             return True
         count = missing.last - missing.first + 1

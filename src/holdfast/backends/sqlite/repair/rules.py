@@ -241,7 +241,7 @@ _COVERED: Final = {
 
 
 def fits(table: str, values: Values) -> bool:
-    """Say whether a row fits its checksum, if its table has one."""
+    """Return whether a row fits its checksum, if its table has one."""
     if table not in _COVERED:
         return True
     cells = [values[name] for name in _COVERED[table]]
@@ -260,13 +260,13 @@ def restored(table: str, values: Values, columns: Sequence[str] = ()) -> tuple[s
 
 
 def owner_of(table: str, values: Values) -> Value:
-    """Say whose a row is, also if a bit of its session's number was flipped."""
+    """Return whose a row is, also if a bit of its session's number was flipped."""
     found = None if fits(table, values) else restored(table, values, ("session",))
     return found[1] if found else values["session"]
 
 
 def _one_bit_off(number: int) -> set[int]:
-    """Give the numbers that differ in one bit, in however many bytes they were stored."""
+    """Return the numbers that differ in one bit, in however many bytes they were stored."""
     found: set[int] = set()
     for width in _WIDTHS:
         if -(1 << width - 1) <= number < 1 << width - 1:
@@ -280,13 +280,13 @@ def _signed(low: int, width: int) -> int:
 
 
 def is_draft_record(values: Values) -> bool:
-    """Say whether a record of a draft can be read."""
+    """Return whether a record of a draft can be read."""
     kind: type[Opening | Chunk] = Opening if values["number"] == 0 else Chunk
     return _is_number(values["turn"]) and decoded(values["record"], kind) is not None
 
 
 def is_queued(values: Values, blob: codec.GetBlob) -> bool:
-    """Say whether waiting input can be read."""
+    """Return whether waiting input can be read."""
     body, name = bytes_of(values["body"]), text_of(values["id"])
     if body is None or not name or not _is_time(values["created_at"]):
         return False
@@ -319,7 +319,7 @@ def read_message(values: Values, blob: codec.GetBlob) -> tuple[Message, set[str]
 
 
 def as_written(values: Values) -> Values:
-    """Give a message's row as it was stored: its checksum is of bytes, and of `turn or 0`."""
+    """Return a message's row as it was stored: its checksum is of bytes, and of `turn or 0`."""
     name, turn = text_of(values["id"]), values["turn"] or None
     return {**values, "id": bind(name), "turn": turn, "body": bind_json(bytes_of(values["body"]))}
 

@@ -164,7 +164,7 @@ def rows(
 def _between(
     last: int | None, loose: list[Row], following: Row | None, *, dense: bool
 ) -> Iterator[Row | Stray]:
-    """Give rows with wrong keys; a single one in a gap of one belongs there."""
+    """Return rows with wrong keys; a single one in a gap of one belongs there."""
     fits = dense and last is not None and following is not None and following.key == last + 2
     for row in loose:
         if fits and last is not None and len(loose) == 1:

@@ -169,7 +169,7 @@ class Standing:
 
 
 def _within(begin: tuple[Value, ...] | None, seq: Value, end: tuple[Value, ...] | None) -> bool:
-    """Say whether a message lies behind the start of a branch and not behind its end."""
+    """Return whether a message lies behind the start of a branch and not behind its end."""
     if begin is None or end is None:
         return False
     low, high = begin[0], end[0]

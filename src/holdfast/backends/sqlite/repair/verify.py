@@ -165,7 +165,7 @@ class _Verifier:
         return name, row[1] if isinstance(row[1], int) else None
 
     def _first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
-        """Give the first row of a query; what cannot be read is not there."""
+        """Return the first row of a query; what cannot be read is not there."""
         try:
             found: tuple[Value, ...] | None = self._connection.execute(query, values).fetchone()
         except (*UNREADABLE, UnicodeDecodeError):
