@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.pairs import answered_calls, whole_length
 from holdfast.records import Message, ToolCall, ToolResult
+from holdfast.verbs.places import answered_calls, whole_length
 
 
 def _message(word: str) -> Message:

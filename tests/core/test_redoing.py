@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.redoing import redo_target
 from holdfast.records import BranchReason
+from holdfast.verbs.moving import redo_target
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ An open turn stops a movement while its holder lives; one that a crash left open
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeAlias
+from itertools import pairwise
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,9 +21,8 @@ from holdfast.backends.base import HeadRow, Start, Transaction, Verb
 from holdfast.codec import Encoded
 from holdfast.core.appending import compare, new_messages
 from holdfast.core.branches import holder, ranges
-from holdfast.core.redoing import redo_target
 from holdfast.errors import BadMessage, BadQuery, MessageNotFound
-from holdfast.records import Head, Message, Place, Text
+from holdfast.records import BranchReason, Head, Message, Place, Text
 from holdfast.verbs.histories import read_span
 from holdfast.verbs.places import (
     Spot,
@@ -38,6 +38,7 @@ from holdfast.verbs.placing import find_head, head_of, place, refuse_waiting, sh
 from holdfast.verbs.turns import free_head
 
 _PAGE: Final = 500
+_STEPS_BACK: Final = frozenset({"undo", "rewind", "clear"})
 Decide: TypeAlias = Callable[[Transaction, HeadRow], Start | None]
 
 
@@ -132,6 +133,48 @@ def _is_on(tx: Transaction, head: HeadRow, spot: Spot) -> bool:
     """Return whether a place is in the current history."""
     there, here = tx.path(spot.branch, spot.seq), tx.path(head.branch, spot.seq)
     return spot.seq <= head.seq and holder(there, spot.seq) == holder(here, spot.seq)
+
+
+# ---------------------------------------------------------------------------------------- redo
+
+
+class Step(Protocol):
+    """A branch, as far as this needs it."""
+
+    @property
+    def reason(self) -> BranchReason:
+        """Why it was opened."""
+        ...
+
+    @property
+    def fork_seq(self) -> int:
+        """Where it starts."""
+        ...
+
+    @property
+    def last_seq(self) -> int:
+        """Where it ends."""
+        ...
+
+
+S = TypeVar("S", bound=Step)
+
+
+def redo_target(newest_first: Iterable[S]) -> S | None:
+    """The branch whose end is to be gone back to, of those of a session, the newest first."""
+    redone = 0
+    for branch, before in pairwise(newest_first):
+        if branch.last_seq > branch.fork_seq:
+            return None
+        if branch.reason == "redo":
+            redone += 1
+        elif branch.reason not in _STEPS_BACK:
+            return None
+        elif not redone:
+            return before
+        else:
+            redone -= 1
+    return None
 
 
 # ------------------------------------------------------------------------------------- replace
