@@ -1,7 +1,7 @@
-"""Applying a plan of retention: archive first, then the trash, then what is erased.
+"""Applying a retention plan: archive first, then trash, then purge.
 
-Each session goes in a transaction of its own, if it is still as it was when the plan was made. What
-is erased is wiped and proved once, at the end, for all of them together.
+Each session is trashed or purged in a transaction of its own, if it is still as planned. What was
+purged is wiped from the files, and its absence proved, once at the end for all of them together.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DAMAGED: Final = "it, or a session that comes from it, is damaged"
 def apply(
     runtime: Runtime, plan: Plan, *, archive: str | None, progress: Progress | None
 ) -> RetentionReport:
-    """Do what a plan says, as far as it still holds."""
+    """Apply a plan to the sessions that are still as planned; report the others as spared."""
     if not isinstance(plan, Plan):
-        raise BadQuery("plan: expected one that store.retention() made")
+        raise BadQuery("plan: expected a Plan, as store.retention() returns it")
     return _Application(runtime, plan, progress).run(archive)
 
 
 class _Application:
-    """A plan that is being applied."""
+    """Applies one plan."""
 
     def __init__(self, runtime: Runtime, plan: Plan, progress: Progress | None) -> None:
         self._runtime = runtime
@@ -41,7 +41,7 @@ class _Application:
         self._done = 0
 
     def run(self, archive: str | None) -> RetentionReport:
-        """Do it."""
+        """Archive, trash and purge; return what was done."""
         written = None if archive is None else self._archive(archive)
         for item in self._left(self._plan.trash):
             self._trash(item)
@@ -57,14 +57,14 @@ class _Application:
         )
 
     def _archive(self, to: str) -> ExportReport | None:
-        """Write what is to go to a file; what is not in it as it was does not go."""
+        """Export the sessions of the plan to a file; spare those that it does not hold whole."""
         from holdfast.transfer import archiving  # noqa: PLC0415 - few callers need it
 
         self._spare_the_lost()
         messages = {item.session_id: item.messages for item in self._left(self._plan.items)}
         if not messages:
             return None
-        written, unlike = archiving.archive(
+        written, incomplete = archiving.archive(
             self._runtime.backend,
             self._runtime.clock,
             to,
@@ -73,15 +73,15 @@ class _Application:
             report=self._runtime.report,
         )
         for item in self._left(self._plan.items):
-            if item.session_id in unlike:
-                self._spare(item, unlike[item.session_id])
+            if item.session_id in incomplete:
+                self._spare(item, incomplete[item.session_id])
         return written
 
     def _spare_the_lost(self) -> None:
-        """Leave out what is not there any more: it cannot be archived."""
-        there = self._runtime.backend.read(retaining.there(self._plan.items))
+        """Spare sessions that no longer exist: they cannot be archived."""
+        existing = self._runtime.backend.read(retaining.there(self._plan.items))
         for item in self._plan.items:
-            if item.session_id not in there:
+            if item.session_id not in existing:
                 self._spare(item, retaining.GONE)
 
     def _left(self, items: Iterable[PlanItem]) -> list[PlanItem]:
@@ -90,13 +90,13 @@ class _Application:
     def _trash(self, item: PlanItem) -> None:
         at = self._runtime.clock.micros()
         try:
-            against = self._runtime.backend.write(retaining.trash(item, at))
+            reason = self._runtime.backend.write(retaining.trash(item, at))
         except Damaged:
-            against = _DAMAGED
-        if against is None:
+            reason = _DAMAGED
+        if reason is None:
             self._trashed.append(item.session_id)
         else:
-            self._spare(item, against)
+            self._spare(item, reason)
         self._step()
 
     def _purge(self) -> tuple[tuple[str, ...], Scan | None]:
@@ -108,7 +108,7 @@ class _Application:
             for item in items:
                 self._purge_one(erasure, item)
         finally:
-            # Also if it is stopped in between: what was erased is to be gone.
+            # Also after an interruption: what was purged must not stay in the files.
             settled = erasure.settle() if self._purged else ((), None)
         return settled
 

@@ -85,7 +85,7 @@ def test_a_key_in_the_trash_is_free_and_restore_says_when_it_is_taken(talked: Sh
     ran = talked.run("restore", "support-42")
     assert (ran.code, ran.out) == (4, "")
     [what, hint] = ran.err.splitlines()
-    assert what == f"holdfast: session {new} has the key that this one had; it stays in the trash"
+    assert what == f"holdfast: session {new} now has this session's key; nothing was restored"
     assert hint == "    hint: holdfast restore support-42 --keyless"
     said = talked.ok(*hint.rpartition("holdfast ")[2].split())
     assert said == f"{old}: restored, without its key support-42\n"

@@ -85,7 +85,7 @@ def test_candidates_are_told_apart(shell: Shell) -> None:
         assert (ran.code, ran.out) == (3, "")
         what, *lines, hint = ran.err.splitlines()
         ids = f"{first.id}, {second.id}"
-        assert what == f"holdfast: {ref!r} may be any of {ids}; name one by its id"
+        assert what == f"holdfast: {ref!r} matches several sessions: {ids}; name one by its id"
         cells = [re.split(r"  +", line.strip()) for line in lines]
         assert [cell[0::2] for cell in cells] == [
             [first.id, "first key: Twins"],
@@ -167,7 +167,7 @@ def test_a_terminal_without_unicode_gets_escapes(talked: Shell) -> None:
 
 _ERRORS = [
     errors.SessionNotFound("no session goes by 'x'; store.sessions() lists them."),
-    errors.AmbiguousRef("'x' may be any of a, b; use more characters of the id."),
+    errors.AmbiguousRef("'x' matches several sessions: a, b; use more characters of the id."),
     errors.HeadMoved(Head(1, 2), Head(1, 3)),
     errors.IdConflict("i1", 7),
     errors.KeyTaken("session a has this key; it stays. Restore it with keyless=True."),

@@ -257,7 +257,9 @@ def test_a_page_says_how_to_go_on(several: Shell) -> None:
     for bad in ("x", "5" if cursor.startswith(("p", "u")) else "p5", ""):
         ran = several.run("ls", "--cursor", bad)
         assert (ran.code, ran.out) == (2, "")
-        assert "cursor: not one that a page of this list gave" in ran.err
+        assert (
+            "cursor: invalid for this list; pass the cursor of its last page unchanged" in ran.err
+        )
     assert "exclude each other" in several.run("ls", "--all", "--cursor", cursor).err
 
 

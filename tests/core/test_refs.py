@@ -44,7 +44,7 @@ def test_what_cannot_name_a_session(ref: Any) -> None:  # noqa: ANN401 - anythin
 
 def test_a_scope_must_be_named() -> None:
     """A variable that was empty must not mean any scope; no key like it is offered."""
-    with pytest.raises(BadRef, match="names no scope"):
+    with pytest.raises(BadRef, match="the scope is missing"):
         refs.given("@latest:")
     assert refs.is_given("@latest:")
 

@@ -143,7 +143,7 @@ def test_two_messages_of_one_id(exported: Path, target: Store) -> None:
     second = find(exported, type="message", branch=2, seq=6)
     change(exported, second, lambda record: record.update(id=wanted[0]))
     report = target.import_(exported)
-    assert any("the id of message 6 is that of another one" in what for what in _lines(report))
+    assert any("message 6 has the id of another message" in what for what in _lines(report))
     session = target.session("talk", create=False)
     assert [message.status for message in session.messages()] == ["complete"] * 5 + ["damaged"]
     assert session.append(Message.user("one", id=wanted[0])).seq == 1

@@ -168,7 +168,7 @@ def test_a_key_that_is_taken(there: Store, target: Store, tmp_path: Path) -> Non
     mine = target.session("k")
     there.export(tmp_path / "out.jsonl")
     report = target.import_(tmp_path / "out.jsonl")
-    what = f"session {mine.id} has the key that this one had; it was imported without"
+    what = f"session {mine.id} already has its key; it was imported without a key"
     assert report.damage == (Damage(what=what, session_id=came.id),)
     assert target.get(came.id).key is None
     assert _texts(target, came.id) == ["there"]

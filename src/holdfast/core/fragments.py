@@ -1,10 +1,10 @@
-"""Which pieces of a text to look for, to see whether any of it is left.
+"""The fragments of an erased text to search for, to prove that nothing of it is left.
 
-Pieces are taken from what a message says (its texts, names, arguments, metadata), as bytes, exactly
-as they are stored, and not from what every message has (its role, its time, the names of fields).
-Each is long enough that it hardly occurs by chance, and short enough that a few bytes overwritten
-in a text leave most of its pieces. They are spread over the whole of it. A text that is shorter
-than the shortest piece, or hardly varies, has none: nobody could say whose it is.
+Fragments are taken from the content of a message (its texts, names, arguments, metadata), as bytes,
+exactly as they are stored, and not from what every message has (its role, its time, the names of
+fields). Each is long enough that it hardly occurs by chance, and short enough that overwriting a
+few bytes of a text spares most of its fragments. They are spread over the whole text. A text that
+is shorter than `MIN_FRAGMENT_BYTES`, or hardly varies, has none: a match would prove nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FEWEST_BYTES: Final = 6
 _EVERY_MESSAGE_HAS: Final = frozenset({"role", "at", "type", "status", "sha256", "tokens", "size"})
 
 
-def of_body(body: bytes, most: int) -> list[bytes]:
-    """Pick pieces of a stored message, so many at most."""
-    said = _read(body)
-    if said is None:
-        return of_data(body, most)
-    return _pick([codec.to_json(text)[1:-1] for text in _texts(said)], most)
+def of_body(body: bytes, limit: int) -> list[bytes]:
+    """Return at most `limit` fragments of a stored message."""
+    content = _read(body)
+    if content is None:
+        return of_data(body, limit)
+    return _pick([codec.to_json(text)[1:-1] for text in _texts(content)], limit)
 
 
 def hashes(body: bytes) -> list[str]:
-    """Name the files and large parts of a stored message."""
+    """Return the hashes of a stored message's blobs: its files and large parts."""
     return list(dict.fromkeys(_hashes(_read(body))))
 
 
@@ -53,13 +53,13 @@ def _hashes(value: JSON) -> Iterator[str]:
             yield from _hashes(item)
 
 
-def of_data(data: bytes, most: int) -> list[bytes]:
-    """Pick pieces of a file or a large part."""
-    return _pick([data], most)
+def of_data(data: bytes, limit: int) -> list[bytes]:
+    """Return at most `limit` fragments of a blob."""
+    return _pick([data], limit)
 
 
 def _texts(value: JSON) -> Iterator[str]:
-    """Go through the texts in a JSON value."""
+    """Yield the texts in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -71,31 +71,31 @@ def _texts(value: JSON) -> Iterator[str]:
                 yield from _texts(item)
 
 
-def _pick(texts: Sequence[bytes], most: int) -> list[bytes]:
-    """Take a piece of each text, the longest first, then more of those that have more."""
-    ways = [_pieces(text, most) for text in sorted(texts, key=len, reverse=True)[:most]]
+def _pick(texts: Sequence[bytes], limit: int) -> list[bytes]:
+    """Take one fragment of each text, the longest text first, then more in further rounds."""
+    by_text = [_pieces(text, limit) for text in sorted(texts, key=len, reverse=True)[:limit]]
     found: dict[bytes, None] = {}
-    for turn in range(most):
-        for pieces in ways:
-            if turn < len(pieces) and len(found) < most:
-                found[pieces[turn]] = None
+    for turn in range(limit):
+        for fragments in by_text:
+            if turn < len(fragments) and len(found) < limit:
+                found[fragments[turn]] = None
     return list(found)
 
 
-def _pieces(text: bytes, most: int) -> list[bytes]:
-    """Cut pieces out of a text, evenly, its beginning and its end among them."""
+def _pieces(text: bytes, limit: int) -> list[bytes]:
+    """Cut fragments out of a text at even distances, from its beginning to its end."""
     if len(text) < SHORTEST:
         return []
     last = max(0, len(text) - LENGTH)
-    count = min(most, last // LENGTH + 2) if last else 1
+    count = min(limit, last // LENGTH + 2) if last else 1
     starts = [last * n // max(1, count - 1) for n in range(count)]
-    pieces = (text[start : start + LENGTH] for start in starts)
-    return [piece for piece in pieces if len(set(piece)) >= _FEWEST_BYTES]
+    fragments = (text[start : start + LENGTH] for start in starts)
+    return [fragment for fragment in fragments if len(set(fragment)) >= _FEWEST_BYTES]
 
 
-def thinned(pieces: Iterable[bytes], most: int) -> list[bytes]:
-    """Leave so many of them at most, evenly."""
-    all_of_them = list(dict.fromkeys(pieces))
-    if len(all_of_them) <= most:
-        return all_of_them
-    return [all_of_them[len(all_of_them) * n // most] for n in range(most)]
+def thinned(fragments: Iterable[bytes], limit: int) -> list[bytes]:
+    """Return at most `limit` distinct fragments, chosen at even distances."""
+    distinct = list(dict.fromkeys(fragments))
+    if len(distinct) <= limit:
+        return distinct
+    return [distinct[len(distinct) * n // limit] for n in range(limit)]

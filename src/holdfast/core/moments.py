@@ -1,7 +1,7 @@
-"""Times in questions: a `datetime`, or a text such as `7d`, `2026-01-31`, `2026-01-31T18:00`.
+"""Time filters: a `datetime`, or a text such as `7d`, `2026-01-31`, `2026-01-31T18:00`.
 
-The texts are those of a search (see `core.search.query`). `since` is the begin of the day, month or
-year that is named, `until` its end: what is said to be until January includes the 31st.
+The texts are those that a search query accepts. `since` is the start of the day, month or year that
+is named, `until` its end: `until=2026-01` includes January 31st.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Bound: TypeAlias = Literal["since", "until"]
 
 
 def moment(value: When | None, bound: Bound, now: datetime) -> datetime | None:
-    """Take a bound as a moment; a text counts from `now`, and its days are those of its zone."""
+    """Return a bound in UTC; a text is relative to `now` and means days of its time zone."""
     if value is None:
         return None
     if isinstance(value, datetime):

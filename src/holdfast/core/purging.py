@@ -1,8 +1,8 @@
-"""What must stay of sessions that are purged, because forks share it.
+"""What a purge must keep of a session, because forks share it.
 
-A branch of a purged session is needed as far as a branch that lives, or is itself needed, starts
-on it. Everything else goes. Since a branch is always younger than the one it starts on, one pass
-from the youngest to the oldest decides.
+A branch of a purged session is required up to the last seq at which a branch starts on it that
+belongs to a session not purged, or is itself required. Everything else is erased. A branch is
+always newer than the one it starts on, so one pass from the newest to the oldest decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def needed(lines: Iterable[Line], purged: Collection[int]) -> dict[int, int]:
-    """Return up to which seq each branch must stay; a branch of `purged` that is not named goes."""
+    """Return the last seq to keep of each branch; a branch of `purged` without one is erased."""
     kept: dict[int, int] = {}
     for line in sorted(lines, key=lambda line: line.branch, reverse=True):
         lives = line.session not in purged or line.branch in kept

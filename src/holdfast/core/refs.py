@@ -1,7 +1,7 @@
-"""The names that a store gives: `@latest`, `@latest:SCOPE`, `@pinned`.
+"""Built-in references: `@latest`, `@latest:SCOPE`, `@pinned`.
 
-They are read before any other, so they always mean the same, also where a session has one of them
-as its key or title. Every other text that begins with `@` is an ordinary name.
+They are resolved before any other, so they always mean the same, even where a session has one of
+them as its key or title. Every other text that begins with `@` is an ordinary reference.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ Kind: TypeAlias = Literal["latest", "pinned"]
 
 
 class Given(msgspec.Struct, frozen=True):
-    """A name that the store gives: the session written to last (of a scope), or the pinned one."""
+    """A built-in reference: the session written to last (of a scope), or the pinned one."""
 
     kind: Kind
     scope: str | None = None
 
 
 def given(ref: str) -> Given | None:
-    """Read a name that the store gives; none if it is an ordinary one."""
+    """Parse a built-in reference; `None` if it is an ordinary one."""
     name, colon, scope = ref.partition(":")
     if name == LATEST and (scope or not colon):
         return Given("latest", scope or None)
     if name == LATEST:
-        raise BadRef("@latest: names no scope; write @latest:SCOPE, or @latest for any.")
+        raise BadRef(
+            "@latest: the scope is missing; write @latest:SCOPE, or @latest for any scope."
+        )
     return Given("pinned") if ref == PINNED else None
 
 
 def check(ref: object) -> str:
-    """Refuse what cannot name a session: nothing, white space, a lone dash."""
+    """Return `ref`; raise `BadRef` if it cannot name a session: empty, blank or a lone dash."""
     if not isinstance(ref, str) or not ref.strip() or ref == "-":
         raise BadRef("an empty name cannot name a session; use an id, a key or a title.")
     return ref
 
 
 def is_given(name: str) -> bool:
-    """Return whether a text would be read as a name that the store gives."""
+    """True if a text would be read as a built-in reference."""
     return name in {PINNED, LATEST} or name.startswith(f"{LATEST}:")

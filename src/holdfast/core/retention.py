@@ -1,14 +1,14 @@
-"""Which sessions may go, by the rules that somebody gave. Without a rule, none.
+"""Retention rules: which sessions to trash, which trashed ones to purge. Without a rule, none.
 
-A session is *meant* by a rule: it is older than so long, or idle for so long, or not among the
-newest, or one of the oldest while all together are too large. It *stays* all the same if it is
-pinned, if a turn is open in it, if a session lives that was split off it, or if it is among the
-newest that are always kept. What goes, goes to the trash; what is in the trash is erased only by a
-rule of its own, after it lay there for so long.
+A session *matches* a rule if it is older than a limit, or idle for longer than one, or not among
+the newest, or one of the oldest while all together are too large. It is *spared* all the same if it
+is pinned, if a turn is open in it, if a session forked from it stays, or if it is among the newest
+that are always kept. Sessions that match go to the trash; a trashed session is purged only by a
+rule of its own, after a given time in the trash.
 
-Age is the time since a session was last written to. `older_than` asks in addition when it was
-begun, so that with both rules "begun three months ago, idle for one" can be said; with
-`older_than` alone a session must have been idle for as long.
+Age is the time since a session was last written to. `older_than` also requires that it was created
+that long ago, so that both rules together can express "created three months ago, idle for one";
+with `older_than` alone a session must have been idle for as long.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def duration(value: timedelta | str | None, field: str) -> int | None:
-    """Take a duration (`timedelta`, or a text such as `30d`) as microseconds."""
+    """Return a duration (`timedelta`, or a text such as `30d`) in microseconds."""
     if value is None:
         return None
     found = value if isinstance(value, timedelta) else _read(value)
     if found is None or found < timedelta(0):
-        raise BadQuery(f"{field}: expected a time such as 12h, 30d, 8w, 6m or 1y")
+        raise BadQuery(f"{field}: expected a duration such as 12h, 30d, 8w, 6m or 1y")
     return found // _MICROSECOND
 
 
@@ -56,7 +56,7 @@ def _read(text: object) -> timedelta | None:
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; times in microseconds. Without a scope, sessions of all of them."""
+    """Retention rules; durations in microseconds. Without a scope they apply to all scopes."""
 
     older_than: int | None = None
     idle: int | None = None
@@ -67,7 +67,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a session; `blocked` says why it may not go, whatever the rules."""
+    """A session to judge; `blocked` is why it must stay whatever the rules, if it must."""
 
     id: str
     parent: str | None
@@ -81,7 +81,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a session that a rule means: an action, or none, and why."""
+    """The decision on a session that matches a rule: an action (none if it is spared) and why."""
 
     id: str
     action: RetentionAction | None
@@ -89,12 +89,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def decide(rules: Rules, candidates: Sequence[Candidate], now: int) -> list[Verdict]:
-    """Judge sessions. Those that go come first, each behind the ones that were split off it."""
+    """Return a verdict for each match: those to go first, each after the forks it depends on."""
     return [*_Listed(rules, candidates, now).verdicts(), *_Trash(rules, candidates, now).verdicts()]
 
 
 def rest(candidates: Sequence[Candidate], verdicts: Sequence[Verdict], scope: str | None) -> int:
-    """Return how many bytes stay listed after this."""
+    """Return how many bytes of sessions stay outside the trash once the verdicts are applied."""
     going = {verdict.id for verdict in verdicts if verdict.action == "trash"}
     return sum(c.bytes for c in _within(candidates, scope) if c.id not in going)
 
@@ -106,7 +106,7 @@ def _within(candidates: Sequence[Candidate], scope: str | None) -> Iterator[Cand
 
 
 class _Judging:
-    """Takes sessions away one by one, those that others were split off after these."""
+    """Selects sessions one by one, each after all its forks."""
 
     action: RetentionAction
 
@@ -116,36 +116,36 @@ class _Judging:
         self._forks = forks
 
     def take(self, one: Candidate, why: str) -> bool:
-        """Let a session go if nothing speaks against it; say whether it goes."""
-        against = one.blocked or self.objection(one) or self._needed(one)
-        if against is not None:
-            self.spared[one.id] = against
+        """Select a session unless there is a reason to keep it; return whether it was selected."""
+        reason = one.blocked or self.objection(one) or self._needed(one)
+        if reason is not None:
+            self.spared[one.id] = reason
             return False
         self.spared.pop(one.id, None)
         self.going[one.id] = why
         return True
 
-    def take_all(self, meant: Sequence[tuple[Candidate, str]]) -> None:
-        """Let these go; one that waits for those split off it goes right behind the last."""
-        waiting = {one.id: (one, why) for one, why in meant}
-        for first, _ in meant:
+    def take_all(self, matches: Sequence[tuple[Candidate, str]]) -> None:
+        """Select these; a session that waits for its forks is selected right after the last one."""
+        waiting = {one.id: (one, why) for one, why in matches}
+        for first, _ in matches:
             id: str | None = first.id
             while id in waiting and self.take(*waiting[id]):
                 id = waiting.pop(id)[0].parent
 
     def objection(self, one: Candidate) -> str | None:  # noqa: ARG002
-        """Return what else speaks against it."""
+        """Return why a session must be kept, if there is a further reason."""
         return None
 
     def _needed(self, one: Candidate) -> str | None:
-        left = [fork for fork in self._forks.get(one.id, ()) if fork not in self.going]
-        if not left:
+        staying = [fork for fork in self._forks.get(one.id, ()) if fork not in self.going]
+        if not staying:
             return None
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        return f"session {left[0]}{more} was split off it"
+        more = f" and {len(staying) - 1} more" if len(staying) > 1 else ""
+        return f"session {staying[0]}{more} was split off it"
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Return what was decided."""
+        """Yield the decisions: the selected sessions, then the spared ones."""
         for id, why in self.going.items():
             yield Verdict(id, self.action, why)
         for id, why in self.spared.items():
@@ -153,7 +153,7 @@ class _Judging:
 
 
 class _Listed(_Judging):
-    """Which listed sessions go to the trash."""
+    """The sessions to move to the trash."""
 
     action = "trash"
 
@@ -169,7 +169,7 @@ class _Listed(_Judging):
         self._by_size()
 
     def objection(self, one: Candidate) -> str | None:
-        """Say that it is among the newest."""
+        """Return a reason if the session is among the newest, which are kept."""
         if one.id not in self._newest:
             return None
         last = self._rules.keep_last
@@ -179,7 +179,7 @@ class _Listed(_Judging):
         self.take_all([(one, why) for one in self._oldest_first if (why := self._meant(one))])
 
     def _meant(self, one: Candidate) -> str | None:
-        """Say by which rule a session should go."""
+        """Return the rule that a session matches, in words; `None` if it matches none."""
         rules = self._rules
         if rules.older_than is None and rules.idle is None:
             return self._surplus(one)
@@ -191,29 +191,29 @@ class _Listed(_Judging):
         return f"idle for {said(idle)}"
 
     def _surplus(self, one: Candidate) -> str | None:
-        """Without any other rule, keeping the newest means that the others go."""
+        """Match all but the newest sessions if `keep_last` is the only rule."""
         last = self._rules.keep_last
         if last is None or self._rules.max_bytes is not None or one.id in self._newest:
             return None
         return "not the most recent" if last == 1 else f"not among the {last} most recent"
 
     def _by_size(self) -> None:
-        most = self._rules.max_bytes
-        if most is None:
+        limit = self._rules.max_bytes
+        if limit is None:
             return
-        left = [one for one in self._oldest_first if one.id not in self.going]
-        size = sum(one.bytes for one in left)
+        remaining = [one for one in self._oldest_first if one.id not in self.going]
+        size = sum(one.bytes for one in remaining)
         passed: dict[str | None, Candidate] = {}
-        for first in left:
+        for first in remaining:
             one: Candidate | None = first
-            while one is not None and size > most and self.take(one, _TOO_LARGE):
+            while one is not None and size > limit and self.take(one, _TOO_LARGE):
                 size -= one.bytes
-                one = passed.get(one.parent)  # It may have waited for this one.
+                one = passed.get(one.parent)  # The parent may have waited for this fork.
             passed[first.id] = first
 
 
 class _Trash(_Judging):
-    """Which sessions in the trash are erased."""
+    """The sessions in the trash to purge."""
 
     action = "purge"
 
@@ -232,7 +232,7 @@ class _Trash(_Judging):
 
 
 def _forks(candidates: Sequence[Candidate], *, living: bool) -> dict[str, list[str]]:
-    """Return which sessions were split off which; only those outside the trash, if `living`."""
+    """Return {parent: forks}; with `living`, only forks outside the trash."""
     found: dict[str, list[str]] = {}
     for one in candidates:
         if one.parent is not None and not (living and one.trashed_at is not None):
@@ -241,7 +241,7 @@ def _forks(candidates: Sequence[Candidate], *, living: bool) -> dict[str, list[s
 
 
 def said(micros: int) -> str:
-    """Say a time in its largest unit, rounded down."""
+    """Return a duration in words, in its largest unit, rounded down."""
     passed = timedelta(microseconds=max(0, micros))
     for name, unit in _SAID:
         if passed >= unit:

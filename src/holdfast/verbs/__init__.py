@@ -1,6 +1,6 @@
-"""Each thing one can do to a store, as one function over one transaction.
+"""The operations on a store: each is a function over one transaction.
 
-A verb is made with everything it needs (checked and encoded before the transaction), and reads,
-decides, writes: refusals are raised before the first write. The sync and the async API run the
-same verbs.
+An operation is created with everything it needs, validated and encoded before the transaction
+begins. It reads, decides, then writes: refusals are raised before the first write. The sync and the
+async API run the same operations.
 """

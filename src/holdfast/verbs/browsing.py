@@ -1,4 +1,4 @@
-"""How histories hang together: the branches of a session, and its lineage."""
+"""The branches of a session, its lineage, and the updates that a follower reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.verbs.histories import Report, read_span
 
 
 def branches(session: int) -> Query[list[BranchInfo]]:
-    """List a session's branches by number: what was left, when, and why."""
+    """Return a session's branches by number: their starts and ends, when and why each was left."""
 
     def run(snapshot: Snapshot) -> list[BranchInfo]:
         _refuse_missing(snapshot, session)
@@ -29,7 +29,7 @@ def branches(session: int) -> Query[list[BranchInfo]]:
 
 
 def _parent(snapshot: Snapshot, row: BranchRow, known: dict[int, BranchRow]) -> BranchRow | None:
-    """Return the branch that one starts on, which is most often of the same session."""
+    """Return the branch that `row` starts on; usually it belongs to the same session."""
     if row.parent is None:
         return None
     return known.get(row.parent) or snapshot.find_branch(row.parent)
@@ -51,7 +51,7 @@ def _branch_info(row: BranchRow, parent: BranchRow | None, left_by: BranchRow | 
 
 
 def lineage(session: int) -> Query[list[Link]]:
-    """List the sessions this one comes from, the first one first, and itself."""
+    """Return the session's ancestors, the oldest first, and the session itself."""
 
     def run(snapshot: Snapshot) -> list[Link]:
         return list(_upwards(snapshot, session))[::-1]
@@ -74,7 +74,7 @@ def _upwards(snapshot: Snapshot, session: int) -> Iterator[Link]:
 
 
 def children(session: int) -> Query[list[Link]]:
-    """List the sessions that come directly from this one, oldest first."""
+    """Return the direct children of a session, oldest first."""
 
     def run(snapshot: Snapshot) -> list[Link]:
         row = _refuse_missing(snapshot, session)
@@ -103,7 +103,7 @@ def _link_state(row: SessionRow) -> LinkState:
 
 
 def _gone(session_id: str) -> Link:
-    """Stand in for a session of which a purge left nothing but its name in its children."""
+    """Return a link to a purged session whose id is known only from its children."""
     return Link(
         session_id=session_id,
         parent=None,
@@ -128,9 +128,9 @@ def _refuse_missing(snapshot: Snapshot, session: int) -> SessionRow:
 def news(
     session: int, seen: Head, limit: int, report: Report
 ) -> Query[list[Message | BranchChanged]]:
-    """Read what comes behind `seen`: the rest of its branch, then that the branch changed.
+    """Return what comes after `seen`: the rest of its branch, then the change to the next branch.
 
-    Branches are followed one after the other, so a follower misses nothing, however late it comes.
+    Branches are followed one after the other, so a follower misses nothing, however late it reads.
     """
 
     def run(snapshot: Snapshot) -> list[Message | BranchChanged]:

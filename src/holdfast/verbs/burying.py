@@ -1,8 +1,8 @@
-"""Tombstones: what is put in the place of a message whose body is erased.
+"""Tombstones: what replaces a message whose body is erased.
 
-An erasure is decided twice. Whoever keeps something that was made from the messages has to know
-beforehand which ones go, so they are foretold by a query; the write then works them out again,
-inside its transaction, and refuses with `Changed`, before it writes, if these are not the same.
+An erasure is computed twice. Data derived from messages (the search index, say) must be prepared
+for the erasure, so a query first plans which messages it covers. The write computes the plan again
+inside its transaction and, if the two differ, raises `StaleErasurePlan` before it writes anything.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MOST_FRAGMENTS: Final = 16
 
 
 class Changed(Exception):
-    """What would be erased is not what was foretold. Nothing was written."""
+    """The messages to erase are no longer those that were planned. Nothing was written."""
 
 
-def refuse_changes(doomed: Sequence[Segment] | None, found: Sequence[Segment]) -> None:
-    """Refuse to erase anything but what was foretold; `None` if nothing was."""
-    if doomed is not None and list(doomed) != list(found):
+def refuse_changes(planned: Sequence[Segment] | None, found: Sequence[Segment]) -> None:
+    """Raise `StaleErasurePlan` if `found` differs from `planned`; `None` means no plan was made."""
+    if planned is not None and list(planned) != list(found):
         raise Changed
 
 
 def bury(tx: Transaction, branch: int, owner: str, row: MessageRow) -> frozenset[str]:
-    """Put a tombstone in the place of a message; give the blobs it needed."""
+    """Replace a message by a tombstone and return the hashes of the blobs it referred to."""
     message = read_row(tx, owner, row)
     stone = codec.encode(codec.tombstone(message), EPOCH, known=True)
     crc = codec.checksum(row.id, row.turn, stone.body)
@@ -41,55 +41,55 @@ def bury(tx: Transaction, branch: int, owner: str, row: MessageRow) -> frozenset
 
 
 def heirs(snapshot: Snapshot, starts: Mapping[int, int]) -> dict[str, int]:
-    """Name the sessions that live and have these messages: branches, each from a seq on.
+    """Return the sessions, not purged, whose histories include these messages: {id: number}.
 
-    Each comes with its number.
+    `starts` names branches, each with the first seq that counts.
     """
     found: dict[str, int] = {}
-    wanted = dict(starts)
-    seen = set(wanted)
-    while wanted:
-        n, first = wanted.popitem()
+    pending = dict(starts)
+    seen = set(pending)
+    while pending:
+        n, first = pending.popitem()
         owner = snapshot.find_branch(n)
         if owner is not None and not owner.purged:
             found[owner.session_id] = owner.session
         for branch in snapshot.branches_from(n):
             if branch.fork_seq >= first and branch.n not in seen:
                 seen.add(branch.n)
-                wanted[branch.n] = 0
+                pending[branch.n] = 0
     return found
 
 
 def descent(snapshot: Snapshot, session_id: str) -> Iterator[SessionRow]:
-    """Go through all sessions that come from one, those that were purged included."""
-    wanted, seen = [session_id], {session_id}
-    while wanted:
-        for child in snapshot.children(wanted.pop()):
+    """Yield all descendants of a session, purged ones included."""
+    pending, seen = [session_id], {session_id}
+    while pending:
+        for child in snapshot.children(pending.pop()):
             if child.id not in seen:
                 seen.add(child.id)
-                wanted.append(child.id)
+                pending.append(child.id)
                 yield child
 
 
 def renew_previews(tx: Transaction, sessions: Iterable[int]) -> None:
-    """Let no list show the first words of what was erased; for whoever follows it is activity."""
+    """Recompute previews, so that no list shows erased text. Followers see this as activity."""
     for session in sessions:
         head = find_head(tx, session)
         tx.put_head(show_preview(head, read_preview(tx, head.branch, head.seq)))
 
 
-# ------------------------------------------------------------------------------ pieces of the text
+# --------------------------------------------------------------------------------------- fragments
 
 
-def sample(doomed: Sequence[Segment]) -> Query[list[bytes]]:
-    """Take pieces of the messages that are to be erased, to look for them afterwards."""
+def sample(to_erase: Sequence[Segment]) -> Query[list[bytes]]:
+    """Return fragments of the messages to erase, to search the files for them afterwards."""
 
     def run(snapshot: Snapshot) -> list[bytes]:
-        spots = list(_spread(doomed))
-        each = max(1, MOST_FRAGMENTS // max(1, len(spots)))
+        sampled = list(_spread(to_erase))
+        each = max(1, MOST_FRAGMENTS // max(1, len(sampled)))
         found: list[bytes] = []
-        for spot in spots:
-            for _, rows in snapshot.messages([spot]):
+        for segment in sampled:
+            for _, rows in snapshot.messages([segment]):
                 for row in rows:
                     found += _of_row(snapshot, row, each)
         return fragments.thinned(found, MOST_FRAGMENTS)
@@ -97,11 +97,11 @@ def sample(doomed: Sequence[Segment]) -> Query[list[bytes]]:
     return run
 
 
-def _spread(doomed: Sequence[Segment]) -> Iterator[Segment]:
-    """Choose single messages from everywhere in these ranges."""
-    total = sum((span.last or 0) - span.first + 1 for span in doomed)
+def _spread(to_erase: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield single messages, spread evenly over these ranges."""
+    total = sum((span.last or 0) - span.first + 1 for span in to_erase)
     step, skip = max(1, total // MOST_FRAGMENTS), 0
-    for span in doomed:
+    for span in to_erase:
         last = span.last or 0
         for seq in range(span.first + skip, last + 1, step):
             yield Segment(span.branch, seq, seq, span.session_id)
@@ -110,7 +110,7 @@ def _spread(doomed: Sequence[Segment]) -> Iterator[Segment]:
 
 
 def _of_row(snapshot: Snapshot, row: MessageRow, most: int) -> list[bytes]:
-    """Take pieces of one message, and of what is kept of it as blobs."""
+    """Return fragments of one message and of its blobs."""
     found = fragments.of_body(row.body, most)
     for sha256 in fragments.hashes(row.body):
         found += fragments.of_data(snapshot.blob(sha256) or b"", most)

@@ -1,10 +1,10 @@
-"""Bringing sessions from another store, as they are, and what changed there since.
+"""Copying sessions from another store (the source) into this one (the target), incrementally.
 
-A session that is here already is an *earlier copy* if it could have been that session some time
-ago: the same branches or fewer, with the same messages or fewer, turns that ended the same way,
-nothing used or waiting here that is not known there. Then what is new there is added; who it is
-(its key, title, metadata, goal, marks) becomes what it is there. Anything else under the same id is
-refused, before a word is written: a history is nobody's to overwrite.
+A session that the target has already is an *earlier copy* if it could be an earlier state of the
+source's session: the same branches or fewer, with the same messages or fewer, turns that ended the
+same way, no usage and no queued input that the source lacks. Then what is new in the source is
+added, and the identity (key, title, metadata, goal, marks) is taken from the source. Any other
+session under the same id is refused before anything is written: no history is overwritten.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from holdfast.verbs.placing import find_head
 
 
 class Original(Cargo, Protocol):
-    """Where sessions come from: what they hold can be asked for piece by piece."""
+    """A source of sessions whose contents can be read one kind at a time."""
 
-    def messages(self, who: Newcomer) -> Iterator[NewMessage]:
-        """Return the messages of each branch."""
+    def messages(self, session: Newcomer) -> Iterator[NewMessage]:
+        """Yield the messages of each branch."""
         ...
 
-    def turns(self, who: Newcomer) -> Iterator[NewTurn]:
-        """Return the turns."""
+    def turns(self, session: Newcomer) -> Iterator[NewTurn]:
+        """Yield the turns."""
         ...
 
-    def usage(self, who: Newcomer) -> list[UsageRow]:
-        """Return what was used, by day and model."""
+    def usage(self, session: Newcomer) -> list[UsageRow]:
+        """Return the usage, by day and model."""
         ...
 
-    def queue(self, who: Newcomer) -> Iterator[QueueRow]:
-        """Return input that waits."""
+    def queue(self, session: Newcomer) -> Iterator[QueueRow]:
+        """Yield the queued input."""
         ...
 
-    def became(self, who: Newcomer, id: str) -> bool:
-        """Return whether a message of this id is somewhere in a session."""
+    def became(self, session: Newcomer, id: str) -> bool:
+        """True if any branch of a session has a message with this id."""
         ...
 
 
 class Brought(msgspec.Struct):
-    """What became of families: which sessions are new here, and which went on."""
+    """The sessions that were added to the target, those brought up to date, and the damage."""
 
     added: list[str]
     renewed: list[str]
@@ -76,96 +76,96 @@ class Brought(msgspec.Struct):
 def bring(
     families: Sequence[Sequence[Newcomer]], original: Original, is_coming: Callable[[str], bool]
 ) -> Verb[Brought]:
-    """Bring families here; `Diverged` if something else is here under one of their names.
+    """Copy families of sessions; raise `Diverged` if one of them is not an earlier copy here.
 
-    `is_coming` says of an id whether that session is copied too, now or later.
+    `is_coming` returns for an id whether that session is copied too, now or later.
     """
-    begun: set[str] = set()
+    attempted: set[str] = set()
 
     def run(tx: Transaction) -> Brought:
-        everybody = [who for family in families for who in family]
-        here = _held(tx, [who.name for who in everybody])
-        refuse_unlike(tx, everybody, original, is_coming)
-        # What an earlier try of this verb stored, though it seemed to fail, is new all the same.
-        found = [who.name for who in everybody if who.name in begun and here[who.name]]
-        brought = Brought(found, [], [])
-        begun.update(who.name for who in everybody if not who.is_husk and not here[who.name])
+        sessions = [session for family in families for session in family]
+        existing = _held(tx, [session.name for session in sessions])
+        refuse_unlike(tx, sessions, original, is_coming)
+        # If an earlier attempt seemed to fail but was stored, its sessions count as added.
+        stored = [s.name for s in sessions if s.name in attempted and existing[s.name]]
+        result = Brought(stored, [], [])
+        attempted.update(s.name for s in sessions if not s.is_husk and not existing[s.name])
         for family in families:
-            _Coming(tx, original, here, brought, is_coming).run(family)
-        return brought
+            _Coming(tx, original, existing, result, is_coming).run(family)
+        return result
 
     return run
 
 
 def _held(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRow | None]:
-    """Find those that are here, and hold them: what they are now they stay until all is stored.
+    """Return the sessions that exist here, with their rows locked until the commit.
 
-    They are held in one order: two who copy at once would else wait for each other.
+    They are locked in order of their numbers, so that concurrent copies do not deadlock.
     """
-    here = {name: tx.relative(name) for name in names}
-    found = [(row.n, name) for name, row in here.items() if row is not None and not row.purged_at]
+    rows = {name: tx.relative(name) for name in names}
+    found = [(row.n, name) for name, row in rows.items() if row is not None and not row.purged_at]
     for n, name in sorted(found):
-        here[name] = tx.session(n)
-    return here
+        rows[name] = tx.session(n)
+    return rows
 
 
 def refuse_unlike(
     snapshot: Snapshot,
-    newcomers: Iterable[Newcomer],
+    sessions: Iterable[Newcomer],
     original: Original,
     is_coming: Callable[[str], bool],
 ) -> None:
-    """Refuse to bring sessions that are here and are no earlier copies, or whose key is taken."""
+    """Raise `Diverged` if a session exists here and is not an earlier copy, or its key is taken."""
     reasons: dict[str, str] = {}
-    for who in newcomers:
-        there = snapshot.relative(who.name)
-        why = None if there is None else _Comparison(snapshot, who, there, original).why_not()
-        taken = _key_holder(snapshot, who.row)
+    for session in sessions:
+        row = snapshot.relative(session.name)
+        why = None if row is None else _Comparison(snapshot, session, row, original).why_not()
+        taken = _key_holder(snapshot, session.row)
         if why is None and taken is not None and not is_coming(taken.id):
             why = f"session {taken.id} has its key there"
         if why is not None:
-            reasons[who.name] = why
+            reasons[session.name] = why
     if reasons:
         raise Diverged(reasons)
 
 
 def _key_holder(snapshot: Snapshot, row: SessionRow) -> SessionRow | None:
-    """Find the other session that has the key of this one."""
+    """Return the other session that has the key of this one; `None` if there is none."""
     if row.key is None or row.trashed_at is not None:
         return None
     found = snapshot.find_session(key=row.key)
     return None if found is None or found.id == row.id else found
 
 
-# ---------------------------------------------------------------------------- what is here already
+# ------------------------------------------------------------------------------------- comparing
 
 
 class _Comparison:
-    """A session that is here, beside the one that comes."""
+    """Compares a session of the source with the one of the same id in the target."""
 
     def __init__(
-        self, snapshot: Snapshot, who: Newcomer, there: SessionRow, original: Original
+        self, snapshot: Snapshot, session: Newcomer, there: SessionRow, original: Original
     ) -> None:
         self._snapshot = snapshot
-        self._who = who
+        self._who = session
         self._there = there
         self._original = original
         self._found = {branch.number: branch for branch in snapshot.branches(there.n)}
 
     def why_not(self) -> str | None:
-        """Return why this is no earlier copy; `None` if it is one."""
-        who, there = self._who, self._there
-        if who.is_husk and there.purged_at is None:
+        """Return why the target's session is not an earlier copy; `None` if it is one."""
+        session, there = self._who, self._there
+        if session.is_husk and there.purged_at is None:
             return "it was purged in the source; purge it in the target as well"
-        if there.purged_at is not None and not who.is_husk:
+        if there.purged_at is not None and not session.is_husk:
             return "it was purged in the target"
-        if there.created_at != who.row.created_at:
+        if there.created_at != session.row.created_at:
             return "it is another session"
-        return self._other_history() or (None if who.is_husk else self._other_belongings())
+        return self._other_history() or (None if session.is_husk else self._other_belongings())
 
     def _other_history(self) -> str | None:
         coming = {branch.number: branch for branch in self._who.branches}
-        # Of one that is only there for its forks, more may be here than is needed there by now.
+        # A stub here may have more branches than the forks in the source still need.
         both = coming.keys() & self._found.keys()
         if both != (coming if self._who.is_husk else self._found).keys():
             return "it has other branches"
@@ -208,11 +208,11 @@ class _Comparison:
         return None
 
     def _is_turn(self, turn: NewTurn) -> bool:
-        """Return whether a turn is what this one was: the same by now, or still open here."""
-        there = self._snapshot.turn(self._there.n, turn.row.number)
-        if there is None or there.state == "open":
-            return there is not None and there.token == turn.row.token
-        return _as_it_comes(there) == turn.row
+        """True if the turn here is the same, or was opened by the same call and is still open."""
+        row = self._snapshot.turn(self._there.n, turn.row.number)
+        if row is None or row.state == "open":
+            return row is not None and row.token == turn.row.token
+        return _as_it_comes(row) == turn.row
 
     def _is_usage(self) -> bool:
         coming = {(row.day, row.model): _counts(row) for row in self._original.usage(self._who)}
@@ -223,11 +223,11 @@ class _Comparison:
         return True
 
 
-def _is_branch(snapshot: Snapshot, there: BranchRow, branch: NewBranch) -> bool:
-    """Return whether a branch that is here is the one that comes, its end aside."""
-    parent = None if there.parent is None else snapshot.find_branch(there.parent)
-    starts = None if parent is None else (parent.session_id, parent.number)
-    return (starts, there.fork_seq, there.asked_seq, there.reason, there.token) == (
+def _is_branch(snapshot: Snapshot, row: BranchRow, branch: NewBranch) -> bool:
+    """True if a branch of the target is the same as one of the source, except for its end."""
+    parent = None if row.parent is None else snapshot.find_branch(row.parent)
+    parent_key = None if parent is None else (parent.session_id, parent.number)
+    return (parent_key, row.fork_seq, row.asked_seq, row.reason, row.token) == (
         branch.parent,
         branch.fork_seq,
         branch.asked_seq,
@@ -254,7 +254,7 @@ def _counts(row: UsageRow) -> tuple[int, ...]:
 
 
 class _Coming:
-    """The coming of one family."""
+    """Copies one family of sessions."""
 
     def __init__(
         self,
@@ -273,74 +273,79 @@ class _Coming:
         self._arrived = Arrived([], 0, [], brought.damage)
 
     def run(self, family: Sequence[Newcomer]) -> None:
-        """Store what is not here."""
-        for who in family:
-            there = self._here[who.name]
+        """Add the sessions that are missing here, and update the others."""
+        for session in family:
+            there = self._here[session.name]
             if there is None:
-                self._free_key(who.row)
+                self._free_key(session.row)
                 Settling(
-                    self._tx, who, self._original, self._known, self._arrived, stands=True
+                    self._tx,
+                    session,
+                    self._original,
+                    self._known,
+                    self._arrived,
+                    keep_open_turn=True,
                 ).run()
-                if not who.is_husk:
-                    self._brought.added.append(who.name)
+                if not session.is_husk:
+                    self._brought.added.append(session.name)
                 continue
             self._known.branches |= {
-                (who.name, branch.number): branch.n for branch in self._tx.branches(there.n)
+                (session.name, branch.number): branch.n for branch in self._tx.branches(there.n)
             }
-            if not self._is_level(who, there):
-                self._free_key(who.row)
+            if not self._is_level(session, there):
+                self._free_key(session.row)
                 _Renewal(
-                    self._tx, who, self._original, self._known, self._arrived, there=there
+                    self._tx, session, self._original, self._known, self._arrived, there=there
                 ).run()
-                if who.name not in self._brought.added:
-                    self._brought.renewed.append(who.name)
+                if session.name not in self._brought.added:
+                    self._brought.renewed.append(session.name)
 
-    def _is_level(self, who: Newcomer, there: SessionRow) -> bool:
-        """Return whether nothing can be new: it stands where it stood, and no turn is open."""
-        if who.is_husk:
+    def _is_level(self, session: Newcomer, there: SessionRow) -> bool:
+        """True if nothing can be new: heads and rows are equal, and no turn is open."""
+        if session.is_husk:
             return True
         head = find_head(self._tx, there.n)
         ends = [(branch.number, branch.last_seq) for branch in self._tx.branches(there.n)]
         return (
             head.open_turn is None
-            and (head.turns, head.updated_at) == (who.turns, who.updated_at)
-            and ends == [(branch.number, branch.last_seq) for branch in who.branches]
-            and msgspec.structs.replace(there, n=who.row.n) == who.row
+            and (head.turns, head.updated_at) == (session.turns, session.updated_at)
+            and ends == [(branch.number, branch.last_seq) for branch in session.branches]
+            and msgspec.structs.replace(there, n=session.row.n) == session.row
         )
 
     def _free_key(self, row: SessionRow) -> None:
-        """Take the key from whoever had it there before, and is renewed later.
+        """Remove the key from the session that has it here, if that one is copied as well.
 
-        It is held first, and asked again: another may have the key by now, who keeps it.
+        Its row is locked and read again first: another session may have taken the key by now.
         """
         taken = _key_holder(self._tx, row)
         if taken is None or not self._is_coming(taken.id):
             return
-        held = self._tx.session(taken.n)
-        if held is not None and held.key == row.key and held.trashed_at is None:
-            self._tx.put_session(msgspec.structs.replace(held, key=None))
+        locked = self._tx.session(taken.n)
+        if locked is not None and locked.key == row.key and locked.trashed_at is None:
+            self._tx.put_session(msgspec.structs.replace(locked, key=None))
 
 
 class _Renewal(Settling):
-    """The storing of what is new in a session that is here."""
+    """Stores what is new in a session that exists here."""
 
     def __init__(
         self,
         tx: Transaction,
-        who: Newcomer,
+        session: Newcomer,
         cargo: Cargo,
         known: Known,
         arrived: Arrived,
         *,
         there: SessionRow,
     ) -> None:
-        super().__init__(tx, who, cargo, known, arrived, stands=True)
+        super().__init__(tx, session, cargo, known, arrived, keep_open_turn=True)
         self._n = there.n
         self._ends = {branch.number: branch.last_seq for branch in tx.branches(there.n)}
         self._used = {(row.day, row.model): row for row in tx.usage(there.n)}
 
     def _begin(self) -> None:
-        """Return who it is now; what waits and what is streamed is put here anew."""
+        """Update the row, add new branches, and drop queue and draft, to be stored again."""
         head = find_head(self._tx, self._n)
         if head.open_turn is not None:
             self._tx.drop_draft(self._n, head.open_turn)
@@ -360,11 +365,11 @@ class _Renewal(Settling):
 
     def _turn(self, turn: NewTurn) -> None:
         there = self._tx.turn(self._n, turn.row.number)
-        if there is None or there.state == "open":  # One that ended is here as it is there.
+        if there is None or there.state == "open":  # Closed turns are equal on both sides.
             super()._turn(turn)
 
     def _spend(self, row: UsageRow) -> None:
-        """Add what is not here; also a row of nothing but zeros."""
+        """Add the usage that is missing here, and a new row even if all of it is zero."""
         before = self._used.get((row.day, row.model))
         if before is None:
             self._tx.add_usage(self._n, row)

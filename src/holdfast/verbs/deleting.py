@@ -1,9 +1,10 @@
 """Trash, restore, purge.
 
-Trash only hides: it is one mark, and gives the key free. Purge erases. What a fork shares of a
-purged session stays as long as the fork does: the session then loses its identity and everything
-that is its own, keeps the branches that are needed, as far as they are needed (`core.purging`), and
-goes with the last fork. With `forks="erase"` those messages become tombstones instead.
+Trash only hides a session: it sets one mark and frees the key. Purge erases it. Messages that forks
+share with a purged session stay as long as a fork does: the session becomes a *stub*, without an
+identity or anything of its own, with the branches that forks need, up to where they need them
+(`purge_rules`), and is deleted with the last fork. With `forks="erase"` the shared messages become
+tombstones instead.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PAGE: Final = 500
 
 
 def trash(session: int) -> Verb[SessionInfo]:
-    """Put a session in the trash; its key is free then."""
+    """Move a session to the trash and free its key."""
 
     def run(tx: Transaction) -> SessionInfo:
         row = _row(tx, session)
@@ -49,7 +50,7 @@ def trash(session: int) -> Verb[SessionInfo]:
 
 
 def restore(session: int, *, keyless: bool) -> Verb[SessionInfo]:
-    """Take a session out of the trash, without its key if it is to have none."""
+    """Take a session out of the trash; with `keyless`, without the key it had."""
 
     def run(tx: Transaction) -> SessionInfo:
         row = _row(tx, session)
@@ -59,8 +60,8 @@ def restore(session: int, *, keyless: bool) -> Verb[SessionInfo]:
         taken = None if key is None else tx.find_session(key=key)
         if taken is not None:
             raise KeyTaken(
-                f"session {taken.id} has the key that this one had; it stays in the trash. Restore "
-                "it with keyless=True, or put the other one in the trash first."
+                f"session {taken.id} now has this session's key; nothing was restored. Restore it "
+                "with keyless=True, or move the other session to the trash first."
             )
         restored = msgspec.structs.replace(row, trashed_at=None, key=key)
         tx.put_session(restored)
@@ -74,7 +75,7 @@ def _info(tx: Transaction, row: SessionRow) -> SessionInfo:
 
 
 def check_forks(forks: object) -> None:
-    """Refuse what is not a way to treat forks."""
+    """Raise `BadQuery` unless `forks` is one of the documented choices."""
     if forks not in get_args(Forks):
         raise BadQuery(f"forks: must be one of {', '.join(get_args(Forks))}")
 
@@ -92,9 +93,10 @@ def foretell(session: int, *, forks: Forks) -> Query[list[Segment]]:
 def purge(
     session: int, session_id: str, *, forks: Forks, doomed: Sequence[Segment] | None = None
 ) -> Verb[PurgeReport]:
-    """Erase a session. One that is gone already is reported as nothing erased.
+    """Erase a session. If it no longer exists, the report counts nothing.
 
-    With `doomed`, nothing is erased but these messages; what a crash left of a reply goes as well.
+    If a plan is given, raise `StaleErasurePlan` unless it is still right. The partial reply of an
+    interrupted turn is erased as well.
     """
 
     def run(tx: Transaction) -> PurgeReport:
@@ -126,7 +128,7 @@ def _nothing(session_id: str) -> PurgeReport:
 
 
 class _Doom:
-    """What has to go of a session, and what must stay for others."""
+    """Computes what a purge erases of a session, and what it must keep for forks."""
 
     def __init__(self, snapshot: Snapshot, row: SessionRow, forks: Forks) -> None:
         self._snapshot = snapshot
@@ -140,13 +142,13 @@ class _Doom:
         self.kept = [branch for branch in self.own if branch.n in self.needed]
 
     def kept_until(self, branch: BranchRow) -> int:
-        """Return up to which message a branch of what is gone must stay."""
+        """Return the last seq that must stay of a branch of a purged session."""
         return self.needed.get(branch.n, branch.fork_seq)
 
     def copies(self) -> Iterator[tuple[int, str, MessageRow]]:
-        """Find where a session that comes from this one stored its messages again, by a replace.
+        """Yield the copies of this session's messages that a replace stored in a descendant.
 
-        Gives branch, owner and row.
+        Each is a branch, the id of the session that wrote it, and the row.
         """
         relatives = list(descent(self._snapshot, self.row.id))
         for branch in self.own if relatives else ():
@@ -157,14 +159,14 @@ class _Doom:
                         yield n, other.id, copy
 
     def pages(self, branch: BranchRow, last: int) -> Iterator[list[MessageRow]]:
-        """Read a branch's own messages, a page at a time."""
+        """Yield a branch's own messages, a page at a time."""
         for first in range(branch.fork_seq + 1, last + 1, _PAGE):
             span = Segment(branch.n, first, min(last, first + _PAGE - 1), branch.session_id)
             for _, rows in self._snapshot.messages([span]):
                 yield rows
 
     def segments(self) -> list[Segment]:
-        """Name everything whose body goes."""
+        """Return all messages whose bodies are erased."""
         found = []
         for branch in self.family:
             if branch.session not in self.gone:
@@ -179,35 +181,35 @@ class _Doom:
 
 
 class _Purge:
-    """The erasing of one session, within one transaction."""
+    """Purges one session within one transaction."""
 
-    def __init__(self, tx: Transaction, doom: _Doom) -> None:
+    def __init__(self, tx: Transaction, plan: _Doom) -> None:
         self._tx = tx
-        self._doom = doom
-        self._row = doom.row
+        self._doom = plan
+        self._row = plan.row
         self._blobs: set[str] = set()
 
     def run(self) -> PurgeReport:
-        """Erase, and say what was."""
-        doom = self._doom
-        kept = sum(doom.needed[branch.n] - branch.fork_seq for branch in doom.kept)
-        sharing = self._heirs({branch.n: 0 for branch in doom.own})
-        if doom.erase:
+        """Erase, and return a report of it."""
+        plan = self._doom
+        kept = sum(plan.needed[branch.n] - branch.fork_seq for branch in plan.kept)
+        sharing = self._heirs({branch.n: 0 for branch in plan.own})
+        if plan.erase:
             sharing |= self._heirs(self._bury_copies())
         cut = self._cut()
-        if doom.erase:
+        if plan.erase:
             self._bury_shared()
         belongings = self._tx.drop_belongings(self._row.n)
         self._drop_identities()
-        if doom.erase:
+        if plan.erase:
             renew_previews(self._tx, sharing.values())
         blobs, size = self._tx.drop_blobs(self._blobs)
         return PurgeReport(
             session_id=self._row.id,
-            messages=cut + (kept if doom.erase else 0),
-            kept=0 if doom.erase else kept,
-            kept_for=() if doom.erase else tuple(sharing),
-            erased_in=tuple(sharing) if doom.erase else (),
+            messages=cut + (kept if plan.erase else 0),
+            kept=0 if plan.erase else kept,
+            kept_for=() if plan.erase else tuple(sharing),
+            erased_in=tuple(sharing) if plan.erase else (),
             turns=belongings.turns,
             drafts=belongings.drafts,
             queued=belongings.queued,
@@ -222,7 +224,7 @@ class _Purge:
         return found
 
     def _cut(self) -> int:
-        """Erase what nobody needs, of this session and of those that were purged before."""
+        """Erase what no fork needs of this session and of those purged before; count messages."""
         erased = 0
         for branch in sorted(self._doom.family, key=lambda branch: branch.n, reverse=True):
             if branch.session not in self._doom.gone:
@@ -235,41 +237,41 @@ class _Purge:
         return erased
 
     def _drop_identities(self) -> None:
-        """Forget who the purged sessions were; the id of one stays while branches of it do."""
-        doom = self._doom
-        still = {branch.session for branch in doom.family if branch.n in doom.needed}
-        for session in doom.gone:
+        """Delete purged sessions without branches; turn this one into a stub if it keeps some."""
+        plan = self._doom
+        still = {branch.session for branch in plan.family if branch.n in plan.needed}
+        for session in plan.gone:
             if session not in still:
                 self._tx.drop_session(session)
         if self._row.n in still:
             self._tx.put_session(_husk(self._row, self._tx.now()))
 
     def _bury_shared(self) -> None:
-        """Put tombstones in the place of messages that forks share."""
+        """Replace messages that forks share by tombstones."""
         for branch in self._doom.kept:
             for rows in self._doom.pages(branch, self._doom.needed[branch.n]):
                 for row in rows:
                     self._blobs |= bury(self._tx, branch.n, branch.session_id, row)
 
     def _bury_copies(self) -> dict[int, int]:
-        """Do so where they were stored again; give the branches, and from which seq on."""
-        buried: dict[int, int] = {}
+        """Replace the copies of messages by tombstones; return {branch: lowest seq} of them."""
+        first_seqs: dict[int, int] = {}
         for n, owner, copy in self._doom.copies():
             self._blobs |= bury(self._tx, n, owner, copy)
-            buried[n] = min(copy.seq, buried.get(n, copy.seq))
-        return buried
+            first_seqs[n] = min(copy.seq, first_seqs.get(n, copy.seq))
+        return first_seqs
 
 
 def _family(tx: Snapshot, session: int) -> list[BranchRow]:
     """Collect the branches that decide what must stay.
 
-    They are this session's, those that start on them, and the same again for every session among
-    these and above these that was purged before.
+    They are this session's branches, those they start on and those that start on them; and the same
+    for every stub found on the way.
     """
     found: dict[int, BranchRow] = {}
-    wanted, seen = [session], {session}
-    while wanted:
-        for branch in tx.branches(wanted.pop()):
+    pending, seen = [session], {session}
+    while pending:
+        for branch in tx.branches(pending.pop()):
             found[branch.n] = branch
             above = None if branch.parent is None else tx.find_branch(branch.parent)
             near = [*tx.branches_from(branch.n), *([] if above is None else [above])]
@@ -277,12 +279,12 @@ def _family(tx: Snapshot, session: int) -> list[BranchRow]:
                 found.setdefault(relative.n, relative)
                 if relative.purged and relative.session not in seen:
                     seen.add(relative.session)
-                    wanted.append(relative.session)
+                    pending.append(relative.session)
     return list(found.values())
 
 
 def _husk(row: SessionRow, now: int) -> SessionRow:
-    """Return what stays of a session while forks need its branches."""
+    """Return the row that stays of a purged session while forks need its branches."""
     return SessionRow(
         n=row.n,
         id=row.id,

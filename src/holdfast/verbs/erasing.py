@@ -1,12 +1,12 @@
-"""Erasing one message, wherever it is.
+"""Erasing one message, in every session that has it.
 
-The message keeps its place, its id, its role and its time; its body is a tombstone from then on. It
-is one message however often it is there: where it was first written, for everybody who shares that
-place, and where a replace stored it again. So its id is looked up in all sessions of the lineage,
-and what is found is the same message if it says the same, or if it stands in a session that shares
-it: there it is another version of it. What somebody else said under the same id stays.
+The message keeps its seq, id, role and time; its body becomes a tombstone. A message may be stored
+several times: where it was first written (all forks share that row), and where a replace stored it
+again. So its id is looked up in all sessions of the lineage. A row found there is the same message
+if its content is equal, or if it is stored in a session that shares the message: then it is another
+version of it. Another message that happens to have the same id stays.
 
-Nobody has to wait for it: an open turn goes on, and its next window has the message no more.
+No writer is blocked: an open turn goes on, and its next window no longer contains the message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.verbs.placing import find_head
 
 
 class _Spot(msgspec.Struct, frozen=True):
-    """Where a message is stored, and the session that wrote it there."""
+    """A stored row of a message, its branch, and the session that wrote it."""
 
     branch: int
     owner: str
@@ -34,7 +34,7 @@ class _Spot(msgspec.Struct, frozen=True):
 
 
 def foretell(session: int, message: Place) -> Query[list[Segment]]:
-    """Return which rows an erasure replaces."""
+    """Return which rows an erasure replaces by tombstones."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         return _segments(_everywhere(snapshot, session, _find(snapshot, session, message)))
@@ -42,25 +42,25 @@ def foretell(session: int, message: Place) -> Query[list[Segment]]:
     return run
 
 
-def erase(session: int, message: Place, doomed: Sequence[Segment] | None) -> Verb[EraseReport]:
-    """Erase a message. One that was erased before is reported as erased nowhere."""
+def erase(session: int, message: Place, planned: Sequence[Segment] | None) -> Verb[EraseReport]:
+    """Erase a message. If it was erased before, the report counts no rows."""
 
     def run(tx: Transaction) -> EraseReport:
         named = _find(tx, session, message)
-        spots = _everywhere(tx, session, named)
-        refuse_changes(doomed, _segments(spots))
-        gone_from = heirs(tx, _starts(spots))
+        copies = _everywhere(tx, session, named)
+        refuse_changes(planned, _segments(copies))
+        erased_in = heirs(tx, _starts(copies))
         blobs: set[str] = set()
-        for spot in spots:
-            blobs |= bury(tx, spot.branch, spot.owner, spot.row)
-        renew_previews(tx, gone_from.values())
+        for copy in copies:
+            blobs |= bury(tx, copy.branch, copy.owner, copy.row)
+        renew_previews(tx, erased_in.values())
         dropped, size = tx.drop_blobs(blobs)
         return EraseReport(
             session_id=_session(tx, session).id,
             message_id=named.row.id,
             seq=named.row.seq,
-            places=len(spots),
-            erased_in=tuple(gone_from),
+            places=len(copies),
+            erased_in=tuple(erased_in),
             blobs=dropped,
             blob_bytes=size,
             pending=(),
@@ -77,42 +77,42 @@ def _session(snapshot: Snapshot, session: int) -> SessionRow:
 
 
 def _find(snapshot: Snapshot, session: int, message: Place) -> _Spot:
-    """Find the message that is named, in one of the session's histories."""
+    """Find the message that the caller named, on any branch of the session."""
     _session(snapshot, session)
-    place = locate(snapshot, find_head(snapshot, session), message)
-    path = snapshot.path(place.branch, place.seq)
-    for segment in ranges(path, place.seq, place.seq) if place.seq else ():
+    position = locate(snapshot, find_head(snapshot, session), message)
+    path = snapshot.path(position.branch, position.seq)
+    for segment in ranges(path, position.seq, position.seq) if position.seq else ():
         for owner, rows in snapshot.messages([segment]):
             for row in rows:
                 return _Spot(segment.branch, owner, row)
-    if not place.seq:
-        raise MessageNotFound("no message has the number 0; nothing was erased.")
-    raise Damaged(f"message {place.seq} is missing; nothing was erased. Run store.verify().")
+    if not position.seq:
+        raise MessageNotFound("messages are numbered from 1, not 0; nothing was erased.")
+    raise Damaged(f"message {position.seq} is missing; nothing was erased. Run store.verify().")
 
 
 def _everywhere(snapshot: Snapshot, session: int, named: _Spot) -> list[_Spot]:
-    """Find the places that have this message, but for those where it is a tombstone already."""
+    """Find all copies of a message that are not tombstones yet, in storage order."""
     others = [
-        spot for spot in _same_id(snapshot, session, named.row.id) if not _is_same(spot, named)
+        copy for copy in _same_id(snapshot, session, named.row.id) if not _is_same(copy, named)
     ]
     found = [named]
     while True:
         sharing = heirs(snapshot, _starts(found))
         new = [
-            spot
-            for spot in others
-            if spot.owner in sharing or any(_says_the_same(spot, other) for other in found)
+            copy
+            for copy in others
+            if copy.owner in sharing or any(_says_the_same(copy, other) for other in found)
         ]
         if not new:
             break
         found += new
-        others = [spot for spot in others if spot not in new]
-    spots = [spot for spot in found if not _is_erased(spot)]
-    return sorted(spots, key=lambda spot: (spot.branch, spot.row.seq))
+        others = [copy for copy in others if copy not in new]
+    copies = [copy for copy in found if not _is_erased(copy)]
+    return sorted(copies, key=lambda copy: (copy.branch, copy.row.seq))
 
 
 def _same_id(snapshot: Snapshot, session: int, message_id: str) -> Iterator[_Spot]:
-    """Look an id up in all sessions of a lineage, also in what was left of those purged."""
+    """Yield the rows with this id in all sessions of a lineage, stubs of purged ones included."""
     oldest = _session(snapshot, session)
     seen = {oldest.id}
     while oldest.parent is not None and (above := snapshot.relative(oldest.parent)) is not None:
@@ -133,17 +133,17 @@ def _says_the_same(one: _Spot, other: _Spot) -> bool:
     return not _is_erased(one) and codec.same_body(one.row.body, other.row.body)
 
 
-def _is_erased(spot: _Spot) -> bool:
-    return codec.is_tombstone(spot.row.body)
+def _is_erased(copy: _Spot) -> bool:
+    return codec.is_tombstone(copy.row.body)
 
 
-def _starts(spots: Sequence[_Spot]) -> dict[int, int]:
-    """Return the branches on which these are, each with the first of its seqs."""
+def _starts(copies: Sequence[_Spot]) -> dict[int, int]:
+    """Return {branch: lowest seq} of these rows."""
     starts: dict[int, int] = {}
-    for spot in spots:
-        starts[spot.branch] = min(spot.row.seq, starts.get(spot.branch, spot.row.seq))
+    for copy in copies:
+        starts[copy.branch] = min(copy.row.seq, starts.get(copy.branch, copy.row.seq))
     return starts
 
 
-def _segments(spots: Sequence[_Spot]) -> list[Segment]:
-    return [Segment(spot.branch, spot.row.seq, spot.row.seq, spot.owner) for spot in spots]
+def _segments(copies: Sequence[_Spot]) -> list[Segment]:
+    return [Segment(copy.branch, copy.row.seq, copy.row.seq, copy.owner) for copy in copies]

@@ -1,11 +1,12 @@
-"""Finding the session that a name means: the one resolver, for the API and the command.
+"""Resolving a reference to a session, for the API and the command alike.
 
-A name is, in this order, one that the store gives (`@latest`, `@latest:SCOPE`, `@pinned`), an id,
-a key, the start of an id (4 characters or more), a run id, a title, a title but for case. The first
-of these that fits counts, so what names exactly one session goes before what may name several;
-where that fits several, nothing is guessed: `AmbiguousRef` has them.
+A reference is, in this order, a built-in one (`@latest`, `@latest:SCOPE`, `@pinned`), an id, a key,
+a prefix of an id (4 characters or more), a run id, a title, a title ignoring case. The first kind
+that matches counts, so kinds that identify one session come before those that may match several. If
+several sessions match, none is guessed: `AmbiguousRef` lists them.
 
-A session in the trash is named by its id, or as asked for by the key or title it had.
+A session in the trash is found by its id; `find_in_trash` and `find_anywhere` also find it by the
+key or title it had.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _MOST_TOLD: Final = 5
 
 
 def ignore(damage: Damage) -> None:
-    """Report to nobody that `@latest` passed something over."""
+    """Discard the damage that `@latest` passed over."""
 
 
 def find(ref: str, report: Report = ignore) -> Query[SessionRow]:
-    """Find the session that a name means."""
+    """Return the session that a reference names."""
     given = refs.given(refs.check(ref))
 
     def run(snapshot: Snapshot) -> SessionRow:
@@ -43,18 +44,18 @@ def find(ref: str, report: Report = ignore) -> Query[SessionRow]:
 
 
 def find_in_trash(ref: str, report: Report = ignore) -> Query[SessionRow]:
-    """Find a session that is in the trash, also by the key or title it had; else any."""
+    """Return a session in the trash, also by the key or title it had; failing that, any session."""
     given = refs.given(refs.check(ref))
     if given is not None:
         return find(ref, report)
 
     def run(snapshot: Snapshot) -> SessionRow:
-        here = _found(snapshot, ref)
+        matches = _found(snapshot, ref)
         found = (
-            [row for row in here if row.trashed_at is not None]
+            [row for row in matches if row.trashed_at is not None]
             or _thrown_away(snapshot, ref)
             or snapshot.find_titled(ref, trashed=True)
-            or here
+            or matches
             or _loosely(snapshot, ref)
         )
         return _only(snapshot, ref, found)
@@ -63,7 +64,7 @@ def find_in_trash(ref: str, report: Report = ignore) -> Query[SessionRow]:
 
 
 def find_anywhere(ref: str, report: Report = ignore) -> Query[SessionRow]:
-    """Find a session, in the trash or not; if there is one in both, the name is ambiguous."""
+    """Return a session, in the trash or not; if both have a match, `AmbiguousRef` is raised."""
     given = refs.given(refs.check(ref))
     if given is not None:
         return find(ref, report)
@@ -81,7 +82,7 @@ def find_anywhere(ref: str, report: Report = ignore) -> Query[SessionRow]:
 
 
 def find_by_id(session_id: str) -> Query[SessionRow]:
-    """Find a session by its whole id."""
+    """Return a session by its whole id."""
 
     def run(snapshot: Snapshot) -> SessionRow:
         found = snapshot.find_session(id=session_id)
@@ -91,12 +92,12 @@ def find_by_id(session_id: str) -> Query[SessionRow]:
 
 
 def find_by_key(key: str) -> Query[SessionRow | None]:
-    """Find a session by its key."""
+    """Return a session by its key; `None` if there is none."""
     checks.check_name(key, "key")
     return lambda snapshot: snapshot.find_session(key=key)
 
 
-# ---------------------------------------------------------------------------------- what fits
+# ------------------------------------------------------------------------------------ matches
 
 
 def _given(snapshot: Snapshot, name: refs.Given, report: Report) -> list[SessionRow]:
@@ -128,7 +129,7 @@ def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
     return by_key or snapshot.find_trashed(key=None, title=ref)
 
 
-# ---------------------------------------------------------------------------------- the one
+# ----------------------------------------------------------------------------- exactly one
 
 
 def _only(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> SessionRow:
@@ -141,14 +142,14 @@ def _only(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> SessionRow:
     names = ", ".join(candidate.id for candidate in candidates[:_MOST_TOLD])
     more = " and more" if len(found) > _MOST_TOLD else ""
     raise AmbiguousRef(
-        f"{ref!r} may be any of {names}{more}; name one by its id.", tuple(candidates)
+        f"{ref!r} matches several sessions: {names}{more}; name one by its id.", tuple(candidates)
     )
 
 
 def _candidate(snapshot: Snapshot, row: SessionRow) -> Candidate:
     try:
         head = snapshot.head(row.n)
-    except Damaged:  # It can still be meant.
+    except Damaged:  # It is still a match.
         head = None
     return Candidate(
         id=row.id,

@@ -1,4 +1,4 @@
-"""Reading messages along a path: each one whole, at its place, or told to be damaged."""
+"""Reading messages along a path of branches: each one verified, or reported as damaged."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def read_span(
     report: Report | None = None,
     strict: bool = False,
 ) -> list[Message]:
-    """Read the seqs of `span`. A gap is damage; so is a row that does not fit its checksum.
+    """Read the messages of `span`; raise `Damaged` if one is missing.
 
-    A damaged row is put in its place as a message with status `damaged`, so that it costs only
-    itself; with `strict` it is an error. With `last` the span must end the history.
+    A row that fails its checksum is returned as a message with status `damaged` and reported, so
+    that only itself is lost; with `strict` it raises. With `last` the span must end the history.
     """
     return [
         read_row(snapshot, owner, row, report, strict=strict)
@@ -38,9 +38,9 @@ def read_span(
 
 
 def read_tools(snapshot: Snapshot, path: Path, span: tuple[int, int]) -> list[Message]:
-    """Read the seqs of `span` for their tool calls and results alone.
+    """Read the messages of `span` for their tool calls and results alone.
 
-    One that has neither is not decoded: some message without them stands for it.
+    A row that has neither is not decoded: an empty message is returned for it.
     """
     return [
         read_row(snapshot, owner, row) if _may_hold_tools(row.body) else _NO_TOOLS
@@ -55,13 +55,13 @@ def _may_hold_tools(body: bytes) -> bool:
 def _rows(
     snapshot: Snapshot, path: Path, span: tuple[int, int], *, last: bool = False
 ) -> Iterator[tuple[str, MessageRow]]:
-    """Return the rows of `span`, none missing, each with the id of the session that wrote it."""
+    """Yield the rows of `span` with the id of the session that wrote each; a gap is `Damaged`."""
     low, high = span
     expected = low
     for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):
         for row in rows:
             if row.seq > high:
-                raise _unsound(f"session {owner} has more messages than its head says")
+                raise _unsound(f"session {owner} has messages beyond its head")
             if row.seq != expected:
                 raise _unsound(f"session {owner}: message {expected} is missing")
             expected += 1
@@ -85,7 +85,7 @@ def read_row(
     *,
     strict: bool = False,
 ) -> Message:
-    """Read one stored message of the session with the id `owner`."""
+    """Decode one stored message of the session `owner`; damage as in `read_span`."""
     turn = None if row.turn is None else turn_id(owner, row.turn)
     try:
         if codec.checksum(row.id, row.turn, row.body) != row.crc:
@@ -100,7 +100,7 @@ def read_row(
 
 
 def _damaged(row: MessageRow, turn: str | None) -> Message:
-    """Stand in for a message that cannot be read, with its bytes as they are."""
+    """Return a placeholder for a message that cannot be read, with its stored bytes as text."""
     return Message(
         id=row.id,
         role="system",
@@ -113,7 +113,7 @@ def _damaged(row: MessageRow, turn: str | None) -> Message:
 
 
 def covered_by(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
-    """Find up to which seq a summary stands for the history."""
+    """Return the last seq that a summary covers."""
     if summary.covers is None:
         return (summary.seq or 1) - 1
     found = snapshot.stored(head.branch, [summary.covers]).get(summary.covers)
@@ -121,7 +121,7 @@ def covered_by(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
 
 
 def newest_summary(snapshot: Snapshot, head: HeadRow, report: Report) -> Message | None:
-    """Read the newest summary of a history that was not erased."""
+    """Return the newest summary of a history that is readable and not erased."""
     path, last = snapshot.path(head.branch), head.seq
     while (seq := snapshot.newest_summary(path, last)) is not None:
         (found,) = read_span(snapshot, snapshot.path(head.branch, seq), (seq, seq), report=report)

@@ -1,11 +1,12 @@
-"""Putting sessions into a store as they were elsewhere: their ids, branches, turns and times.
+"""Importing sessions into a store with their ids, branches, turns and times.
 
-Sessions that share messages come in one transaction, parents first. One whose id is here already
-is left as it is here. A fork of it joins it if it has the history that the fork shares; if not, the
-shared part is put in once more, as a session that is only there for its forks and has an id of its
-own (a *substitute*), so that nobody's history becomes another one.
+A *family* (sessions that share messages) is imported in one transaction, parents first. A session
+whose id exists in the store already is skipped. A fork of it is attached to the existing session if
+that has the history the fork shares. If not, the shared part is imported once more as a *stub*: a
+session that exists only for its forks, here with an id of its own (a *substitute*). So no session
+ever gets the history of another one.
 
-This is the only place besides `placing` that stores messages: these have their seqs already.
+Besides `operations.append` only this module stores messages: imported ones have seqs already.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MOST: Final = 2**63 - 1
 
 
 class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch, and the one it leaves: the number that it has in the session with this id."""
+    """A branch to import. Its parent is named by session id and branch number."""
 
     number: int
     parent: tuple[str, int] | None
@@ -57,9 +58,9 @@ class NewBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that comes. `name` is its id there; a substitute has another one here.
+    """A session to import. `source_id` is its id in the source; a substitute has another one here.
 
-    What it `shows` in lists is found anew unless it is known.
+    Its preview is computed from its messages unless it is given.
     """
 
     name: str
@@ -72,14 +73,14 @@ class Newcomer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_husk(self) -> bool:
-        """Whether it is only there for its forks."""
+        """True if it exists only for its forks."""
         return self.row.purged_at is not None
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a branch, the blobs that come with it, and those it needs of the file's.
+    """A message to import, the blobs that come with it, and the hashes of those in the source.
 
-    One that is `lost` stands in for a message that could not be read.
+    With `lost` it is a placeholder for a message that could not be read.
     """
 
     branch: int
@@ -90,14 +91,14 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewTurn(msgspec.Struct, frozen=True):
-    """A turn and its ledger."""
+    """A turn to import, with its ledger."""
 
     row: TurnRow
     tools: tuple[ToolRow, ...]
 
 
 class NewDraft(msgspec.Struct, frozen=True):
-    """A record of a draft."""
+    """A draft record to import."""
 
     turn: int
     number: int
@@ -109,19 +110,19 @@ Item: TypeAlias = NewMessage | NewTurn | UsageRow | QueueRow | NewDraft
 
 
 class Cargo(Protocol):
-    """Where the contents of newcomers come from; it can be asked again from the start."""
+    """A source of the contents of sessions. It can be read again from the start."""
 
-    def items(self, who: Newcomer) -> Iterator[Item]:
-        """Return what a session holds: its branches' messages in order, then what else it has."""
+    def items(self, session: Newcomer) -> Iterator[Item]:
+        """Yield the contents of a session: each branch's messages in order, then all else."""
         ...
 
     def blob(self, sha256: str) -> bytes | None:
-        """Return a blob."""
+        """Return a blob; `None` if the source does not have it."""
         ...
 
 
 class Arrived(msgspec.Struct):
-    """What became of a family."""
+    """The result of importing a family."""
 
     sessions: list[tuple[int, int]] = []  # Rank, and number here.
     messages: int = 0
@@ -130,8 +131,8 @@ class Arrived(msgspec.Struct):
 
 
 def bring_in(family: Sequence[Newcomer], cargo: Cargo, new_id: Callable[[], str]) -> Verb[Arrived]:
-    """Store sessions that share messages, all at once; those that are here already stay so."""
-    substitutes = {who.name: new_id() for who in family}
+    """Import a family of sessions; those that exist already are skipped."""
+    substitutes = {session.name: new_id() for session in family}
     ours: set[str] = set()
 
     def run(tx: Transaction) -> Arrived:
@@ -141,7 +142,7 @@ def bring_in(family: Sequence[Newcomer], cargo: Cargo, new_id: Callable[[], str]
 
 
 def stand_in(session: str, branch: int, seq: int, raw: str | None) -> NewMessage:
-    """Stand in for a message that could not be read, with the line that was in its place."""
+    """Return a placeholder for a message that could not be read, with its source text if any."""
     message = Message(
         id=f"{session}.{branch}.{seq}.damaged",
         role="system",
@@ -155,11 +156,11 @@ def stand_in(session: str, branch: int, seq: int, raw: str | None) -> NewMessage
 
 
 def in_order(sessions: Iterable[tuple[int, int]]) -> Verb[None]:
-    """Make sessions stand in lists in the order of their ranks."""
+    """Write to sessions in the order of their ranks, so that lists show them in that order."""
     numbers = [n for _, n in sorted(sessions)]
 
     def run(tx: Transaction) -> None:
-        # All are held in one order: two who do this at once would else wait for each other.
+        # Locked in order of their numbers, so that concurrent imports do not deadlock.
         heads = {n: tx.head(n) for n in sorted(numbers)}
         for head in map(heads.__getitem__, numbers):
             if head is not None:
@@ -169,14 +170,14 @@ def in_order(sessions: Iterable[tuple[int, int]]) -> Verb[None]:
 
 
 class Known(msgspec.Struct):
-    """What is here by now of a family: by session and branch its number, and its preview."""
+    """What is stored of a family so far: branch numbers and previews by (session, branch)."""
 
     branches: dict[tuple[str, int], int]
     previews: dict[tuple[str, int], Preview]
 
 
 class _Arrival:
-    """The coming of one family, within one transaction."""
+    """Imports one family within one transaction."""
 
     def __init__(
         self,
@@ -195,79 +196,79 @@ class _Arrival:
         self._arrived = Arrived([], 0, [], [])
 
     def run(self) -> Arrived:
-        """Decide, then store."""
-        here = {who.name: self._tx.relative(who.row.id) for who in self._family}
-        coming = self._coming(here)
-        kept = self._needed(coming)
-        wanted: list[Newcomer] = []
-        for who in self._family:
-            if who.name in coming:
-                wanted.append(who)
+        """Decide what to import, then store it."""
+        existing = {session.name: self._tx.relative(session.row.id) for session in self._family}
+        missing = self._coming(existing)
+        required = self._needed(missing)
+        to_store: list[Newcomer] = []
+        for session in self._family:
+            if session.name in missing:
+                to_store.append(session)
                 continue
-            shared = _cut_to(who, kept)
+            shared = _cut_to(session, required)
             if not shared.branches:
                 continue
-            row = here[who.name]
+            row = existing[session.name]
             if row is None:
-                wanted.append(shared)
+                to_store.append(shared)
             elif not self._join(row, shared):
-                wanted.append(self._substitute(shared))
-        for who in wanted:
-            Settling(self._tx, who, self._cargo, self._known, self._arrived).run()
+                to_store.append(self._substitute(shared))
+        for session in to_store:
+            Settling(self._tx, session, self._cargo, self._known, self._arrived).run()
         return self._arrived
 
-    def _coming(self, here: Mapping[str, SessionRow | None]) -> set[str]:
-        """Pick the sessions that are not here, and name those that are."""
-        coming: set[str] = set()
-        for who in self._family:
-            there = here[who.name]
-            if who.is_husk:
+    def _coming(self, existing: Mapping[str, SessionRow | None]) -> set[str]:
+        """Return the ids of sessions to import, and note those that exist as skipped."""
+        missing: set[str] = set()
+        for session in self._family:
+            row = existing[session.name]
+            if session.is_husk:
                 continue
-            if there is None:
-                coming.add(who.name)
-                self._ours.add(who.name)
-            elif who.name in self._ours:
-                # A commit that seemed to fail did not: this is what it stored.
-                self._arrived.sessions.append((who.rank, there.n))
-                self._arrived.messages += sum(b.last_seq - b.fork_seq for b in who.branches)
+            if row is None:
+                missing.add(session.name)
+                self._ours.add(session.name)
+            elif session.name in self._ours:
+                # An earlier attempt seemed to fail, but its commit went through.
+                self._arrived.sessions.append((session.rank, row.n))
+                self._arrived.messages += sum(b.last_seq - b.fork_seq for b in session.branches)
             else:
-                self._arrived.skipped.append(who.name)
-                if there.purged_at is not None:
+                self._arrived.skipped.append(session.name)
+                if row.purged_at is not None:
                     what = "was purged here, and forks still need some of it; it was not imported"
-                    self._arrived.damage.append(Damage(what=what, session_id=who.name))
-        return coming
+                    self._arrived.damage.append(Damage(what=what, session_id=session.name))
+        return missing
 
-    def _needed(self, coming: set[str]) -> dict[tuple[str, int], int]:
-        """Return what those that come need of the others: branches, and up to which message."""
-        numbers = {who.name: n for n, who in enumerate(self._family)}
-        places: dict[tuple[str, int], int] = {}
-        lines = []
-        for who in self._family:
-            for branch in who.branches:
-                parent = None if branch.parent is None else places.get(branch.parent)
-                place = places[who.name, branch.number] = len(places)
-                lines.append(Line(place, numbers[who.name], parent, branch.fork_seq))
-        others = [numbers[who.name] for who in self._family if who.name not in coming]
-        kept = needed(lines, others)
-        return {key: kept[place] for key, place in places.items() if place in kept}
+    def _needed(self, missing: set[str]) -> dict[tuple[str, int], int]:
+        """Return what imported sessions share with the others: {(session, branch): last seq}."""
+        numbers = {session.name: n for n, session in enumerate(self._family)}
+        indexes: dict[tuple[str, int], int] = {}
+        nodes = []
+        for session in self._family:
+            for branch in session.branches:
+                parent = None if branch.parent is None else indexes.get(branch.parent)
+                index = indexes[session.name, branch.number] = len(indexes)
+                nodes.append(Line(index, numbers[session.name], parent, branch.fork_seq))
+        others = [numbers[session.name] for session in self._family if session.name not in missing]
+        required = needed(nodes, others)
+        return {key: required[index] for key, index in indexes.items() if index in required}
 
-    # ------------------------------------------------------------------- those that are here
+    # --------------------------------------------------------------------- existing sessions
 
     def _join(self, row: SessionRow, shared: Newcomer) -> bool:
-        """Let forks start on what is here, if it is the same as what they shared there.
+        """Attach forks to the existing session if it has what they share; return whether it does.
 
-        It need not be held: nothing is written to it, and whoever erases does so alone.
+        Its row is not locked: nothing is written to it, and erasures run alone.
         """
         found: dict[int, BranchRow] = {}
         known: dict[tuple[str, int], int] = {}
         for branch in shared.branches:
-            there = self._tx.branch(row.n, branch.number)
-            if there is None or there.last_seq < branch.last_seq:
+            stored = self._tx.branch(row.n, branch.number)
+            if stored is None or stored.last_seq < branch.last_seq:
                 return False
-            if not starts_alike(there, branch, ChainMap(known, self._known.branches)):
+            if not starts_alike(stored, branch, ChainMap(known, self._known.branches)):
                 return False
-            found[branch.number] = there
-            known[shared.name, branch.number] = there.n
+            found[branch.number] = stored
+            known[shared.name, branch.number] = stored.n
         messages = (i for i in self._cargo.items(shared) if isinstance(i, NewMessage))
         if first_unlike(self._tx, messages, found) is not None:
             return False
@@ -287,11 +288,11 @@ class _Arrival:
 def first_unlike(
     snapshot: Snapshot, messages: Iterable[NewMessage], found: Mapping[int, BranchRow]
 ) -> NewMessage | None:
-    """Compare messages with those on these branches; of one that is lost there is no other."""
+    """Return the first message that differs from the stored one; `lost` ones are not compared."""
     for batch in _batches(messages):
-        there = found[batch[0].branch]
+        branch = found[batch[0].branch]
         first, last = batch[0].row.seq, batch[-1].row.seq
-        ((_, rows),) = snapshot.messages([Segment(there.n, first, last, "")])
+        ((_, rows),) = snapshot.messages([Segment(branch.n, first, last, "")])
         stored = {row.seq: (row.id, row.crc) for row in rows}
         for item in batch:
             if not item.lost and stored.get(item.row.seq) != (item.row.id, item.row.crc):
@@ -299,25 +300,27 @@ def first_unlike(
     return None
 
 
-def starts_alike(there: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]) -> bool:
-    """Return whether a branch that is here starts where one did there."""
-    if there.fork_seq != branch.fork_seq:
+def starts_alike(
+    stored: BranchRow, branch: NewBranch, known: Mapping[tuple[str, int], int]
+) -> bool:
+    """True if a stored branch has the same parent and start as an imported one."""
+    if stored.fork_seq != branch.fork_seq:
         return False
-    if branch.parent is None or there.parent is None:
-        return branch.parent is None and there.parent is None
-    return known.get(branch.parent) == there.parent
+    if branch.parent is None or stored.parent is None:
+        return branch.parent is None and stored.parent is None
+    return known.get(branch.parent) == stored.parent
 
 
-def _cut_to(who: Newcomer, kept: Mapping[tuple[str, int], int]) -> Newcomer:
-    """Return what must come of a session for the sake of its forks."""
+def _cut_to(session: Newcomer, required: Mapping[tuple[str, int], int]) -> Newcomer:
+    """Return a stub of a session: only what its forks share."""
     branches = [
-        msgspec.structs.replace(branch, last_seq=kept[who.name, branch.number])
-        for branch in who.branches
-        if (who.name, branch.number) in kept
+        msgspec.structs.replace(branch, last_seq=required[session.name, branch.number])
+        for branch in session.branches
+        if (session.name, branch.number) in required
     ]
     row = SessionRow(
         n=0,
-        id=who.row.id,
+        id=session.row.id,
         key=None,
         scope=None,
         agent=None,
@@ -325,21 +328,23 @@ def _cut_to(who: Newcomer, kept: Mapping[tuple[str, int], int]) -> Newcomer:
         title_by=None,
         model=None,
         cwd=None,
-        created_at=who.row.created_at,
+        created_at=session.row.created_at,
         pinned=False,
         archived=False,
         trashed_at=None,
         goal=None,
         metadata=b"{}",
-        parent=who.row.parent,
-        relation=who.row.relation,
-        purged_at=who.row.created_at if who.row.purged_at is None else who.row.purged_at,
+        parent=session.row.parent,
+        relation=session.row.relation,
+        purged_at=session.row.created_at
+        if session.row.purged_at is None
+        else session.row.purged_at,
     )
-    return msgspec.structs.replace(who, row=row, branches=tuple(branches))
+    return msgspec.structs.replace(session, row=row, branches=tuple(branches))
 
 
 def _batches(items: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
-    """Group messages that follow one another on a branch."""
+    """Group consecutive messages of a branch."""
     batch: list[NewMessage] = []
     for item in items:
         if batch and (len(batch) >= _BATCH or item.branch != batch[0].branch):
@@ -351,38 +356,37 @@ def _batches(items: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:
 
 
 class Settling:
-    """The storing of one session.
+    """Stores one session with its contents.
 
-    One that comes as it `stands` keeps its open turn, which nobody holds here; if not, that is
-    closed as after a crash.
+    With `keep_open_turn` a turn that is open in the source stays open here, without a holder; else
+    it is closed as after a crash.
     """
 
     def __init__(
         self,
         tx: Transaction,
-        who: Newcomer,
+        session: Newcomer,
         cargo: Cargo,
         known: Known,
         arrived: Arrived,
         *,
-        stands: bool = False,
+        keep_open_turn: bool = False,
     ) -> None:
-        """Store this session with what it holds."""
         self._tx = tx
-        self._who = who
-        self._stands = stands
+        self._who = session
+        self._stands = keep_open_turn
         self._cargo = cargo
         self._known = known
         self._arrived = arrived
-        self._reached = {branch.number: branch.fork_seq for branch in who.branches}
+        self._reached = {branch.number: branch.fork_seq for branch in session.branches}
         self._batch: list[NewMessage] = []
         self._open: NewTurn | None = None
         self._usage, self._cost = Usage(), 0
-        self._turns, self._queued = who.turns, 0
+        self._turns, self._queued = session.turns, 0
         self._n = 0
 
     def run(self) -> None:
-        """Store all of it."""
+        """Store the row, branches and contents, then the head."""
         self._begin()
         for item in self._cargo.items(self._who):
             if isinstance(item, NewMessage):
@@ -400,7 +404,7 @@ class Settling:
         return self._known.branches[self._who.name, number]
 
     def _begin(self) -> None:
-        """Store who it is, and its branches."""
+        """Store the session's row and branches."""
         row, branches = self._named(), self._who.branches
         self._n = self._tx.add_session(row, self._start(branches[0]))
         for branch in branches:
@@ -413,14 +417,14 @@ class Settling:
             self._known.branches[self._who.name, branch.number] = n
 
     def _named(self) -> SessionRow:
-        """Return the session's row, without its key if another one has that here."""
+        """Return the session's row, without its key if another session here has it."""
         row = self._who.row
         if row.key is None or row.trashed_at is not None:
             return row
         taken = self._tx.find_session(key=row.key)
         if taken is None:
             return row
-        what = f"session {taken.id} has the key that this one had; it was imported without"
+        what = f"session {taken.id} already has its key; it was imported without a key"
         self._arrived.damage.append(Damage(what=what, session_id=row.id))
         return msgspec.structs.replace(row, key=None)
 
@@ -441,7 +445,7 @@ class Settling:
         self._batch.append(item)
 
     def _place(self) -> None:
-        """Store the messages that were collected."""
+        """Store the collected messages."""
         if not self._batch:
             return
         batch, self._batch = self._batch, []
@@ -457,13 +461,13 @@ class Settling:
         self._arrived.messages += sum(not item.lost for item in batch)
 
     def _each_id_once(self, branch: int, batch: Sequence[NewMessage]) -> list[NewMessage]:
-        """Let no history have two messages of one id: the later one is damaged, then."""
+        """Replace messages whose id the history has already by damaged placeholders."""
         seen = set(self._tx.stored(branch, [item.row.id for item in batch]))
         found: list[NewMessage] = []
         for item in batch:
             if item.row.id in seen:
                 raw = item.row.body.decode("utf-8", "backslashreplace")
-                what = f"the id of message {item.row.seq} is that of another one"
+                what = f"message {item.row.seq} has the id of another message"
                 self._tell(what, item.row.seq)
                 found.append(stand_in(self._who.row.id, item.branch, item.row.seq, raw))
             else:
@@ -487,7 +491,7 @@ class Settling:
             else:
                 self._tx.add_blob(branch, item.row.seq, sha256, found)
 
-    # ------------------------------------------------------------------------------ belongings
+    # --------------------------------------------------------- turns, usage, queue, drafts, head
 
     def _belonging(self, item: NewTurn | UsageRow | QueueRow | NewDraft) -> None:
         if isinstance(item, NewTurn):
@@ -511,7 +515,7 @@ class Settling:
             self._tx.put_tool(msgspec.structs.replace(tool, session=self._n))
 
     def _close_turn(self) -> None:
-        """Close a turn that is open and not the last one, which no store would have."""
+        """Close an open turn that is not the last one: a store never has such a turn."""
         if self._open is not None:
             row = msgspec.structs.replace(self._open.row, session=self._n, state="interrupted")
             self._tx.put_turn(row)
@@ -520,7 +524,7 @@ class Settling:
     def _spent(self, row: UsageRow) -> None:
         usage, cost = self._usage + row.usage, self._cost + row.cost
         if max(cost, *msgspec.structs.astuple(usage)) > _MOST:
-            self._tell("the sums of its usage are more than can be counted")
+            self._tell("its usage adds up to more than can be stored; some was left out")
             return
         self._usage, self._cost = usage, cost
         self._spend(row)
@@ -529,7 +533,7 @@ class Settling:
         self._tx.add_usage(self._n, row)
 
     def _draft(self, draft: NewDraft) -> None:
-        """Keep a draft of the open turn until it is settled."""
+        """Store a draft of the open turn unless its message is stored already."""
         if self._open is None or self._open.row.number != draft.turn:
             return
         self._place()
@@ -538,7 +542,7 @@ class Settling:
             self._tx.put_draft(self._n, draft.turn, draft.number, draft.record)
 
     def _preview(self, last: NewBranch, branch: int, seq: int) -> Preview:
-        """Find what stands for the history; most often it is what stood for the parent's."""
+        """Return the preview of the history, which is often that of the parent's."""
         if self._who.shows is not None:
             return self._who.shows
         shown = None if last.parent is None else self._known.previews.get(last.parent)
@@ -548,7 +552,7 @@ class Settling:
         return shown
 
     def _finish(self) -> None:
-        """Put the head where it was."""
+        """Write the head as it was in the source."""
         last = self._who.branches[-1]
         branch, seq = self._branch(last.number), self._reached[last.number]
         if self._open is not None and self._open.row.number != self._turns:

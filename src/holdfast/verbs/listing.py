@@ -1,15 +1,15 @@
-"""Which sessions there are: the list, a page at a time, and the newest one.
+"""Listing sessions a page at a time, and finding the newest one.
 
-A list goes by activity, a number that grows with every write, so it needs no clock and a cursor
-stays right while others write: it is the number where a page ended. What is written to meanwhile
-moves ahead of it; every other session is met exactly once. `pinned` lists the pinned ones, then the
-others; its cursor says among which of them the page ended. No other order is kept by an index, and
-without one every page would have to read every session.
+A list is ordered by activity, a number that grows with every write, so it needs no clock. A cursor
+is the activity at which a page ended, so it stays valid under concurrent writes: a session written
+to meanwhile moves ahead of it, every other one is listed exactly once. The order `pinned` lists the
+pinned sessions, then the others; its cursor also records in which of these sections the page ended.
+No other order has an index, and without one every page would have to read every session.
 
-Scope, agent, cwd and the marks are found by indexes. Text, times and states are judged session by
-session, from the newest back, until the page is full.
+Scope, agent, cwd and the marks are filtered by indexes. Text, times and states are filtered session
+by session, from the newest back, until the page is full.
 
-A session that cannot be read stands in the list, with the state `damaged`.
+A session that cannot be read is listed with the state `damaged`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRIED_AT_ONCE: Final = 20
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that is asked for: of which list, in which order, behind what."""
+    """A request for a page: filters, order, size and where to continue."""
 
     listing: Listing
     state: SessionState | None = None
@@ -54,21 +54,21 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a page begins: among the pinned ones or not (or whichever), below an activity."""
+    """Where a page begins: in which section (`None`: all in one), and below which activity."""
 
     pinned: bool | None
     before: int | None
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A session of a page, and where the next one begins if the page ends with it."""
+    """A session of a page, and where the next page begins if this one ends with it."""
 
     info: SessionInfo
     place: _Place
 
 
 def check_asked(asked: Asked) -> Asked:
-    """Refuse what makes no sense."""
+    """Return a validated request; raise `BadQuery` if a field is invalid."""
     checks.check_filter(asked.state, "state")
     if asked.state is not None and asked.state not in get_args(SessionState):
         raise BadQuery(f"state: expected one of {', '.join(get_args(SessionState))}")
@@ -80,7 +80,7 @@ def check_asked(asked: Asked) -> Asked:
 
 
 def page(asked: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
-    """List sessions, and give the cursor of the next page."""
+    """Return a page of sessions, and the cursor of the next page if there is one."""
     asked = check_asked(asked)
 
     def run(snapshot: Snapshot) -> tuple[tuple[SessionInfo, ...], str | None]:
@@ -98,14 +98,14 @@ def page(asked: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], s
 
 
 def _start(asked: Asked) -> _Place:
-    """Read a cursor; one of another order is none of ours."""
+    """Return where the page begins; raise `BadQuery` for a cursor of another order."""
     sections = _sections(asked)
     if asked.cursor is None:
         return _Place(sections[0], None)
     match = _CURSOR.fullmatch(asked.cursor) if isinstance(asked.cursor, str) else None
     section = {"p": True, "u": False, "": None}[match[1]] if match else None
     if match is None or section not in sections or not (match[2] or match[1] == "u"):
-        raise BadQuery("cursor: not one that a page of this list gave")
+        raise BadQuery("cursor: invalid for this list; pass the cursor of its last page unchanged")
     before = checks.check_number(int(match[2][:20]), "cursor") if match[2] else None
     return _Place(section, before)
 
@@ -123,7 +123,7 @@ def _cursor(place: _Place) -> str:
 
 
 def _walk(snapshot: Snapshot, asked: Asked, report: Report) -> Iterator[_Found]:
-    """Go through the sessions that are asked for, in order."""
+    """Yield the sessions of the list from the cursor on, in order."""
     start = _start(asked)
     sections = _sections(asked)
     for section in sections[sections.index(start.pinned) :]:
@@ -135,7 +135,7 @@ def _walk(snapshot: Snapshot, asked: Asked, report: Report) -> Iterator[_Found]:
 
 
 def _narrowed(asked: Asked, section: bool | None) -> Listing | None:  # noqa: FBT001
-    """Return what to list of a section; nothing if only the other one was asked for."""
+    """Return the filters for a section; `None` if the request excludes the section."""
     listing = asked.listing
     if section is not None:
         if listing.pinned not in {None, section}:
@@ -149,8 +149,8 @@ def _narrowed(asked: Asked, section: bool | None) -> Listing | None:  # noqa: FB
 def _judged(
     snapshot: Snapshot, listing: Listing, before: int | None, asked: Asked, report: Report
 ) -> Iterator[tuple[SessionInfo, int]]:
-    """Describe what is listed, in batches, and leave out what is in another state."""
-    size = min(asked.limit + 1, _MOST_AT_ONCE)  # One more tells whether there is another page.
+    """Yield each session in the requested state with its activity; read in batches."""
+    size = min(asked.limit + 1, _MOST_AT_ONCE)  # One more shows if another page follows.
     while True:
         found = snapshot.list_sessions(listing, before=before, limit=size)
         forks = _forks(snapshot, found, report)
@@ -195,7 +195,7 @@ def _activity(item: Listed) -> int:
 
 
 def _damaged(id: str | None, row: SessionRow | None, head: HeadRow | None) -> SessionInfo:
-    """Tell of a session what its rows say, each value for itself; nothing vouches for them."""
+    """Describe a damaged session: each value of its rows that has the right type, unverified."""
     relation = getattr(row, "relation", None)
     title_by = getattr(row, "title_by", None)
     return SessionInfo(
@@ -250,7 +250,7 @@ def _time(row: SessionRow | HeadRow | None, field: str) -> datetime:
 
 
 def latest(listing: Listing, report: Report) -> Query[SessionRow | None]:
-    """Find the newest session that can be read; one that cannot is reported and passed over."""
+    """Return the newest readable session; damaged ones are reported and skipped."""
 
     def run(snapshot: Snapshot) -> SessionRow | None:
         before: int | None = None
@@ -271,7 +271,7 @@ def latest(listing: Listing, report: Report) -> Query[SessionRow | None]:
 
 
 def _damage(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> Damage | None:
-    """Try a session: who it is, and its newest message."""
+    """Return the damage of a session, if its description or newest message cannot be read."""
     try:
         describe(snapshot, row, head, forks=0)
         read_messages(snapshot, head, (max(1, head.seq), head.seq), strict=True)

@@ -1,10 +1,14 @@
 """Moving a session's head: rewind, undo, redo, replace, clear; and summaries.
 
-Each movement leaves the branch the session is on, where it is, and opens a new one that starts at
-the place it goes to. Nothing is copied or changed, branch numbers only grow, so no head ever comes
-twice and whoever compares with an older one is refused. Each is made once per `token`.
+Each move leaves the current branch as it is and opens a new one that starts at the target position.
+Nothing is copied or changed, and branch numbers only grow: no head occurs twice, so a write that
+expects an older head is refused. A move is idempotent by its `token`.
 
-An open turn stops a movement while its holder lives; one that a crash left open is recovered first.
+An open turn blocks a move while its holder is alive; one that a crash left open is recovered first.
+
+Branches are numbered in the order of the moves that opened them, so they are the undo history: as
+long as nothing was appended since, `redo` returns to the end of the branch before the newest undo,
+rewind or clear that was not redone yet.
 """
 
 from __future__ import annotations
@@ -43,33 +47,33 @@ Decide: TypeAlias = Callable[[Transaction, HeadRow], Start | None]
 
 
 def rewind(session: int, to: Place, *, token: str, expect: Head | None) -> Verb[Head]:
-    """Go back to a place, or over to one on an abandoned branch; it is the newest message then."""
-    place = check_place(to, "to")
-    if place is None:
+    """Move the head to a position, which may be on an abandoned branch."""
+    target = check_place(to, "to")
+    if target is None:
         raise BadQuery("to: expected a seq, a message's id or a head")
 
     def decide(tx: Transaction, head: HeadRow) -> Start | None:
-        spot = locate(tx, head, place)
-        if spot.seq == head.seq and _is_on(tx, head, spot):
+        position = locate(tx, head, target)
+        if position.seq == head.seq and _is_on(tx, head, position):
             return None
-        return start_at(tx, head, spot, "rewind", token)
+        return start_at(tx, head, position, "rewind", token)
 
     return _move(session, decide, token, expect)
 
 
 def undo(session: int, turns: int, *, token: str, expect: Head | None) -> Verb[Head]:
-    """Take back the last turns."""
+    """Move the head to before the last `turns` turns."""
     turns = checks.check_number(turns, "n", lowest=1)
 
     def decide(tx: Transaction, head: HeadRow) -> Start | None:
-        spot = Spot(head.branch, back_by_turns(tx, head, turns), head.seq)
-        return start_at(tx, head, spot, "undo", token)
+        position = Spot(head.branch, back_by_turns(tx, head, turns), head.seq)
+        return start_at(tx, head, position, "undo", token)
 
     return _move(session, decide, token, expect)
 
 
 def redo(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
-    """Go back to what the last undo, rewind or clear left."""
+    """Move the head to where it was before the last undo, rewind or clear."""
 
     def decide(tx: Transaction, head: HeadRow) -> Start | None:
         numbers = range(head.branch_no, 0, -1)
@@ -77,14 +81,14 @@ def redo(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
         target = redo_target(branch for branch in newest_first if branch is not None)
         if target is None:
             raise BadQuery("redo: there is nothing to redo, or something was appended since")
-        spot = Spot(target.n, target.last_seq, target.last_seq)
-        return start_at(tx, head, spot, "redo", token)
+        position = Spot(target.n, target.last_seq, target.last_seq)
+        return start_at(tx, head, position, "redo", token)
 
     return _move(session, decide, token, expect)
 
 
 def clear(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
-    """Begin with an empty history."""
+    """Move the head to an empty history."""
 
     def decide(_: Transaction, head: HeadRow) -> Start | None:
         return Start(reason="clear", token=token) if head.seq else None
@@ -94,7 +98,7 @@ def clear(session: int, *, token: str, expect: Head | None) -> Verb[Head]:
 
 def _move(session: int, decide: Decide, token: str, expect: Head | None) -> Verb[Head]:
     def run(tx: Transaction) -> Head:
-        head = find_head(tx, session)  # First: an earlier try may still be under way until then.
+        head = find_head(tx, session)  # First: it waits for an earlier attempt.
         done = tx.branch_by_token(session, token)
         if done is not None:
             return Head(done.number, done.fork_seq)
@@ -106,13 +110,13 @@ def _move(session: int, decide: Decide, token: str, expect: Head | None) -> Verb
 
 
 def _movable(tx: Transaction, head: HeadRow, expect: Head | None) -> HeadRow:
-    """Return the head of a session that may be moved; its expected place is compared first."""
+    """Compare the head with `expect`, recover or refuse an open turn, and return the head."""
     compare(expect, head_of(head))
     return free_head(tx, head)
 
 
 def _leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
-    """Leave the branch the session is on, and start another."""
+    """End the current branch, open a new one at `start` and return the moved head."""
     now = tx.now()
     shown = preview_at(tx, head, start)
     tx.end_branch(head.branch, head.seq)
@@ -129,31 +133,31 @@ def _leave(tx: Transaction, head: HeadRow, start: Start) -> HeadRow:
     return moved
 
 
-def _is_on(tx: Transaction, head: HeadRow, spot: Spot) -> bool:
-    """Return whether a place is in the current history."""
-    there, here = tx.path(spot.branch, spot.seq), tx.path(head.branch, spot.seq)
-    return spot.seq <= head.seq and holder(there, spot.seq) == holder(here, spot.seq)
+def _is_on(tx: Transaction, head: HeadRow, position: Spot) -> bool:
+    """True if a position is in the current history."""
+    there, here = tx.path(position.branch, position.seq), tx.path(head.branch, position.seq)
+    return position.seq <= head.seq and holder(there, position.seq) == holder(here, position.seq)
 
 
 # ---------------------------------------------------------------------------------------- redo
 
 
 class Step(Protocol):
-    """A branch, as far as this needs it."""
+    """The part of a branch that `redo_target` reads."""
 
     @property
     def reason(self) -> BranchReason:
-        """Why it was opened."""
+        """The kind of move that opened it."""
         ...
 
     @property
     def fork_seq(self) -> int:
-        """Where it starts."""
+        """The last seq it shares with its parent."""
         ...
 
     @property
     def last_seq(self) -> int:
-        """Where it ends."""
+        """Its last seq."""
         ...
 
 
@@ -161,7 +165,7 @@ S = TypeVar("S", bound=Step)
 
 
 def redo_target(newest_first: Iterable[S]) -> S | None:
-    """The branch whose end is to be gone back to, of those of a session, the newest first."""
+    """Return the branch whose end a redo goes to; `None` if there is nothing to redo."""
     redone = 0
     for branch, before in pairwise(newest_first):
         if branch.last_seq > branch.fork_seq:
@@ -183,15 +187,15 @@ def redo_target(newest_first: Iterable[S]) -> S | None:
 def replace(
     session: int, batch: Sequence[Encoded], *, token: str, expect: Head | None
 ) -> Verb[Head]:
-    """Make these messages the history. What it begins with already is shared, not stored again.
+    """Make these messages the history. A prefix that it has already is shared, not stored again.
 
-    If the history only grows, it does so on its branch. That this was done before is known then by
-    its messages, which are all there behind the head that was expected.
+    If the history only grows, it does so on its branch. Then there is no new branch with the token,
+    and a retry is recognized by its messages, all stored after the expected head.
     """
 
     def run(tx: Transaction) -> Head:
         wanted = new_messages(batch, {})
-        head = find_head(tx, session)  # First, as above.
+        head = find_head(tx, session)  # First, as in `_move`.
         done = tx.branch_by_token(session, token)
         if done is not None:
             return Head(done.number, len(wanted))
@@ -201,8 +205,8 @@ def replace(
         refuse_waiting(tx, head, wanted)
         same = _shared(tx, head, wanted)
         if same < head.seq:
-            spot = Spot(head.branch, same, head.seq)
-            start = start_at(tx, head, spot, "replace", token)
+            position = Spot(head.branch, same, head.seq)
+            start = start_at(tx, head, position, "replace", token)
             return _fill(tx, head, start, wanted[start.fork_seq :])
         if same < len(wanted):
             return head_of(place(tx, head, wanted[same:], again=_known(tx, head, wanted[same:])))
@@ -212,14 +216,14 @@ def replace(
 
 
 def _has_grown(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded], seen: Head) -> bool:
-    """Return whether the history has all this already, and had not when its head was `seen`."""
+    """True if the history has all these messages now, and had not when its head was `seen`."""
     if not isinstance(seen, Head) or seen.branch != head.branch_no or len(wanted) <= seen.seq:
         return False
     return _shared(tx, head, wanted) == len(wanted)
 
 
 def _shared(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded]) -> int:
-    """Count the messages with which the history begins already."""
+    """Return how many of these messages the history begins with."""
     same, path = 0, tx.path(head.branch)
     while same < min(len(wanted), head.seq):
         last = min(same + _PAGE, len(wanted), head.seq)
@@ -228,7 +232,7 @@ def _shared(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded]) -> int:
                 item = wanted[same]
                 if row.seq != same + 1 or row.id != item.id:
                     return same
-                # One that could not be read was given back as it was.
+                # The caller passed back a damaged message: its body never equals the stored one.
                 if item.message.status != "damaged" and not codec.same_body(row.body, item.body):
                     return same
                 same += 1
@@ -238,14 +242,14 @@ def _shared(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded]) -> int:
 
 
 def _fill(tx: Transaction, head: HeadRow, start: Start, rest: Sequence[Encoded]) -> Head:
-    """Start a branch with messages, some of which may be on others."""
+    """Open a branch and insert messages, some of which other branches may have."""
     again = _known(tx, head, rest)
     moved = _leave(tx, head, start)
     return head_of(place(tx, moved, rest, again=again) if rest else moved)
 
 
 def _known(tx: Transaction, head: HeadRow, batch: Sequence[Encoded]) -> dict[str, int | None]:
-    """Find those that the session has or inherited, and to which of its turns they belong."""
+    """Return the ids that the session stored or inherited, each with its turn if it has one."""
     names = [item.id for item in batch]
     inherited = dict.fromkeys(tx.stored(head.branch, names))
     return {**inherited, **{row.id: row.turn for _, row in tx.placed(head.session, names)}}
@@ -263,9 +267,9 @@ def summarize(
     now: datetime,
     expect: Head | None,
 ) -> Verb[Head]:
-    """Append a summary that stands for the history up to a message; what comes later stays."""
+    """Append a summary that covers the history up to a message; later messages stay in view."""
     if not checks.check_text(text, "text").strip():
-        raise BadMessage("text: a summary has to say something")
+        raise BadMessage("text: a summary must not be empty")
     last = check_place(upto, "upto")
 
     def run(tx: Transaction) -> Head:
@@ -274,13 +278,13 @@ def summarize(
         if message_id in stored:
             return Head(head.branch_no, stored[message_id][1].seq)
         compare(expect, head_of(head))
-        spot = locate(tx, head, last)
-        if not _is_on(tx, head, spot):
+        position = locate(tx, head, last)
+        if not _is_on(tx, head, position):
             raise MessageNotFound("upto: that message is not in the current history")
-        here = Spot(head.branch, spot.seq, head.seq)
-        covered = whole(tx, here, awaited_calls(tx, head))
+        last_covered = Spot(head.branch, position.seq, head.seq)
+        covered = whole(tx, last_covered, awaited_calls(tx, head))
         if not covered:
-            raise BadQuery("upto: there is nothing before it that a summary could stand for")
+            raise BadQuery("upto: there are no messages before it for a summary to cover")
         (newest,) = read_span(tx, tx.path(head.branch, covered), (covered, covered))
         summary = Message(id=message_id, role="summary", parts=(Text(text),), covers=newest.id)
         return head_of(place(tx, head, [codec.encode(summary, now, known=True)]))

@@ -1,8 +1,12 @@
-"""Finding a place in a session's histories, and where it may be left from.
+"""Positions in a session's histories: resolving them, and the cut points at which one may branch.
 
-A place is named by a seq of the current history, by a message's id, or by a head; the latter two
-reach abandoned branches as well. What is left there moves back to the nearest place that cuts no
-tool exchange in two (`core.pairs`).
+A position is given by a seq of the current history, a message id or a head; the latter two reach
+abandoned branches as well. A new branch never starts between a tool call and its result: either
+without the other makes every later request to a model fail. So a cut moves back to before the call.
+A call that has no result and will get none is not split, and may end a history.
+
+Histories may be long, so all reads have limits: calls are searched for at most
+`_MAX_LOOKBACK_MESSAGES` before a cut, results at most `_MAX_LOOKAHEAD_MESSAGES` after it.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ _FIRST_PAGE: Final = 8
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """A place: a message of the history of a branch, which goes on to `end`."""
+    """A position: `seq` in the history of a branch, which goes on to `end`."""
 
     branch: int
     seq: int
@@ -40,7 +44,7 @@ class Spot(msgspec.Struct, frozen=True):
 
 
 def check_place(place: Place | None, field: str) -> Place | None:
-    """Refuse what cannot name a place; numbers that are too large for any come back smaller."""
+    """Validate and return a position; numbers too large for any store are clamped."""
     if isinstance(place, Head):
         branch = checks.check_number(place.branch, field)
         return Head(branch, checks.check_number(place.seq, field))
@@ -50,7 +54,7 @@ def check_place(place: Place | None, field: str) -> Place | None:
 
 
 def locate(snapshot: Snapshot, head: HeadRow, place: Place | None) -> Spot:
-    """Find a place of a session, the end of its history if none is named."""
+    """Return the position that is named; the end of the current history if none is."""
     if place is None:
         return Spot(head.branch, head.seq, head.seq)
     if isinstance(place, Head):
@@ -73,7 +77,7 @@ def _by_head(snapshot: Snapshot, head: HeadRow, place: Head) -> Spot:
 
 
 def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
-    """Look on the current history first, then on the others, the newest first."""
+    """Search the current history first, then the other branches, newest first."""
     found = snapshot.stored(head.branch, [message_id])
     if message_id in found:
         return Spot(head.branch, found[message_id][1].seq, head.seq)
@@ -87,7 +91,7 @@ def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
 def start_at(
     snapshot: Snapshot, head: HeadRow, spot: Spot, reason: BranchReason, token: str
 ) -> Start:
-    """Return where a branch starts that leaves the history at this place."""
+    """Return the start of a new branch that leaves a history at this position or just before."""
     seq = whole(snapshot, spot, awaited_calls(snapshot, head))
     path = snapshot.path(spot.branch, seq)
     return Start(
@@ -96,7 +100,7 @@ def start_at(
 
 
 def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:
-    """Name the calls of the open turn whose results are still to come."""
+    """Return the ids of the open turn's calls whose results are still to come."""
     if head.open_turn is None:
         return set()
     ledger = snapshot.tools(head.session, head.open_turn)
@@ -104,13 +108,13 @@ def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:
 
 
 def whole(snapshot: Snapshot, spot: Spot, awaited: Collection[str] = ()) -> int:
-    """Return the nearest seq, at this place or before it, that cuts no tool exchange in two."""
+    """Return the last seq, at this position or before it, that separates no call and result."""
     seq = spot.seq
     while seq and (seq < spot.end or awaited):
         after = _tools(snapshot, spot.branch, seq + 1, min(spot.end, seq + _LOOK_AHEAD))
         before = _exchange(snapshot, spot.branch, seq, after, awaited)
         if open_calls([*before, *after]):
-            # Most are answered at once, some late, and some never.
+            # Most results follow at once, some late, some never: read further only if needed.
             last = min(spot.end, seq + _LOOK_AHEAD_AT_MOST)
             after += _tools(snapshot, spot.branch, seq + len(after) + 1, last)
         kept = whole_length(before, after, awaited)
@@ -127,7 +131,7 @@ def _exchange(
     after: Sequence[Message],
     awaited: Collection[str],
 ) -> list[Message]:
-    """Read back from a message, further while there are results whose calls were not met."""
+    """Read back from `seq`, further while there are results whose calls were not read yet."""
     found: list[Message] = []
     low = seq + 1
     while low > 1 and len(found) < _LOOK_BACK_AT_MOST:
@@ -148,10 +152,10 @@ def _tools(snapshot: Snapshot, branch: int, low: int, high: int) -> list[Message
 def whole_length(
     before: Sequence[Message], after: Sequence[Message], awaited: Collection[str] = ()
 ) -> int:
-    """Return how many of `before` may stay: no call among them is answered behind them.
+    """Return how many of `before` may stay: none of their calls has its result after them.
 
-    Answers are looked for in `after`, which follows directly; those to the calls named in
-    `awaited` are still to come.
+    `after` holds the messages that follow directly; results of the calls in `awaited` are yet to
+    come.
     """
     length = len(before)
     while True:
@@ -163,7 +167,7 @@ def whole_length(
 
 
 def answered_calls(messages: Sequence[Message], awaited: Collection[str] = ()) -> set[str]:
-    """Name the calls that were made before these messages, and are answered in or behind them."""
+    """Return the ids of calls made before these messages and answered in or after them."""
     made: set[str] = set()
     earlier: set[str] = set()
     for message in messages:
@@ -173,18 +177,18 @@ def answered_calls(messages: Sequence[Message], awaited: Collection[str] = ()) -
 
 
 def open_calls(messages: Sequence[Message]) -> set[str]:
-    """Name the calls that are made here and not answered."""
+    """Return the ids of calls made and not answered in these messages."""
     return set(_open_calls(messages))
 
 
 def _open_calls(messages: Sequence[Message]) -> dict[str, int]:
-    """Find the calls that are not answered here, and where each was made."""
+    """Return the unanswered calls, each with the index of the message that made it."""
     calls: dict[str, int] = {}
     for at, message in enumerate(messages):
         for result in message.tool_results:
             calls.pop(result.call_id, None)
         for call in message.tool_calls:
-            calls[call.id] = at  # Of two calls with one id the newer one is answered.
+            calls[call.id] = at  # A result belongs to the newest call with its id.
     return calls
 
 
@@ -192,7 +196,7 @@ def _open_calls(messages: Sequence[Message]) -> dict[str, int]:
 
 
 def back_by_turns(snapshot: Snapshot, head: HeadRow, turns: int) -> int:
-    """Return the seq that is left when the last so many turns are taken back."""
+    """Return the seq before the last `turns` turns."""
     if not head.seq:
         raise BadQuery("undo: there is nothing to undo, this history is empty")
     back, seq = _Back(snapshot, head.branch), head.seq
@@ -204,7 +208,7 @@ def back_by_turns(snapshot: Snapshot, head: HeadRow, turns: int) -> int:
 
 
 class _Back:
-    """Reads a history from its end, a page at a time, each larger than the one before."""
+    """Reads a history backwards, a page at a time, each larger than the one before."""
 
     def __init__(self, snapshot: Snapshot, branch: int) -> None:
         self._snapshot = snapshot
@@ -213,7 +217,7 @@ class _Back:
         self._page: dict[int, Message] = {}
 
     def at(self, seq: int) -> Message:
-        """Read one message."""
+        """Return one message."""
         if seq not in self._page:
             low = max(1, seq - self._size + 1)
             path = self._snapshot.path(self._branch, low)
@@ -222,7 +226,7 @@ class _Back:
         return self._page[seq]
 
     def begun(self, turn: str, last: int) -> int | None:
-        """Find the first message of a turn by where it was opened, if it is still there."""
+        """Return the first message of a turn, found by its row; `None` if it is not there."""
         session_id, number = split_turn_id(turn)
         session = self._snapshot.relative(session_id)
         row = None if session is None else self._snapshot.turn(session.n, number)
@@ -235,7 +239,7 @@ class _Back:
 
 
 def _beginning(back: _Back, last: int) -> int:
-    """Find where the turn began that ends here. Summaries belong to what is before them."""
+    """Return the first seq of the turn that ends at `last`; summaries count as part of it."""
     while last > 1 and back.at(last).role == "summary":
         last -= 1
     turn = back.at(last).turn_id
@@ -243,20 +247,23 @@ def _beginning(back: _Back, last: int) -> int:
 
 
 def _opened(back: _Back, last: int, turn: str) -> int:
-    """Find the first message of a turn, in whose middle others may have appended."""
+    """Return the first seq of a recorded turn; messages of other writers may lie within it."""
     first = seq = back.begun(turn, last) or last
     while seq > 1 and first - seq < _LOOK_BACK:
         seq -= 1
-        of = back.at(seq).turn_id
-        if of == turn:
+        found = back.at(seq).turn_id
+        if found == turn:
             first = seq
-        elif of is not None:
+        elif found is not None:
             break
     return first
 
 
 def _asked(back: _Back, last: int) -> int:
-    """Find the user's words that a reply without a turn answers; if nobody asked, it is alone."""
+    """Return the first of the user messages that a reply without a turn answers.
+
+    Without any, the reply is a turn of its own.
+    """
     seq = last
     while back.at(seq).role != "user":
         seq -= 1
@@ -271,7 +278,7 @@ def _asked(back: _Back, last: int) -> int:
 
 
 def read_preview(snapshot: Snapshot, branch: int, seq: int) -> Preview:
-    """Find what stands for a history up to a message."""
+    """Return the preview of a history up to a message."""
     path, shown = snapshot.path(branch), Preview()
     low, size = 1, _FIRST_PAGE
     while low <= seq and shown.rank != USER:
@@ -282,11 +289,11 @@ def read_preview(snapshot: Snapshot, branch: int, seq: int) -> Preview:
 
 
 def preview_at(snapshot: Snapshot, head: HeadRow, start: Start) -> Preview:
-    """Find the preview of a history that leaves a session's at `start`."""
+    """Return the preview of a branch that leaves a session's history at `start`."""
     if start.parent is None:
         return Preview()
     shown = preview_of(head)
     here = start.fork_seq <= head.seq and shown.seq <= start.fork_seq
     if here and holder(snapshot.path(head.branch, start.fork_seq), start.fork_seq) == start.parent:
-        return shown  # It is of a message that both have.
+        return shown  # The previewed message is in both histories.
     return read_preview(snapshot, start.parent, start.fork_seq)

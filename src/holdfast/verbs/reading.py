@@ -1,4 +1,4 @@
-"""Reading: what a session is, what was said, and which sessions there are."""
+"""Queries on sessions: their descriptions, messages, turns, queues, usage and blobs."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from holdfast.verbs.appending import queued_message
 from holdfast.verbs.histories import Report, covered_by, newest_summary, read_span
 from holdfast.verbs.turns import is_abandoned
 
-_FORESEEN: Final = 500  # messages: more than that are not asked for before they are needed
+_FORESEEN: Final = 500  # messages; more are read when needed
 Found = TypeVar("Found", SessionRow, SessionRow | None)
 
 # ------------------------------------------------------------------------------------- sessions
 
 
 def info(session: int) -> Query[SessionInfo]:
-    """Tell what a session is and where it stands."""
+    """Return the description of a session."""
 
     def run(snapshot: Snapshot) -> SessionInfo:
         return describe(snapshot, _row(snapshot, session), _head(snapshot, session))
@@ -64,9 +64,9 @@ def info(session: int) -> Query[SessionInfo]:
 def describe(
     snapshot: Snapshot, row: SessionRow, head: HeadRow, *, forks: int | None = None
 ) -> SessionInfo:
-    """Put a session's rows together; `Damaged` if they make no sense.
+    """Return the description of a session from its rows; raise `Damaged` if they are invalid.
 
-    `forks` is how many were split off it, for whoever counted them already.
+    `forks` is the number of its forks, if the caller has counted them already.
     """
     counted = snapshot.forks([row.id]).get(row.id, 0) if forks is None else forks
     try:
@@ -116,7 +116,7 @@ def _state(snapshot: Snapshot, head: HeadRow) -> SessionState:
 
 
 def opened(find: Query[Found]) -> Query[tuple[Found, bool]]:
-    """Find a session, and say whether a crash left something to recover in it."""
+    """Return the session that `find` returns, and whether a crash left a turn to recover in it."""
 
     def run(snapshot: Snapshot) -> tuple[Found, bool]:
         row = find(snapshot)
@@ -128,7 +128,7 @@ def opened(find: Query[Found]) -> Query[tuple[Found, bool]]:
 
 
 def activity(since: int) -> Query[list[Activity]]:
-    """List which sessions were written to since then, in order."""
+    """Return the sessions written to since an activity number, in order of activity."""
 
     def run(snapshot: Snapshot) -> list[Activity]:
         return [
@@ -143,7 +143,7 @@ def activity(since: int) -> Query[list[Activity]]:
 
 
 def head(session: int) -> Query[Head]:
-    """Tell where a history ends."""
+    """Return the head of a session."""
 
     def run(snapshot: Snapshot) -> Head:
         row = _head(snapshot, session)
@@ -161,7 +161,7 @@ def messages(
     branch: int | None,
     report: Report,
 ) -> Query[list[Message]]:
-    """Read part of a history, oldest first; see `core.branches.interval` for which part."""
+    """Return part of a history, oldest first; see `interval` for which part."""
     for name, value in (("limit", limit), ("before", before), ("after", after)):
         if value is not None:
             checks.check_number(value, name)
@@ -195,14 +195,14 @@ def read_messages(
     report: Report | None = None,
     strict: bool = False,
 ) -> list[Message]:
-    """Read the seqs of `span` of the history that ends at `row`; see `histories.read_span`."""
-    # A row behind the head would mean that the head is wrong, so look one further there.
+    """Read the messages of `span` in the history that ends at `row`; see `read_span`."""
+    # A row after the head means that the head is wrong, so at the end read one more.
     path, last = snapshot.path(row.branch, span[0]), span[1] == row.seq
     return read_span(snapshot, path, span, last=last, report=report, strict=strict)
 
 
 def message(session: int, message_id: str, report: Report) -> Query[Message]:
-    """Read one message of a history by its id."""
+    """Return one message of a history by its id."""
 
     def run(snapshot: Snapshot) -> Message:
         row = _head(snapshot, session)
@@ -219,12 +219,12 @@ def message(session: int, message_id: str, report: Report) -> Query[Message]:
 
 
 def summary(session: int, report: Report) -> Query[Message | None]:
-    """Read the newest summary of a history."""
+    """Return the newest summary of a history."""
     return lambda snapshot: newest_summary(snapshot, _head(snapshot, session), report)
 
 
 def covered(session: int, report: Report) -> Query[int]:
-    """Tell up to which seq the newest summary stands for a history; 0 without one."""
+    """Return the last seq that the newest summary covers; 0 without a summary."""
 
     def run(snapshot: Snapshot) -> int:
         row = _head(snapshot, session)
@@ -235,7 +235,7 @@ def covered(session: int, report: Report) -> Query[int]:
 
 
 def turns(session: int, limit: int | None) -> Query[list[TurnInfo]]:
-    """Tell how the newest turns went, oldest first."""
+    """Return the newest turns, oldest first."""
     limit = None if limit is None else checks.check_number(limit, "limit")
 
     def run(snapshot: Snapshot) -> list[TurnInfo]:
@@ -276,7 +276,7 @@ def _tool_record(row: ToolRow) -> ToolRecord:
 
 
 def queued(session: int) -> Query[list[QueuedInput]]:
-    """List input that waits for the next turn."""
+    """Return the input queued for the next turn."""
 
     def run(snapshot: Snapshot) -> list[QueuedInput]:
         _row(snapshot, session)
@@ -286,12 +286,12 @@ def queued(session: int) -> Query[list[QueuedInput]]:
 
 
 def as_queued(message: Message, row: QueueRow) -> QueuedInput:
-    """Show waiting input."""
+    """Return queued input as callers see it."""
     return QueuedInput(id=row.id, message=message, created_at=to_datetime(row.created_at))
 
 
 def usage(session: int) -> Query[UsageReport]:
-    """Sum up what a session used and cost, by model."""
+    """Return the usage and cost of a session, in total and by model."""
 
     def run(snapshot: Snapshot) -> UsageReport:
         _row(snapshot, session)
@@ -309,7 +309,7 @@ def usage(session: int) -> Query[UsageReport]:
 
 
 def blob(sha256: str) -> Query[bytes]:
-    """Read a blob, and check that it is what its name says."""
+    """Return a blob; raise `Damaged` if it does not match its hash."""
     checks.check_filter(sha256, "sha256")
 
     def run(snapshot: Snapshot) -> bytes:
@@ -317,7 +317,9 @@ def blob(sha256: str) -> Query[bytes]:
         if data is None:
             raise MessageNotFound(f"this store has no blob {sha256}.")
         if codec.digest(data) != sha256:
-            raise Damaged(f"blob {sha256} does not fit its hash; store.verify() tells the rest.")
+            raise Damaged(
+                f"blob {sha256} does not fit its hash; run store.verify() to check the rest."
+            )
         return data
 
     return run

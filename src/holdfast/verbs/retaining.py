@@ -1,8 +1,8 @@
-"""Retention: looking which sessions may go, and letting each go if that still holds.
+"""Retention: planning which sessions to trash or purge, and applying the plan to each.
 
 A plan is made from one snapshot and changes nothing. Time passes before it is applied, so every
-session is looked at again in the transaction that takes it: whoever was written to, pinned, opened,
-split, restored or erased meanwhile stays as it is, and that is said.
+session is checked again in the transaction that trashes or purges it: one that was written to,
+pinned, opened, forked, restored or erased meanwhile stays as it is, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _Known = dict[str, tuple[SessionRow, HeadRow]]
 
 
 def plan(rules: Rules) -> Query[Plan]:
-    """Return which sessions would go, and why."""
+    """Return a plan: which sessions the rules would trash or purge, and why."""
     return lambda snapshot: _Planning(snapshot, rules).plan()
 
 
 class _Planning:
-    """A plan in the making."""
+    """Builds a plan from one snapshot."""
 
     def __init__(self, snapshot: Snapshot, rules: Rules) -> None:
         self._snapshot = snapshot
@@ -96,7 +96,7 @@ class _Planning:
     def _item(self, verdict: Verdict) -> PlanItem:
         row, head = self._known[verdict.id]
         weight = self._weight(row)
-        assert verdict.action is not None  # noqa: S101 - only those come here
+        assert verdict.action is not None  # noqa: S101 - callers pass only these
         return PlanItem(
             session_id=row.id,
             title=row.title or head.preview,
@@ -122,7 +122,7 @@ class _Planning:
 
 
 def _listed(snapshot: Snapshot) -> Iterator[tuple[SessionRow, HeadRow] | Unreadable]:
-    """Go through all sessions, those in the trash too."""
+    """Yield all sessions, those in the trash included."""
     for trashed in (False, True):
         before: int | None = None
         while True:
@@ -135,7 +135,7 @@ def _listed(snapshot: Snapshot) -> Iterator[tuple[SessionRow, HeadRow] | Unreada
 
 
 def _blocked(row: SessionRow, head: HeadRow) -> str | None:
-    """Return why a session may not go, whatever the rules."""
+    """Return why a session must stay whatever the rules; `None` if it need not."""
     if row.pinned:
         return "it is pinned"
     if head.open_turn is not None:
@@ -147,7 +147,7 @@ def _blocked(row: SessionRow, head: HeadRow) -> str | None:
 
 
 def there(items: Sequence[PlanItem]) -> Query[set[str]]:
-    """Return which of these sessions still exist."""
+    """Return the ids of those of these sessions that still exist."""
 
     def run(snapshot: Snapshot) -> set[str]:
         ids = (item.session_id for item in items)
@@ -157,15 +157,15 @@ def there(items: Sequence[PlanItem]) -> Query[set[str]]:
 
 
 def trash(item: PlanItem, at: int) -> Verb[str | None]:
-    """Put a session in the trash if it is as it was; else say why not."""
+    """Trash a session if it is as planned; else return why not."""
 
     def run(tx: Transaction) -> str | None:
         row = _held(tx, item)
         if row is not None and row.trashed_at == at:
-            return None  # It was this very write that did it.
-        against = _changed(tx, item, row)
-        if against is not None or row is None:
-            return against
+            return None  # An earlier attempt of this write did it.
+        reason = _changed(tx, item, row)
+        if reason is not None or row is None:
+            return reason
         tx.put_session(msgspec.structs.replace(row, trashed_at=at))
         return None
 
@@ -173,7 +173,7 @@ def trash(item: PlanItem, at: int) -> Verb[str | None]:
 
 
 def foretell(item: PlanItem) -> Query[list[Segment]]:
-    """Return which messages go if this session is erased."""
+    """Return which messages a purge of this session erases."""
 
     def run(snapshot: Snapshot) -> list[Segment]:
         row = snapshot.find_session(id=item.session_id)
@@ -185,15 +185,15 @@ def foretell(item: PlanItem) -> Query[list[Segment]]:
 def purge(
     item: PlanItem,
 ) -> Callable[[Sequence[Segment] | None], Verb[PurgeReport | str]]:
-    """Erase a session of the trash if it is as it was; else say why not."""
+    """Purge a session of the trash if it is as planned; else return why not."""
 
-    def erase(doomed: Sequence[Segment] | None) -> Verb[PurgeReport | str]:
+    def erase(to_erase: Sequence[Segment] | None) -> Verb[PurgeReport | str]:
         def run(tx: Transaction) -> PurgeReport | str:
             row = _held(tx, item)
-            against = _changed(tx, item, row)
-            if against is not None or row is None:
-                return against or ""
-            return deleting.purge(row.n, row.id, forks="keep", doomed=doomed)(tx)
+            reason = _changed(tx, item, row)
+            if reason is not None or row is None:
+                return reason or ""
+            return deleting.purge(row.n, row.id, forks="keep", doomed=to_erase)(tx)
 
         return run
 
@@ -201,13 +201,13 @@ def purge(
 
 
 def _held(tx: Transaction, item: PlanItem) -> SessionRow | None:
-    """Find a session and hold it; what it was before it was held counts for nothing."""
+    """Find a session, lock its row and return it as it is once locked."""
     found = tx.find_session(id=item.session_id)
     return None if found is None else tx.session(found.n)
 
 
 def _changed(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | None:
-    """Return what happened to a session since it was planned to go."""
+    """Return what changed about a session since the plan; `None` if nothing did."""
     if row is None:
         return GONE
     was = None if item.trashed_at is None else to_micros(item.trashed_at)
@@ -221,9 +221,9 @@ def _changed(tx: Transaction, item: PlanItem, row: SessionRow | None) -> str | N
 
 
 def _split(tx: Transaction, row: SessionRow) -> str | None:
-    """Name a session that was split off this one; one that is in the trash needs only what is."""
+    """Return a reason if a fork needs this session; a trashed fork needs only a trashed parent."""
     for child in tx.children(row.id):
-        thrown_away = child.trashed_at is not None and row.trashed_at is None
-        if child.relation in _SHARING and child.purged_at is None and not thrown_away:
+        only_child_trashed = child.trashed_at is not None and row.trashed_at is None
+        if child.relation in _SHARING and child.purged_at is None and not only_child_trashed:
             return f"session {child.id} was split off it"
     return None

@@ -1,4 +1,4 @@
-"""Sessions: making them, and changing who they are (never what was said in them)."""
+"""Creating sessions, and updating their identity (never their messages)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.verbs.reading import describe
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller says of a new session."""
+    """The fields of a new session that a caller can set."""
 
     id: str
     key: str | None
@@ -41,7 +41,7 @@ def identity(
     cwd: str | None = None,
     metadata: dict[str, JSON] | None = None,
 ) -> Identity:
-    """Check what a caller says of a new session."""
+    """Validate the fields of a new session and return them."""
     if metadata is not None:
         checks.check_json_object(metadata, "metadata")
     if key is not None:
@@ -62,13 +62,13 @@ def identity(
 
 
 def check_optional_text(value: object, field: str) -> None:
-    """Check a short text that may be absent."""
+    """Raise unless a value is `None` or a short text."""
     if value is not None:
         checks.check_name(value, field)
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Which session a new one comes from, how, and from where in its history."""
+    """The parent of a new session, the relation to it, and the position in its history."""
 
     parent: int
     relation: Relation
@@ -77,23 +77,23 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_relation(relation: object, *, parent: bool) -> None:
-    """Refuse a relation that is none, and one to nobody."""
+    """Raise `Invalid` for an unknown relation, and for one without a parent."""
     if relation not in get_args(Relation):
         raise Invalid(f"relation: must be one of {', '.join(get_args(Relation))}")
     if not parent and relation != "continue":
-        raise Invalid("relation: needs a parent=…, the session that the new one comes from")
+        raise Invalid("relation: needs parent=…, the session that the new one comes from")
 
 
 def create(who: Identity, *, reuse: bool = False, origin: Origin | None = None) -> Verb[SessionRow]:
-    """Make a session. A taken key gives the session that has it if `reuse`, else `KeyTaken`.
+    """Create a session. If its key is taken: with `reuse` return that session, else `KeyTaken`.
 
-    One that forks or continues another begins with its history, sharing it; see `Relation`.
+    A session that forks or continues another shares the history of that one; see `Relation`.
     """
 
     def run(tx: Transaction) -> SessionRow:
-        mine = tx.find_session(id=who.id)
-        if mine is not None:
-            return mine
+        created = tx.find_session(id=who.id)  # By an earlier attempt.
+        if created is not None:
+            return created
         if who.key is not None:
             taken = tx.find_session(key=who.key)
             if taken is not None and reuse:
@@ -112,7 +112,7 @@ def create(who: Identity, *, reuse: bool = False, origin: Origin | None = None) 
 
 
 def _descend(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRow:
-    """Make a session that comes from another."""
+    """Create a session that has a parent."""
     head, parent = find_head(tx, origin.parent), tx.session(origin.parent)
     if parent is None:
         raise SessionNotFound("the parent is no longer in the store; nothing was stored.")
@@ -131,7 +131,7 @@ def _descend(tx: Transaction, row: SessionRow, origin: Origin) -> SessionRow:
 
 
 def _inherited(row: SessionRow, parent: SessionRow) -> SessionRow:
-    """Take over from the parent what was not said: where and as what it runs."""
+    """Return the row with the parent's scope, agent, model and cwd where it has none."""
     return msgspec.structs.replace(
         row,
         scope=parent.scope if row.scope is None else row.scope,
@@ -164,9 +164,9 @@ def _new_row(who: Identity, now: int) -> SessionRow:
 
 
 class Changes(TypedDict, total=False):
-    """What `update` can change. A field that is not there stays as it is.
+    """The fields that `update` can change; a missing one stays as it is.
 
-    With `expect_goal` nothing is changed unless this is the goal.
+    With `expect_goal` nothing is changed unless this is the current goal.
     """
 
     title: str | None
@@ -182,7 +182,7 @@ class Changes(TypedDict, total=False):
 
 
 def check_changes(changes: Changes) -> Changes:
-    """Refuse unknown fields, and values of the wrong type, naming the field."""
+    """Return the changes; raise for an unknown field or a wrong type, naming the field."""
     unknown = changes.keys() - Changes.__annotations__.keys()
     if unknown:
         raise BadMessage(f"{min(unknown)}: a session has no such field to update")
@@ -206,11 +206,13 @@ def _check_goal(goal: object) -> None:
     except (msgspec.DecodeError, ValueError) as error:
         raise BadMessage(f"goal: cannot be stored: {error}") from error
     if kept != goal:
-        raise BadMessage("goal: times need a zone, and text is text")
+        raise BadMessage(
+            "goal: cannot be stored as it is; its times need a time zone, its texts must be strings"
+        )
 
 
 def update(session: int, changes: Changes) -> Verb[SessionInfo]:
-    """Change who a session is. `metadata` merges, and `None` removes a key."""
+    """Update the fields of a session. `metadata` is merged; a `None` in it removes a key."""
 
     def run(tx: Transaction) -> SessionInfo:
         row = tx.session(session)
@@ -218,11 +220,11 @@ def update(session: int, changes: Changes) -> Verb[SessionInfo]:
             raise SessionNotFound("this session is no longer in the store; nothing was stored.")
         _check_expected(row, changes)
         changed = _changed(row, changes)
-        # Told here, and not by another read, which could fail when the change is stored.
-        told = describe(tx, changed, find_head(tx, session))
+        # Described before the write: a later read could fail with the change already stored.
+        described = describe(tx, changed, find_head(tx, session))
         if changed != row:
             tx.put_session(changed)
-        return told
+        return described
 
     return run
 
