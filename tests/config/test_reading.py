@@ -62,7 +62,7 @@ _PRICES = "prices.x: expected input and output, numbers from 0 to 1,000,000"
         ("[session]\nstore = ''", "2: session.store: expected a text"),
         (
             "[retention]\nolder_than = '30'",
-            "2: retention.older_than: expected a duration such as 12h, 30d, 8w, 6m or 1y",
+            "2: retention.older_than: expected a time such as 12h, 30d, 8w, 6m or 1y",
         ),
         ("prices = 3", '1: prices is made of tables: [prices."MODEL"]'),
         ("[prices]\nx = 3", '2: prices.x is a table: [prices."x"]'),

@@ -46,7 +46,7 @@ def duration(value: timedelta | str | None, field: str) -> int | None:
         return None
     found = value if isinstance(value, timedelta) else _read(value)
     if found is None or found < timedelta(0):
-        raise BadQuery(f"{field}: expected a duration such as 12h, 30d, 8w, 6m or 1y")
+        raise BadQuery(f"{field}: expected a time such as 12h, 30d, 8w, 6m or 1y")
     return found // _MICROSECOND
 
 
