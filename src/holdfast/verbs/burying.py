@@ -109,9 +109,9 @@ def _spread(to_erase: Sequence[Segment]) -> Iterator[Segment]:
         skip = skip - length if skip >= length else -(length - skip) % step
 
 
-def _of_row(snapshot: Snapshot, row: MessageRow, most: int) -> list[bytes]:
+def _of_row(snapshot: Snapshot, row: MessageRow, limit: int) -> list[bytes]:
     """Return fragments of one message and of its blobs."""
-    found = fragments.of_body(row.body, most)
+    found = fragments.of_body(row.body, limit)
     for sha256 in fragments.hashes(row.body):
-        found += fragments.of_data(snapshot.blob(sha256) or b"", most)
-    return fragments.thinned(found, most)
+        found += fragments.of_data(snapshot.blob(sha256) or b"", limit)
+    return fragments.thinned(found, limit)

@@ -194,42 +194,42 @@ def replace(
     """
 
     def run(tx: Transaction) -> Head:
-        wanted = new_messages(batch, {})
+        items = new_messages(batch, {})
         head = find_head(tx, session)  # First, as in `_move`.
         done = tx.branch_by_token(session, token)
         if done is not None:
-            return Head(done.number, len(wanted))
-        if expect is not None and _has_grown(tx, head, wanted, expect):
-            return Head(head.branch_no, len(wanted))
+            return Head(done.number, len(items))
+        if expect is not None and _has_grown(tx, head, items, expect):
+            return Head(head.branch_no, len(items))
         head = _movable(tx, head, expect)
-        refuse_waiting(tx, head, wanted)
-        same = _shared(tx, head, wanted)
+        refuse_waiting(tx, head, items)
+        same = _shared(tx, head, items)
         if same < head.seq:
             position = Spot(head.branch, same, head.seq)
             start = start_at(tx, head, position, "replace", token)
-            return _fill(tx, head, start, wanted[start.fork_seq :])
-        if same < len(wanted):
-            return head_of(place(tx, head, wanted[same:], again=_known(tx, head, wanted[same:])))
+            return _fill(tx, head, start, items[start.fork_seq :])
+        if same < len(items):
+            return head_of(place(tx, head, items[same:], again=_known(tx, head, items[same:])))
         return head_of(head)
 
     return run
 
 
-def _has_grown(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded], seen: Head) -> bool:
+def _has_grown(tx: Transaction, head: HeadRow, items: Sequence[Encoded], seen: Head) -> bool:
     """True if the history has all these messages now, and had not when its head was `seen`."""
-    if not isinstance(seen, Head) or seen.branch != head.branch_no or len(wanted) <= seen.seq:
+    if not isinstance(seen, Head) or seen.branch != head.branch_no or len(items) <= seen.seq:
         return False
-    return _shared(tx, head, wanted) == len(wanted)
+    return _shared(tx, head, items) == len(items)
 
 
-def _shared(tx: Transaction, head: HeadRow, wanted: Sequence[Encoded]) -> int:
+def _shared(tx: Transaction, head: HeadRow, items: Sequence[Encoded]) -> int:
     """Return how many of these messages the history begins with."""
     same, path = 0, tx.path(head.branch)
-    while same < min(len(wanted), head.seq):
-        last = min(same + _PAGE, len(wanted), head.seq)
+    while same < min(len(items), head.seq):
+        last = min(same + _PAGE, len(items), head.seq)
         for _, rows in tx.messages(ranges(path, same + 1, last)):
             for row in rows:
-                item = wanted[same]
+                item = items[same]
                 if row.seq != same + 1 or row.id != item.id:
                     return same
                 # The caller passed back a damaged message: its body never equals the stored one.

@@ -43,37 +43,37 @@ class Spot(msgspec.Struct, frozen=True):
     end: int
 
 
-def check_place(place: Place | None, field: str) -> Place | None:
+def check_place(target: Place | None, field: str) -> Place | None:
     """Validate and return a position; numbers too large for any store are clamped."""
-    if isinstance(place, Head):
-        branch = checks.check_number(place.branch, field)
-        return Head(branch, checks.check_number(place.seq, field))
-    if isinstance(place, str):
-        return checks.check_name(place, field)
-    return None if place is None else checks.check_number(place, field)
+    if isinstance(target, Head):
+        branch = checks.check_number(target.branch, field)
+        return Head(branch, checks.check_number(target.seq, field))
+    if isinstance(target, str):
+        return checks.check_name(target, field)
+    return None if target is None else checks.check_number(target, field)
 
 
-def locate(snapshot: Snapshot, head: HeadRow, place: Place | None) -> Spot:
+def locate(snapshot: Snapshot, head: HeadRow, target: Place | None) -> Spot:
     """Return the position that is named; the end of the current history if none is."""
-    if place is None:
+    if target is None:
         return Spot(head.branch, head.seq, head.seq)
-    if isinstance(place, Head):
-        return _by_head(snapshot, head, place)
-    if isinstance(place, str):
-        return _by_id(snapshot, head, place)
-    if place > head.seq:
-        raise MessageNotFound(f"this history ends at {head.seq}; there is no message {place}.")
-    return Spot(head.branch, place, head.seq)
+    if isinstance(target, Head):
+        return _by_head(snapshot, head, target)
+    if isinstance(target, str):
+        return _by_id(snapshot, head, target)
+    if target > head.seq:
+        raise MessageNotFound(f"this history ends at {head.seq}; there is no message {target}.")
+    return Spot(head.branch, target, head.seq)
 
 
-def _by_head(snapshot: Snapshot, head: HeadRow, place: Head) -> Spot:
-    branch = snapshot.branch(head.session, place.branch)
-    if branch is None or place.seq > branch.last_seq:
+def _by_head(snapshot: Snapshot, head: HeadRow, target: Head) -> Spot:
+    branch = snapshot.branch(head.session, target.branch)
+    if branch is None or target.seq > branch.last_seq:
         raise MessageNotFound(
-            f"this session has no message {place.seq} on branch {place.branch}; "
+            f"this session has no message {target.seq} on branch {target.branch}; "
             "session.branches() lists what there is."
         )
-    return Spot(branch.n, place.seq, branch.last_seq)
+    return Spot(branch.n, target.seq, branch.last_seq)
 
 
 def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
@@ -89,13 +89,13 @@ def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
 
 
 def start_at(
-    snapshot: Snapshot, head: HeadRow, spot: Spot, reason: BranchReason, token: str
+    snapshot: Snapshot, head: HeadRow, position: Spot, reason: BranchReason, token: str
 ) -> Start:
     """Return the start of a new branch that leaves a history at this position or just before."""
-    seq = whole(snapshot, spot, awaited_calls(snapshot, head))
-    path = snapshot.path(spot.branch, seq)
+    seq = whole(snapshot, position, awaited_calls(snapshot, head))
+    path = snapshot.path(position.branch, seq)
     return Start(
-        parent=holder(path, seq), fork_seq=seq, asked_seq=spot.seq, reason=reason, token=token
+        parent=holder(path, seq), fork_seq=seq, asked_seq=position.seq, reason=reason, token=token
     )
 
 
@@ -107,16 +107,16 @@ def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:
     return {row.call_id for row in ledger if row.outcome in {"called", "running"}}
 
 
-def whole(snapshot: Snapshot, spot: Spot, awaited: Collection[str] = ()) -> int:
+def whole(snapshot: Snapshot, position: Spot, awaited: Collection[str] = ()) -> int:
     """Return the last seq, at this position or before it, that separates no call and result."""
-    seq = spot.seq
-    while seq and (seq < spot.end or awaited):
-        after = _tools(snapshot, spot.branch, seq + 1, min(spot.end, seq + _LOOK_AHEAD))
-        before = _exchange(snapshot, spot.branch, seq, after, awaited)
+    seq = position.seq
+    while seq and (seq < position.end or awaited):
+        after = _tools(snapshot, position.branch, seq + 1, min(position.end, seq + _LOOK_AHEAD))
+        before = _exchange(snapshot, position.branch, seq, after, awaited)
         if open_calls([*before, *after]):
             # Most results follow at once, some late, some never: read further only if needed.
-            last = min(spot.end, seq + _LOOK_AHEAD_AT_MOST)
-            after += _tools(snapshot, spot.branch, seq + len(after) + 1, last)
+            last = min(position.end, seq + _LOOK_AHEAD_AT_MOST)
+            after += _tools(snapshot, position.branch, seq + len(after) + 1, last)
         kept = whole_length(before, after, awaited)
         if kept == len(before):
             return seq
