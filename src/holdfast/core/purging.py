@@ -21,11 +21,11 @@ class Line(msgspec.Struct, frozen=True):
     fork_seq: int
 
 
-def needed(lines: Iterable[Line], purged: Collection[int]) -> dict[int, int]:
+def needed(nodes: Iterable[Line], purged: Collection[int]) -> dict[int, int]:
     """Return the last seq to keep of each branch; a branch of `purged` without one is erased."""
     kept: dict[int, int] = {}
-    for line in sorted(lines, key=lambda line: line.branch, reverse=True):
-        lives = line.session not in purged or line.branch in kept
-        if lives and line.parent is not None:
-            kept[line.parent] = max(kept.get(line.parent, 0), line.fork_seq)
+    for node in sorted(nodes, key=lambda node: node.branch, reverse=True):
+        is_live = node.session not in purged or node.branch in kept
+        if is_live and node.parent is not None:
+            kept[node.parent] = max(kept.get(node.parent, 0), node.fork_seq)
     return kept

@@ -74,24 +74,24 @@ class Brought(msgspec.Struct):
 
 
 def bring(
-    families: Sequence[Sequence[Newcomer]], original: Original, is_coming: Callable[[str], bool]
+    families: Sequence[Sequence[Newcomer]], source: Original, is_copied: Callable[[str], bool]
 ) -> Verb[Brought]:
     """Copy families of sessions; raise `Diverged` if one of them is not an earlier copy here.
 
-    `is_coming` returns for an id whether that session is copied too, now or later.
+    `is_copied` returns for an id whether that session is copied too, now or later.
     """
     attempted: set[str] = set()
 
     def run(tx: Transaction) -> Brought:
         sessions = [session for family in families for session in family]
         existing = _held(tx, [session.name for session in sessions])
-        refuse_unlike(tx, sessions, original, is_coming)
+        refuse_unlike(tx, sessions, source, is_copied)
         # If an earlier attempt seemed to fail but was stored, its sessions count as added.
         stored = [s.name for s in sessions if s.name in attempted and existing[s.name]]
         result = Brought(stored, [], [])
         attempted.update(s.name for s in sessions if not s.is_husk and not existing[s.name])
         for family in families:
-            _Coming(tx, original, existing, result, is_coming).run(family)
+            _Coming(tx, source, existing, result, is_copied).run(family)
         return result
 
     return run
@@ -112,16 +112,16 @@ def _held(tx: Transaction, names: Iterable[str]) -> dict[str, SessionRow | None]
 def refuse_unlike(
     snapshot: Snapshot,
     sessions: Iterable[Newcomer],
-    original: Original,
-    is_coming: Callable[[str], bool],
+    source: Original,
+    is_copied: Callable[[str], bool],
 ) -> None:
     """Raise `Diverged` if a session exists here and is not an earlier copy, or its key is taken."""
     reasons: dict[str, str] = {}
     for session in sessions:
         row = snapshot.relative(session.name)
-        why = None if row is None else _Comparison(snapshot, session, row, original).why_not()
+        why = None if row is None else _Comparison(snapshot, session, row, source).why_not()
         taken = _key_holder(snapshot, session.row)
-        if why is None and taken is not None and not is_coming(taken.id):
+        if why is None and taken is not None and not is_copied(taken.id):
             why = f"session {taken.id} has its key there"
         if why is not None:
             reasons[session.name] = why
@@ -144,22 +144,22 @@ class _Comparison:
     """Compares a session of the source with the one of the same id in the target."""
 
     def __init__(
-        self, snapshot: Snapshot, session: Newcomer, there: SessionRow, original: Original
+        self, snapshot: Snapshot, session: Newcomer, row: SessionRow, source: Original
     ) -> None:
         self._snapshot = snapshot
         self._who = session
-        self._there = there
-        self._original = original
-        self._found = {branch.number: branch for branch in snapshot.branches(there.n)}
+        self._there = row
+        self._original = source
+        self._found = {branch.number: branch for branch in snapshot.branches(row.n)}
 
     def why_not(self) -> str | None:
         """Return why the target's session is not an earlier copy; `None` if it is one."""
-        session, there = self._who, self._there
-        if session.is_husk and there.purged_at is None:
+        session, row = self._who, self._there
+        if session.is_husk and row.purged_at is None:
             return "it was purged in the source; purge it in the target as well"
-        if there.purged_at is not None and not session.is_husk:
+        if row.purged_at is not None and not session.is_husk:
             return "it was purged in the target"
-        if there.created_at != session.row.created_at:
+        if row.created_at != session.row.created_at:
             return "it is another session"
         return self._other_history() or (None if session.is_husk else self._other_belongings())
 
@@ -259,24 +259,24 @@ class _Coming:
     def __init__(
         self,
         tx: Transaction,
-        original: Original,
-        here: Mapping[str, SessionRow | None],
-        brought: Brought,
-        is_coming: Callable[[str], bool],
+        source: Original,
+        rows: Mapping[str, SessionRow | None],
+        result: Brought,
+        is_copied: Callable[[str], bool],
     ) -> None:
         self._tx = tx
-        self._original = original
-        self._here = here
-        self._brought = brought
-        self._is_coming = is_coming
+        self._original = source
+        self._here = rows
+        self._brought = result
+        self._is_coming = is_copied
         self._known = Known({}, {})
-        self._arrived = Arrived([], 0, [], brought.damage)
+        self._arrived = Arrived([], 0, [], result.damage)
 
     def run(self, family: Sequence[Newcomer]) -> None:
         """Add the sessions that are missing here, and update the others."""
         for session in family:
-            there = self._here[session.name]
-            if there is None:
+            existing = self._here[session.name]
+            if existing is None:
                 self._free_key(session.row)
                 Settling(
                     self._tx,
@@ -290,27 +290,27 @@ class _Coming:
                     self._brought.added.append(session.name)
                 continue
             self._known.branches |= {
-                (session.name, branch.number): branch.n for branch in self._tx.branches(there.n)
+                (session.name, branch.number): branch.n for branch in self._tx.branches(existing.n)
             }
-            if not self._is_level(session, there):
+            if not self._is_level(session, existing):
                 self._free_key(session.row)
                 _Renewal(
-                    self._tx, session, self._original, self._known, self._arrived, there=there
+                    self._tx, session, self._original, self._known, self._arrived, existing=existing
                 ).run()
                 if session.name not in self._brought.added:
                     self._brought.renewed.append(session.name)
 
-    def _is_level(self, session: Newcomer, there: SessionRow) -> bool:
+    def _is_level(self, session: Newcomer, existing: SessionRow) -> bool:
         """True if nothing can be new: heads and rows are equal, and no turn is open."""
         if session.is_husk:
             return True
-        head = find_head(self._tx, there.n)
-        ends = [(branch.number, branch.last_seq) for branch in self._tx.branches(there.n)]
+        head = find_head(self._tx, existing.n)
+        ends = [(branch.number, branch.last_seq) for branch in self._tx.branches(existing.n)]
         return (
             head.open_turn is None
             and (head.turns, head.updated_at) == (session.turns, session.updated_at)
             and ends == [(branch.number, branch.last_seq) for branch in session.branches]
-            and msgspec.structs.replace(there, n=session.row.n) == session.row
+            and msgspec.structs.replace(existing, n=session.row.n) == session.row
         )
 
     def _free_key(self, row: SessionRow) -> None:
@@ -333,16 +333,16 @@ class _Renewal(Settling):
         self,
         tx: Transaction,
         session: Newcomer,
-        cargo: Cargo,
-        known: Known,
-        arrived: Arrived,
+        source: Cargo,
+        stored: Known,
+        result: Arrived,
         *,
-        there: SessionRow,
+        existing: SessionRow,
     ) -> None:
-        super().__init__(tx, session, cargo, known, arrived, keep_open_turn=True)
-        self._n = there.n
-        self._ends = {branch.number: branch.last_seq for branch in tx.branches(there.n)}
-        self._used = {(row.day, row.model): row for row in tx.usage(there.n)}
+        super().__init__(tx, session, source, stored, result, keep_open_turn=True)
+        self._n = existing.n
+        self._ends = {branch.number: branch.last_seq for branch in tx.branches(existing.n)}
+        self._used = {(row.day, row.model): row for row in tx.usage(existing.n)}
 
     def _begin(self) -> None:
         """Update the row, add new branches, and drop queue and draft, to be stored again."""
@@ -364,8 +364,8 @@ class _Renewal(Settling):
             super()._message(item)
 
     def _turn(self, turn: NewTurn) -> None:
-        there = self._tx.turn(self._n, turn.row.number)
-        if there is None or there.state == "open":  # Closed turns are equal on both sides.
+        stored = self._tx.turn(self._n, turn.row.number)
+        if stored is None or stored.state == "open":  # Closed turns are equal on both sides.
             super()._turn(turn)
 
     def _spend(self, row: UsageRow) -> None:

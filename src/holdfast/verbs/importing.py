@@ -124,19 +124,19 @@ class Cargo(Protocol):
 class Arrived(msgspec.Struct):
     """The result of importing a family."""
 
-    sessions: list[tuple[int, int]] = []  # Rank, and number here.
+    sessions: list[tuple[int, int]] = []  # Rank, and number in this store.
     messages: int = 0
     skipped: list[str] = []
     damage: list[Damage] = []
 
 
-def bring_in(family: Sequence[Newcomer], cargo: Cargo, new_id: Callable[[], str]) -> Verb[Arrived]:
+def bring_in(family: Sequence[Newcomer], source: Cargo, new_id: Callable[[], str]) -> Verb[Arrived]:
     """Import a family of sessions; those that exist already are skipped."""
     substitutes = {session.name: new_id() for session in family}
-    ours: set[str] = set()
+    attempted: set[str] = set()
 
     def run(tx: Transaction) -> Arrived:
-        return _Arrival(tx, family, cargo, substitutes, ours).run()
+        return _Arrival(tx, family, source, substitutes, attempted).run()
 
     return run
 
@@ -183,15 +183,15 @@ class _Arrival:
         self,
         tx: Transaction,
         family: Sequence[Newcomer],
-        cargo: Cargo,
+        source: Cargo,
         substitutes: Mapping[str, str],
-        ours: set[str],
+        attempted: set[str],
     ) -> None:
         self._tx = tx
         self._family = family
-        self._cargo = cargo
+        self._cargo = source
         self._substitutes = substitutes
-        self._ours = ours
+        self._ours = attempted
         self._known = Known({}, {})
         self._arrived = Arrived([], 0, [], [])
 
@@ -366,18 +366,18 @@ class Settling:
         self,
         tx: Transaction,
         session: Newcomer,
-        cargo: Cargo,
-        known: Known,
-        arrived: Arrived,
+        source: Cargo,
+        stored: Known,
+        result: Arrived,
         *,
         keep_open_turn: bool = False,
     ) -> None:
         self._tx = tx
         self._who = session
         self._stands = keep_open_turn
-        self._cargo = cargo
-        self._known = known
-        self._arrived = arrived
+        self._cargo = source
+        self._known = stored
+        self._arrived = result
         self._reached = {branch.number: branch.fork_seq for branch in session.branches}
         self._batch: list[NewMessage] = []
         self._open: NewTurn | None = None

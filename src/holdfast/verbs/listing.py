@@ -67,26 +67,26 @@ class _Found(msgspec.Struct, frozen=True):
     place: _Place
 
 
-def check_asked(asked: Asked) -> Asked:
+def check_asked(request: Asked) -> Asked:
     """Return a validated request; raise `BadQuery` if a field is invalid."""
-    checks.check_filter(asked.state, "state")
-    if asked.state is not None and asked.state not in get_args(SessionState):
+    checks.check_filter(request.state, "state")
+    if request.state is not None and request.state not in get_args(SessionState):
         raise BadQuery(f"state: expected one of {', '.join(get_args(SessionState))}")
-    if asked.order not in get_args(Order):
+    if request.order not in get_args(Order):
         raise BadQuery(f"order: expected one of {', '.join(get_args(Order))}")
-    _start(asked)
-    limit = checks.check_number(asked.limit, "limit", lowest=1)
-    return msgspec.structs.replace(asked, limit=limit)
+    _start(request)
+    limit = checks.check_number(request.limit, "limit", lowest=1)
+    return msgspec.structs.replace(request, limit=limit)
 
 
-def page(asked: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
+def page(request: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
     """Return a page of sessions, and the cursor of the next page if there is one."""
-    asked = check_asked(asked)
+    request = check_asked(request)
 
     def run(snapshot: Snapshot) -> tuple[tuple[SessionInfo, ...], str | None]:
         found: list[_Found] = []
-        for item in _walk(snapshot, asked, report):
-            if len(found) == asked.limit:
+        for item in _walk(snapshot, request, report):
+            if len(found) == request.limit:
                 return tuple(one.info for one in found), _cursor(found[-1].place)
             found.append(item)
         return tuple(one.info for one in found), None
@@ -97,12 +97,12 @@ def page(asked: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], s
 # ------------------------------------------------------------------------------------- cursors
 
 
-def _start(asked: Asked) -> _Place:
+def _start(request: Asked) -> _Place:
     """Return where the page begins; raise `BadQuery` for a cursor of another order."""
-    sections = _sections(asked)
-    if asked.cursor is None:
+    sections = _sections(request)
+    if request.cursor is None:
         return _Place(sections[0], None)
-    match = _CURSOR.fullmatch(asked.cursor) if isinstance(asked.cursor, str) else None
+    match = _CURSOR.fullmatch(request.cursor) if isinstance(request.cursor, str) else None
     section = {"p": True, "u": False, "": None}[match[1]] if match else None
     if match is None or section not in sections or not (match[2] or match[1] == "u"):
         raise BadQuery("cursor: invalid for this list; pass the cursor of its last page unchanged")
@@ -110,54 +110,54 @@ def _start(asked: Asked) -> _Place:
     return _Place(section, before)
 
 
-def _sections(asked: Asked) -> tuple[bool | None, ...]:
-    return (None,) if asked.order == "activity" else (True, False)
+def _sections(request: Asked) -> tuple[bool | None, ...]:
+    return (None,) if request.order == "activity" else (True, False)
 
 
-def _cursor(place: _Place) -> str:
-    section = {True: "p", False: "u", None: ""}[place.pinned]
-    return f"{section}{place.before}"
+def _cursor(start: _Place) -> str:
+    section = {True: "p", False: "u", None: ""}[start.pinned]
+    return f"{section}{start.before}"
 
 
 # --------------------------------------------------------------------------------------- walking
 
 
-def _walk(snapshot: Snapshot, asked: Asked, report: Report) -> Iterator[_Found]:
+def _walk(snapshot: Snapshot, request: Asked, report: Report) -> Iterator[_Found]:
     """Yield the sessions of the list from the cursor on, in order."""
-    start = _start(asked)
-    sections = _sections(asked)
+    start = _start(request)
+    sections = _sections(request)
     for section in sections[sections.index(start.pinned) :]:
         before = start.before if section == start.pinned else None
-        listing = _narrowed(asked, section)
+        listing = _narrowed(request, section)
         if listing is not None:
-            for info, activity in _judged(snapshot, listing, before, asked, report):
+            for info, activity in _judged(snapshot, listing, before, request, report):
                 yield _Found(info, _Place(section, activity))
 
 
-def _narrowed(asked: Asked, section: bool | None) -> Listing | None:  # noqa: FBT001
+def _narrowed(request: Asked, section: bool | None) -> Listing | None:  # noqa: FBT001
     """Return the filters for a section; `None` if the request excludes the section."""
-    listing = asked.listing
+    listing = request.listing
     if section is not None:
         if listing.pinned not in {None, section}:
             return None
         listing = msgspec.structs.replace(listing, pinned=section)
-    if asked.state in {None, "damaged"}:
+    if request.state in {None, "damaged"}:
         return listing
-    return msgspec.structs.replace(listing, busy=asked.state != "done")
+    return msgspec.structs.replace(listing, busy=request.state != "done")
 
 
 def _judged(
-    snapshot: Snapshot, listing: Listing, before: int | None, asked: Asked, report: Report
+    snapshot: Snapshot, listing: Listing, before: int | None, request: Asked, report: Report
 ) -> Iterator[tuple[SessionInfo, int]]:
     """Yield each session in the requested state with its activity; read in batches."""
-    size = min(asked.limit + 1, _MOST_AT_ONCE)  # One more shows if another page follows.
+    size = min(request.limit + 1, _MOST_AT_ONCE)  # One more shows if another page follows.
     while True:
         found = snapshot.list_sessions(listing, before=before, limit=size)
         forks = _forks(snapshot, found, report)
         for item in found:
             info = _described(snapshot, item, forks, report)
             before = _activity(item)
-            if asked.state in {None, info.state}:
+            if request.state in {None, info.state}:
                 yield info, before
         if len(found) < size:
             return

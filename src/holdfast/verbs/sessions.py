@@ -84,18 +84,20 @@ def check_relation(relation: object, *, parent: bool) -> None:
         raise Invalid("relation: needs parent=…, the session that the new one comes from")
 
 
-def create(who: Identity, *, reuse: bool = False, origin: Origin | None = None) -> Verb[SessionRow]:
+def create(
+    fields: Identity, *, reuse: bool = False, origin: Origin | None = None
+) -> Verb[SessionRow]:
     """Create a session. If its key is taken: with `reuse` return that session, else `KeyTaken`.
 
     A session that forks or continues another shares the history of that one; see `Relation`.
     """
 
     def run(tx: Transaction) -> SessionRow:
-        created = tx.find_session(id=who.id)  # By an earlier attempt.
+        created = tx.find_session(id=fields.id)  # By an earlier attempt.
         if created is not None:
             return created
-        if who.key is not None:
-            taken = tx.find_session(key=who.key)
+        if fields.key is not None:
+            taken = tx.find_session(key=fields.key)
             if taken is not None and reuse:
                 return taken
             if taken is not None:
@@ -103,7 +105,7 @@ def create(who: Identity, *, reuse: bool = False, origin: Origin | None = None) 
                     f"session {taken.id} already has this key; nothing was stored. "
                     "store.session(key) opens it."
                 )
-        row = _new_row(who, tx.now())
+        row = _new_row(fields, tx.now())
         if origin is not None:
             return _descend(tx, row, origin)
         return msgspec.structs.replace(row, n=tx.add_session(row, Start(token=row.id)))
@@ -141,23 +143,23 @@ def _inherited(row: SessionRow, parent: SessionRow) -> SessionRow:
     )
 
 
-def _new_row(who: Identity, now: int) -> SessionRow:
+def _new_row(fields: Identity, now: int) -> SessionRow:
     return SessionRow(
         n=0,
-        id=who.id,
-        key=who.key,
-        scope=who.scope,
-        agent=who.agent,
-        title=who.title,
-        title_by=None if who.title is None else "user",
-        model=who.model,
-        cwd=who.cwd,
+        id=fields.id,
+        key=fields.key,
+        scope=fields.scope,
+        agent=fields.agent,
+        title=fields.title,
+        title_by=None if fields.title is None else "user",
+        model=fields.model,
+        cwd=fields.cwd,
         created_at=now,
         pinned=False,
         archived=False,
         trashed_at=None,
         goal=None,
-        metadata=who.metadata,
+        metadata=fields.metadata,
         parent=None,
         relation=None,
     )
