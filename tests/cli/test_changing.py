@@ -56,7 +56,7 @@ def test_a_wrong_name_changes_nothing(talked: Shell, command: list[str]) -> None
     before = talked.json("show", "support-42")
     ran = talked.run(*filled(command, "nobody"))
     assert (ran.code, ran.out) == (3, "")
-    assert "no session goes by 'nobody'" in ran.err
+    assert "no session matches 'nobody'" in ran.err
     assert "hint: " in ran.err
     assert talked.json("show", "support-42") == before
     assert len(talked.json("ls")) == 1

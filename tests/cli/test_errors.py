@@ -31,10 +31,10 @@ from tests.cli.shell import HOSTILE, RAW, Shell
         (["append", "support-42", "x", "--role", "tool"], 2, "'tool' is not one of"),
         (["append", "k" * 5000, "x"], 2, "1 to 4096 bytes"),
         (["ls", "--store", "mysql://there"], 2, "no backend for 'mysql'"),
-        (["show", "nobody"], 3, "no session goes by 'nobody'"),
-        (["append", "--no-create", "nobody", "x"], 3, "no session goes by 'nobody'"),
-        (["log", "nobody"], 3, "no session goes by 'nobody'"),
-        (["recover", "nobody"], 3, "no session goes by 'nobody'"),
+        (["show", "nobody"], 3, "no session matches 'nobody'"),
+        (["append", "--no-create", "nobody", "x"], 3, "no session matches 'nobody'"),
+        (["log", "nobody"], 3, "no session matches 'nobody'"),
+        (["recover", "nobody"], 3, "no session matches 'nobody'"),
         (["ls", "--store", "/dev/null"], 5, "/dev/null is not a file"),
         (["append", "a", "x", "--store", "/dev/null"], 5, "/dev/null is not a file"),
     ],
@@ -57,7 +57,7 @@ def test_an_error_in_json_is_a_line_of_json(talked: Shell) -> None:
     assert (ran.code, ran.out) == (3, "")
     assert json.loads(ran.err) == {
         "error": "SessionNotFound",
-        "message": "no session goes by 'nobody'",
+        "message": "no session matches 'nobody'",
         "hint": "`holdfast ls` lists the sessions, with --trashed those in the trash",
         "exit_code": 3,
     }
@@ -166,12 +166,12 @@ def test_a_terminal_without_unicode_gets_escapes(talked: Shell) -> None:
 
 
 _ERRORS = [
-    errors.SessionNotFound("no session goes by 'x'; store.sessions() lists them."),
+    errors.SessionNotFound("no session matches 'x'; store.sessions() lists them."),
     errors.AmbiguousRef("'x' matches several sessions: a, b; use more characters of the id."),
     errors.HeadMoved(Head(1, 2), Head(1, 3)),
     errors.IdConflict("i1", 7),
     errors.KeyTaken("session a has this key; it stays. Restore it with keyless=True."),
-    errors.Diverged({"a": "it has other branches", "b": "message 2 is another one"}),
+    errors.Diverged({"a": "its branches differ", "b": "message 2 differs"}),
     errors.MessageNotFound("no message 2 on branch 1; session.branches() lists what there is."),
     errors.StoreUnavailable("the store cannot be used now; nothing was changed. Try again."),
     errors.Damaged("unreadable. Run store.verify(), and store.salvage(to) to keep what can be."),

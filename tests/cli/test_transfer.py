@@ -150,7 +150,7 @@ def test_a_wrong_name_exports_nothing(
     before = sorted(tmp_path.iterdir())
     ran = talked.run("export", "support-42", *arguments)
     assert (ran.code, ran.out) == (3, "")
-    assert "no session goes by 'nobody'" in ran.err
+    assert "no session matches 'nobody'" in ran.err
     assert sorted(tmp_path.iterdir()) == before
 
 

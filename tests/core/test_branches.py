@@ -1,4 +1,4 @@
-"""Paths through branches, against a history spelled out message by message."""
+"""Paths of branches, compared with histories listed message by message."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
 
 
 def _spell(path: Path, head: int) -> list[Place]:
-    """Write a history out: the branch of every seq up to the head."""
+    """Return the branch of every seq up to the head."""
     return [
         (segment.branch, seq)
         for segment in path
@@ -40,7 +40,7 @@ def _spell(path: Path, head: int) -> list[Place]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Path, list[Place]]:
-    """Fork again and again, each time from anywhere on the path; keep both forms of it."""
+    """Fork repeatedly from any point of the path; return the path and the listed history."""
     path = extend((), 0, 1, "s1")
     places = [(1, seq) for seq in range(1, draw(st.integers(0, 6)) + 1)]
     for branch in range(2, draw(st.integers(1, 6)) + 1):
@@ -53,7 +53,7 @@ def histories(draw: st.DrawFn) -> tuple[Path, list[Place]]:
 
 @given(histories())
 def test_a_path_runs_through_every_seq_once(history: tuple[Path, list[Place]]) -> None:
-    """Cutting and extending is what happens to the list of messages."""
+    """Cutting and extending a path has the same effect as on the list of messages."""
     path, places = history
     assert _spell(path, len(places)) == places
     assert path[-1].last is None
@@ -64,7 +64,7 @@ def test_a_path_runs_through_every_seq_once(history: tuple[Path, list[Place]]) -
 def test_ranges_are_the_places_asked_for(
     history: tuple[Path, list[Place]], low: int, high: int
 ) -> None:
-    """No more, no less, oldest first, none empty."""
+    """Exactly the requested messages, oldest first, without empty ranges."""
     path, places = history
     high = min(high, len(places))
     found = [
@@ -80,7 +80,7 @@ def test_ranges_are_the_places_asked_for(
 def test_a_place_lies_on_a_history_or_not(
     history: tuple[Path, list[Place]], branch: int, seq: int
 ) -> None:
-    """Up to the head, which the path itself does not know."""
+    """Up to the head, which is not part of the path."""
     path, places = history
     if seq <= len(places):
         assert lies_on(path, branch, seq) == ((branch, seq) in places)
@@ -88,7 +88,7 @@ def test_a_place_lies_on_a_history_or_not(
 
 @given(histories())
 def test_each_segment_knows_its_session(history: tuple[Path, list[Place]]) -> None:
-    """The session that wrote it, through any number of forks."""
+    """It has the id of the session that wrote it, through any number of forks."""
     path, _ = history
     assert all(segment.session_id == f"s{segment.branch}" for segment in path)
 
@@ -98,7 +98,7 @@ def test_each_segment_knows_its_session(history: tuple[Path, list[Place]]) -> No
 
 @dataclass(frozen=True)
 class Grown:
-    """A branch of a tree: its path, its history spelled out, and how it came to be."""
+    """A branch of a tree: its path, its history as a list, and where it started."""
 
     path: Path
     places: list[Place]
@@ -127,7 +127,7 @@ def trees(draw: st.DrawFn) -> list[Grown]:
 
 @given(trees())
 def test_every_branch_of_a_tree_has_its_history(tree: list[Grown]) -> None:
-    """Also one that leaves a branch without messages, or leaves where that one left."""
+    """Also one that starts on a branch without messages, or where that one started."""
     for each in tree:
         assert _spell(each.path, len(each.places)) == each.places
         firsts = [segment.first for segment in each.path]
@@ -136,7 +136,7 @@ def test_every_branch_of_a_tree_has_its_history(tree: list[Grown]) -> None:
 
 @given(trees())
 def test_the_holder_is_the_branch_a_message_lies_on(tree: list[Grown]) -> None:
-    """Of every message; and nobody holds what is before the first."""
+    """Every message has one; seq 0 has none."""
     for each in tree:
         assert holder(each.path, 0) is None
         held = [holder(each.path, seq) for seq in range(1, len(each.places) + 1)]
@@ -147,7 +147,7 @@ def test_the_holder_is_the_branch_a_message_lies_on(tree: list[Grown]) -> None:
 def test_two_histories_share_what_they_begin_with_alike(
     tree: list[Grown], data: st.DataObject
 ) -> None:
-    """Exactly the messages that are the same, whichever of the two is asked first."""
+    """Exactly their common messages, in either order of the arguments."""
     one, two = data.draw(st.sampled_from(tree)), data.draw(st.sampled_from(tree))
     shorter = min(len(one.places), len(two.places))
     alike = [left == right for left, right in zip(one.places, two.places, strict=False)]
@@ -160,7 +160,7 @@ def test_two_histories_share_what_they_begin_with_alike(
 
 @given(trees(), st.data())
 def test_a_path_is_put_together_from_its_branches(tree: list[Grown], data: st.DataObject) -> None:
-    """Walking up from the newest; also behind a path that is known already."""
+    """From the newest branch upwards, also from a path that is cached already."""
     each = data.draw(st.sampled_from(tree))
     steps: list[Step] = []
     older: list[Path] = [each.path]
@@ -176,7 +176,7 @@ def test_a_path_is_put_together_from_its_branches(tree: list[Grown], data: st.Da
 
 
 def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
-    """One that starts where an empty one starts runs past it."""
+    """A branch that starts on an empty one skips it."""
     first = extend((), 0, 1, "s")
     empty = extend(first, 3, 2, "s")
     past = extend(empty, 3, 3, "s")
@@ -188,7 +188,7 @@ def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
 
 
 def test_a_segment_is_only_ever_shortened() -> None:
-    """A cut behind its end changes nothing."""
+    """A cut after its end changes nothing."""
     segment = Segment(1, 3, 7, "s")
     assert cut(segment, 5).last == 5
     assert cut(segment, 9) is segment

@@ -1,4 +1,4 @@
-"""Small decisions, as tables: leases, tools, titles, previews, drafts, heads, retries."""
+"""Rules, as tables: leases, tools, titles, previews, drafts, heads, retries."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -35,7 +35,7 @@ _NOW = datetime(2024, 1, 1, tzinfo=UTC)
     ],
 )
 def test_who_may_take_over(alive: bool | None, left: int, may: bool) -> None:
-    """From the dead at once, from anybody else when the lease has run out."""
+    """At once if the holder is dead, else when its lease has expired."""
     assert may_take_over(alive=alive, lease_until=100 + left, now=100) is may
 
 
@@ -51,7 +51,7 @@ def test_who_may_take_over(alive: bool | None, left: int, may: bool) -> None:
     ],
 )
 def test_no_call_stays_open(outcome: ToolOutcome, after: ToolOutcome) -> None:
-    """And settling twice changes nothing."""
+    """Settling is idempotent."""
     assert settled(outcome) == after
     assert settled(after) == after
 
@@ -96,7 +96,7 @@ def test_who_may_give_a_title(current: TitleBy | None, by: TitleBy, may: bool) -
     ],
 )
 def test_the_preview(messages: list[Message], wanted: str | None) -> None:
-    """Whether the messages come at once or one by one."""
+    """The same whether the messages are appended at once or one by one."""
     at_once = titles.preview(messages, 1, titles.Preview())
     one_by_one = titles.Preview()
     for seq, message in enumerate(messages, 1):
@@ -160,7 +160,7 @@ def test_it_does_not_matter_where_a_draft_was_cut(said: list[Delta], cut: int) -
 
 
 def test_a_signature_ends_a_thought() -> None:
-    """It is good for the reasoning it was made of; a provider refuses any other."""
+    """It is valid only for the reasoning it was made of; a provider refuses any other."""
     said = [Thinking("a"), Thinking("b", "s1"), Thinking("c", "s2"), Thinking("d")]
     assert put_together(said) == (Thinking("ab", "s1"), Thinking("c", "s2"), Thinking("d"))
 
@@ -211,7 +211,7 @@ def test_what_is_new_in_a_batch(pairs: list[tuple[str, str]], data: st.DataObjec
 
 @pytest.mark.parametrize("expect", [None, Head(1, 3)])
 def test_a_head_that_was_seen_lets_through(expect: Head | None) -> None:
-    """So does none."""
+    """So does no expectation."""
     compare(expect, Head(1, 3))
 
 
@@ -236,6 +236,6 @@ def test_any_other_head_does_not(expect: Head) -> None:
     ],
 )
 def test_what_is_the_same_body(one: dict[str, JSON], two: dict[str, JSON], same: bool) -> None:
-    """Objects have no order; numbers, texts and truth are told apart."""
+    """Objects are unordered; numbers, strings and booleans are distinct."""
     bodies = [codec.encode(Message.user("a", metadata=m), _NOW).body for m in (one, two)]
     assert codec.same_body(*bodies) is same

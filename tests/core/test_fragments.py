@@ -1,4 +1,4 @@
-"""Pieces of a text: as it is stored, spread over all of it, and none where there is nothing."""
+"""Fragments of a text: as it is stored, spread evenly, and none if nothing is distinctive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def body(message: Message) -> bytes:
 
 @given(st.text(max_size=300), st.integers(1, 20))
 def test_pieces_are_what_is_stored(text: str, most: int) -> None:
-    """Whatever the text: quotes, newlines, letters of all kinds."""
+    """For any text: quotes, newlines, letters of all scripts."""
     stored = body(Message.user(text))
     found = fragments.of_body(stored, most)
     assert len(found) <= most
@@ -34,7 +34,7 @@ def test_pieces_are_what_is_stored(text: str, most: int) -> None:
 
 
 def test_surrogates_are_looked_for_as_they_are_stored() -> None:
-    """A body that is no UTF-8."""
+    """A body that is not valid UTF-8."""
     stored = body(Message.user("a text with \ud800 something that is none"))
     [first, *_] = fragments.of_body(stored, 4)
     assert first in stored
@@ -62,7 +62,7 @@ def test_a_long_text_is_covered() -> None:
     ],
 )
 def test_all_that_a_message_says_is_looked_for(part: object) -> None:
-    """Whichever part has it."""
+    """Texts of every kind of part."""
     stored = body(Message(role="assistant", parts=(part,)))  # type: ignore[arg-type]
     assert all(piece in LONG.encode() for piece in fragments.of_body(stored, 4))
     assert len(fragments.of_body(stored, 4)) == 4
@@ -77,17 +77,17 @@ def test_each_text_has_its_turn() -> None:
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 500, " " * 50, "ababababababab" * 9])
 def test_what_is_nobodys_has_no_pieces(text: str) -> None:
-    """Too short, or the same over and over; and never what every message has."""
+    """Too short or repetitive; and the fields that every message has never count."""
     assert fragments.of_body(body(Message.user(text)), 9) == []
 
 
 def test_a_body_that_cannot_be_read_is_taken_as_bytes() -> None:
-    """Damage is erased, too."""
+    """Damaged messages can be erased, too."""
     assert fragments.of_body(b'{"role":"user", half of a message', 2)[0].startswith(b'{"role"')
 
 
 def test_files_and_large_parts_are_named() -> None:
-    """Wherever they are."""
+    """In tool results as well as in the message itself."""
     message = Message(
         role="tool", parts=(ToolResult("c", (File(data=b"one"), Text("x"))), File(data=b"two"))
     )
@@ -99,7 +99,7 @@ def test_files_and_large_parts_are_named() -> None:
 
 @given(st.lists(st.binary(max_size=3)), st.integers(1, 9))
 def test_thinning(pieces: list[bytes], most: int) -> None:
-    """So many at most, each once, in order."""
+    """At most the given number, each once, in order."""
     found = fragments.thinned(pieces, most)
     assert len(found) == min(most, len(set(pieces)))
     assert found == [piece for piece in dict.fromkeys(pieces) if piece in found]

@@ -1,4 +1,4 @@
-"""Where a history may be cut, against the pairs written out one by one."""
+"""Safe cut points, compared with a list of all call-result pairs."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from holdfast.verbs.places import answered_calls, whole_length
 
 
 def _message(word: str) -> Message:
-    """Read a message: `a` calls a, `A` answers it, `-` says something; several do it at once."""
+    """Build a message: `a` is a call, `A` its result, `-` a text; letters may be combined."""
     parts = [
         ToolCall(letter, "tool") if letter.islower() else ToolResult(letter.lower(), "result")
         for letter in word
@@ -29,10 +29,10 @@ def _history(words: str) -> list[Message]:
         ("", "A", 0),
         ("- -", "-", 2),
         ("- a", "A", 1),  # between call and result
-        ("- a", "-", 2),  # nobody answered it, and nobody will
+        ("- a", "-", 2),  # it has no result and will get none
         ("- a", "", 2),
         ("- a A", "-", 3),  # whole
-        ("- a -", "A", 1),  # something was said in between
+        ("- a -", "A", 1),  # with a text in between
         ("- ab A", "B", 1),  # one of two is answered
         ("- ab A B", "-", 4),
         ("- a b B", "A", 1),  # a whole pair inside a split one goes along
@@ -48,7 +48,7 @@ def _history(words: str) -> list[Message]:
     ],
 )
 def test_a_cut_moves_to_before_the_exchange(before: str, after: str, kept: int) -> None:
-    """To the nearest whole boundary, and no further."""
+    """It moves to the nearest safe cut point before it, and no further."""
     assert whole_length(_history(before), _history(after)) == kept
 
 
@@ -64,22 +64,22 @@ def test_a_cut_moves_to_before_the_exchange(before: str, after: str, kept: int) 
     ],
 )
 def test_an_answer_that_is_still_to_come_counts(before: str, awaited: str, kept: int) -> None:
-    """The calls of an open turn: a fork would never see their results."""
+    """Results of an open turn's calls: a fork would never get them."""
     assert whole_length(_history(before), [], set(awaited)) == kept
 
 
 def test_answers_without_a_call_are_to_earlier_ones() -> None:
-    """What is answered in these messages, or will be behind them, and was not called here."""
+    """Calls that are answered in or after these messages, and made before them."""
     assert answered_calls(_history("B a A C")) == {"b", "c"}
     assert answered_calls(_history("B a - c"), {"a", "d"}) == {"b", "d"}
     assert answered_calls([]) == set()
 
 
-# ------------------------------------------------------------------------------- by the pairs
+# ------------------------------------------------------------------------- all pairs, listed
 
 
 def _pairs(history: list[Message]) -> list[tuple[int, int]]:
-    """Write out from where to where each exchange reaches; a call has one result, the first."""
+    """Return (call, result) indexes of all pairs; only the first result of a call counts."""
     made: dict[str, int] = {}
     pairs = []
     for at, message in enumerate(history):
@@ -89,7 +89,7 @@ def _pairs(history: list[Message]) -> list[tuple[int, int]]:
 
 
 def _legal(history: list[Message], asked: int) -> list[int]:
-    """Return the cuts, there and before, that lie inside no exchange."""
+    """Return the cuts up to `asked` that split no pair."""
     pairs = _pairs(history)
     cuts = range(asked + 1)
     return [cut for cut in cuts if not any(call < cut <= result for call, result in pairs)]
@@ -97,7 +97,7 @@ def _legal(history: list[Message], asked: int) -> list[int]:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Message]:
-    """Calls under names of their own, some answered once or twice, at any time, among others."""
+    """Calls with unique ids, some answered once or twice, at any later point."""
     history: list[str] = []
     calls = ""
     for _ in range(draw(st.integers(0, 12))):
@@ -111,7 +111,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 @given(conversations(), st.integers(0, 12))
 def test_the_nearest_cut_through_no_pair_is_found(history: list[Message], asked: int) -> None:
-    """Of all places there and before, the last one that lies inside no exchange."""
+    """The last cut, at the given index or before it, that splits no pair."""
     asked = min(asked, len(history))
     assert whole_length(history[:asked], history[asked:]) == _legal(history, asked)[-1]
 
@@ -120,7 +120,7 @@ def test_the_nearest_cut_through_no_pair_is_found(history: list[Message], asked:
 def test_names_used_again_never_leave_a_call_without_its_result(
     history: list[Message], data: st.DataObject
 ) -> None:
-    """A result is that of the newest call with its name, and they are cut off together."""
+    """A result belongs to the newest call with its id, and both are cut off together."""
     asked = data.draw(st.integers(0, len(history)))
     kept = whole_length(history[:asked], history[asked:])
     assert kept == _legal(history, asked)[-1]

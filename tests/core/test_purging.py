@@ -1,4 +1,4 @@
-"""What a purge must leave, against what the sessions that are there can reach."""
+"""What a purge must keep, compared with the messages that remaining sessions can reach."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ class Forest:
     histories: dict[int, list[Row]] = field(default_factory=dict)
 
     def add(self, session: int, origin: int | None, at: int, length: int) -> None:
-        """Start a branch behind message `at` of another's history; it gets so many messages."""
+        """Add a branch of `length` messages that starts after message `at` of another history."""
         number = len(self.lines) + 1
         shared = self.histories[origin][:at] if origin is not None else []
         parent = shared[-1][0] if shared else None
@@ -28,14 +28,14 @@ class Forest:
         self.histories[number] = shared + own
 
     def reachable(self, purged: set[int]) -> set[Row]:
-        """Return every message that lies on a history of a session that lives."""
+        """Return every message in the history of a session that is not purged."""
         living = [line.branch for line in self.lines if line.session not in purged]
         return {row for branch in living for row in self.histories[branch]}
 
 
 @st.composite
 def forests(draw: st.DrawFn) -> Forest:
-    """Each branch belongs to a new session or to one that is there, and starts anywhere."""
+    """Each branch belongs to a new or an existing session, and starts at any message."""
     forest = Forest()
     sessions = 0
     for number in range(draw(st.integers(1, 12))):
@@ -50,7 +50,7 @@ def forests(draw: st.DrawFn) -> Forest:
 
 @given(forests(), st.sets(st.integers(1, 12)))
 def test_what_can_be_reached_stays_and_nothing_else(forest: Forest, purged: set[int]) -> None:
-    """Of each branch of a purged session, up to the last message that somebody shares."""
+    """Each branch of a purged session stays up to the last message that another session shares."""
     kept = needed(forest.lines, purged)
     reached = forest.reachable(purged)
     for line in forest.lines:
@@ -61,13 +61,13 @@ def test_what_can_be_reached_stays_and_nothing_else(forest: Forest, purged: set[
 
 @given(forests(), st.sets(st.integers(1, 12)))
 def test_the_order_of_the_branches_does_not_matter(forest: Forest, purged: set[int]) -> None:
-    """They are the same however a database lists them."""
+    """A database may return the branches in any order."""
     assert needed(reversed(forest.lines), purged) == needed(forest.lines, purged)
 
 
 @given(forests(), st.permutations(range(1, 13)))
 def test_rows_kept_for_forks_go_with_the_last_of_them(forest: Forest, order: list[int]) -> None:
-    """Whatever order sessions are purged in, when all are gone nothing is needed."""
+    """In whatever order sessions are purged, nothing is kept once all are."""
     purged: set[int] = set()
     before = forest.reachable(purged)
     for session in order:
@@ -92,13 +92,13 @@ def test_rows_kept_for_forks_go_with_the_last_of_them(forest: Forest, order: lis
     ],
 )
 def test_a_chain_of_forks(purged: set[int], kept: dict[int, int]) -> None:
-    """A fork of a fork keeps both."""
+    """A fork of a fork keeps both of its ancestors."""
     chain = [Line(1, 1, None, 0), Line(2, 2, 1, 7), Line(3, 3, 2, 9)]
     assert needed(chain, purged) == kept
 
 
 def test_a_branch_of_the_same_session_keeps_nothing_alive() -> None:
-    """Undone and redone as often as one likes: it all goes at once."""
+    """However often it was undone and redone, all branches of a session are erased at once."""
     lines = [Line(1, 1, None, 0), Line(2, 1, 1, 3), Line(3, 1, 2, 4)]
     assert needed(lines, {1}) == {}
     assert needed([*lines, Line(4, 2, 3, 6)], {1}) == {3: 6, 2: 4, 1: 3}

@@ -1,4 +1,4 @@
-"""What `redo` goes back to, against the stack that every editor has."""
+"""The target of `redo`, compared with an editor's redo stack."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from holdfast.verbs.moving import redo_target
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch as the rule sees it, with a number to tell it by."""
+    """A branch as the rule reads it, with a number to identify it."""
 
     number: int
     reason: BranchReason
@@ -21,9 +21,9 @@ class Branch:
 
 
 def _branches(story: str) -> list[Branch]:
-    """Tell branches by a letter each (undo, rewind, clear, redo as U W C R, replace as P).
+    """Build branches from letters: start S, fork F, undo U, rewind W, clear C, redo R, replace P.
 
-    A `+` behind it says that something was appended there.
+    A `+` after a letter means that something was appended to the branch.
     """
     names: dict[str, BranchReason] = {
         "S": "start",
@@ -72,20 +72,20 @@ def _branches(story: str) -> list[Branch]:
     ],
 )
 def test_the_newest_step_back_that_was_not_redone(story: str, target: int | None) -> None:
-    """Until something is appended."""
+    """There is one until something is appended."""
     found = redo_target(reversed(_branches(story)))
     assert (found and found.number) == target
 
 
 @dataclass
 class Editor:
-    """A session's branches next to the stack of what was left by steps back."""
+    """A session's branches, and the redo stack: the branches that undo, rewind and clear left."""
 
     branches: list[Branch] = field(default_factory=lambda: [Branch(1, "start", 0, 3)])
     left: list[Branch] = field(default_factory=list)
 
     def do(self, what: str) -> None:
-        """Take one step."""
+        """Apply one operation."""
         newest = self.branches[-1]
         if what == "append":
             self.branches[-1] = Branch(
@@ -109,7 +109,7 @@ class Editor:
 
 @given(st.lists(st.sampled_from(["append", "replace", "undo", "undo", "rewind", "clear", "redo"])))
 def test_redo_is_a_stack(steps: list[str]) -> None:
-    """After any story the rule names what lies on top of the stack."""
+    """After any sequence of operations the target is the top of the redo stack."""
     editor = Editor()
     for step in [*steps, "redo", "redo"]:
         expected = editor.left[-1] if editor.left else None
@@ -119,7 +119,7 @@ def test_redo_is_a_stack(steps: list[str]) -> None:
 
 @given(st.integers(1, 30), st.integers(0, 30))
 def test_so_many_undos_are_redone_by_as_many_redos(undos: int, redos: int) -> None:
-    """In the opposite order, and then no further."""
+    """In reverse order, until nothing is left to redo."""
     editor = Editor()
     for _ in range(undos):
         editor.do("undo")

@@ -1,4 +1,4 @@
-"""Names and times in questions, as tables: what a store gives, what is refused, what is folded."""
+"""Built-in references and time filters: what they mean, and what is refused; titles folded."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -30,20 +30,20 @@ _NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
     ],
 )
 def test_names_that_a_store_gives(ref: str, found: refs.Given | None) -> None:
-    """Exactly these; and whoever offers names to type knows them."""
+    """Exactly these, and `is_builtin` agrees."""
     assert refs.given(ref) == found
     assert refs.is_given(ref) is (found is not None)
 
 
 @pytest.mark.parametrize("ref", ["", " ", "\n\t", "-", None, 5, b"x"])
 def test_what_cannot_name_a_session(ref: Any) -> None:  # noqa: ANN401 - anything may be passed
-    """Nothing, and what a shell makes of nothing."""
+    """Empty or blank values, a lone dash, and what is not a text."""
     with pytest.raises(BadRef, match="an empty name"):
         refs.check(ref)
 
 
 def test_a_scope_must_be_named() -> None:
-    """A variable that was empty must not mean any scope; no key like it is offered."""
+    """An empty variable must not mean all scopes; shell completion offers no such key."""
     with pytest.raises(BadRef, match="the scope is missing"):
         refs.given("@latest:")
     assert refs.is_given("@latest:")
@@ -51,7 +51,7 @@ def test_a_scope_must_be_named() -> None:
 
 @given(st.text(), st.text())
 def test_a_title_is_like_itself_in_any_case(title: str, other: str) -> None:
-    """Folding twice is folding once; what was made upper or lower is still like it."""
+    """Folding is idempotent, and ignores case."""
     loose = titles.loose(title)
     assert titles.loose(loose) == loose
     assert (titles.loose(other) == loose) is (titles.loose(other) == titles.loose(title))
@@ -80,12 +80,12 @@ def test_a_title_is_like_itself_in_any_case(title: str, other: str) -> None:
     ],
 )
 def test_times(value: Any, bound: moments.Bound, found: datetime | None) -> None:  # noqa: ANN401
-    """As a search reads them; a day ends where the next one begins."""
+    """As in a search query; a day ends where the next one begins."""
     assert moments.moment(value, bound, _NOW) == found
 
 
 def test_days_are_those_of_the_place() -> None:
-    """Where it is already tomorrow, today is tomorrow."""
+    """A date means the day in the time zone of `now`."""
     there = _NOW.astimezone(timezone(timedelta(hours=14)))
     begin = moments.moment("2026-04-01", "since", there)
     assert begin == datetime(2026, 3, 31, 10, tzinfo=UTC)
@@ -95,7 +95,7 @@ def test_days_are_those_of_the_place() -> None:
     "value", ["", " ", "7", "d", "7 d", "7d 8d", "tomorrow", "2026-02-30", "title:x", '"7d"', 7]
 )
 def test_what_is_no_time(value: Any) -> None:  # noqa: ANN401 - anything may be passed
-    """Is refused with what would be one."""
+    """The error shows examples of valid times."""
     with pytest.raises(BadQuery, match="since: expected a time such as 7d"):
         moments.moment(value, "since", _NOW)
     with pytest.raises(BadQuery, match="until: has no time zone"):

@@ -1,4 +1,4 @@
-"""Which sessions may go: a table of cases, and what holds for all plans."""
+"""Retention rules: a table of cases, and invariants of all plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def one(
     blocked: str | None = None,
     size: int = 0,
 ) -> Candidate:
-    """A session that was written to so many days ago."""
+    """A session that was last written to `idle` days ago."""
     active = NOW - int(idle * DAY)
     return Candidate(
         id=id,
@@ -159,7 +159,7 @@ CASES: dict[str, tuple[Rules, list[Candidate], str]] = {
 
 
 def shown(verdicts: list[Verdict]) -> str:
-    """Small letters for what goes to the trash, capitals for what is erased, in order."""
+    """Lower case ids for trashed sessions, upper case for purged ones, in order."""
     return "".join(
         v.id.upper() if v.action == "purge" else v.id for v in verdicts if v.action is not None
     )
@@ -167,14 +167,14 @@ def shown(verdicts: list[Verdict]) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_who_goes(case: str) -> None:
-    """As the table says, whatever order they come in."""
+    """As in the table, for both orders of the candidates."""
     given_rules, candidates, expected = CASES[case]
     assert shown(decide(given_rules, candidates, NOW)) == expected
     assert shown(decide(given_rules, candidates[::-1], NOW)) == expected
 
 
 def test_who_is_spared_is_told_why() -> None:
-    """But not those that no rule means."""
+    """Sessions that match no rule are not mentioned."""
     found = decide(
         rules(idle=5, keep_last=1, empty_trash=5),
         [
@@ -225,13 +225,13 @@ RULES = st.builds(
 def test_what_holds_for_every_plan(
     drawn: list[tuple[int, int, str | None, str | None, int | None, str | None, int]], asked: Rules
 ) -> None:
-    """Nobody goes that must stay, nobody before its forks, and the size is kept if it can be."""
+    """No session goes that must stay, none before its forks; the size limit is met if it can be."""
     candidates = [
         one(
             IDS[at],
             idle=idle_for + at / 100,
             begun=idle_for + before + 1,
-            # A session is younger than the one it was split off.
+            # A session is newer than the one it was forked from.
             parent=parent if parent is not None and parent < IDS[at] else None,
             scope=scope,
             trashed=trashed,
@@ -277,14 +277,14 @@ def test_what_holds_for_every_plan(
     ],
 )
 def test_durations(text: str | timedelta, expected: timedelta) -> None:
-    """As in a search, and as `timedelta`."""
+    """Texts as in a search query, and `timedelta`."""
     assert duration(text, "idle") == expected // timedelta(microseconds=1)
     assert duration(None, "idle") is None
 
 
 @pytest.mark.parametrize("text", ["", "d", "5", "5s", "-5d", "5 d", "5d ", "٣d", 5, timedelta(-1)])
 def test_durations_that_are_none(text: object) -> None:
-    """`BadQuery` names the field."""
+    """They raise `BadQuery`, which names the field."""
     with pytest.raises(BadQuery, match="idle: expected"):
         duration(text, "idle")  # type: ignore[arg-type]
 

@@ -31,14 +31,14 @@ _spent = st.tuples(
     ],
 )
 def test_money_is_counted_in_whole_units(cost: Decimal | None, pico: int) -> None:
-    """Of a millionth of a millionth."""
+    """One unit is a millionth of a millionth."""
     assert to_pico(cost) == pico
     assert from_pico(pico) == (cost or 0)
 
 
 @given(st.integers(0, 10**16))
 def test_no_unit_is_lost(pico: int) -> None:
-    """There and back, for all that one message may cost."""
+    """Conversion round-trips, for every cost that one message may have."""
     assert to_pico(from_pico(pico)) == pico
 
 
@@ -46,7 +46,7 @@ def test_no_unit_is_lost(pico: int) -> None:
 def test_sums_by_day_are_exact_in_any_order(
     spent: list[tuple[int, str | None, Usage, int]], chance: Random
 ) -> None:
-    """Each day and model once, with all that was spent."""
+    """One row for each day and model, with the sum."""
     found = sum_by_day(spent)
     for each in found:
         mine = [s for s in spent if (date(1970, 1, 1 + s[0]), s[1]) == (each.day, each.model)]
@@ -61,7 +61,7 @@ def test_sums_by_day_are_exact_in_any_order(
 
 
 def test_days_come_in_order() -> None:
-    """By day and model, that of no model first, however they were given."""
+    """Sorted by day and model, rows without a model first, for any order of the input."""
     spent = [(1, "m", Usage(9), 0), (1, None, Usage(1), 5), (0, "m", Usage(2), 0)]
     spent.append((1, None, Usage(3), 10**12))
     assert sum_by_day(spent) == (

@@ -76,7 +76,7 @@ def test_what_is_no_url(url: str) -> None:
 
 
 def test_without_a_url() -> None:
-    """The environment says where, when it is asked; else the user's state directory."""
+    """The environment variable, read when needed; else the user's state directory."""
     assert parse(None, {"HOLDFAST_URL": "memory:"}) == Location("memory", "")
     assert parse(None, {"HOLDFAST_URL": "x.db"}) == Location("sqlite", "x.db")
     for environ in ({}, {"HOLDFAST_URL": ""}):
@@ -88,7 +88,7 @@ def test_without_a_url() -> None:
 def test_a_file_that_looks_like_a_url_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there is meant."""
+    """An existing file takes precedence."""
     monkeypatch.chdir(tmp_path)
     Path("memory:").touch()
     assert parse("memory:", {}) == Location("sqlite", "memory:")
@@ -96,7 +96,7 @@ def test_a_file_that_looks_like_a_url_is_a_file(
 
 @pytest.mark.parametrize("mode", ["power", "process"])
 def test_durabilities(mode: str) -> None:
-    """There are two."""
+    """Both are accepted."""
     assert check_durability(mode) == mode
 
 
@@ -153,7 +153,7 @@ def test_session_ids_are_short_and_random() -> None:
 
 
 def test_turns_are_named_by_session_and_number() -> None:
-    """So no table is needed to name one."""
+    """So an id needs no lookup table."""
     assert ids.turn_id("abc", 7) == "abc.7"
 
 
@@ -183,14 +183,14 @@ def test_the_system_clock_is_the_systems() -> None:
 
 
 def test_this_process_is_alive() -> None:
-    """And knows who it is."""
+    """Its identity names its own pid."""
     here = this_process()
     assert here.pid == os.getpid()
     assert is_alive(here) is True
 
 
 def test_a_process_that_ended_is_dead() -> None:
-    """Also one that is not yet collected, and one whose pid somebody else has."""
+    """Also a zombie, and one whose pid another process has now."""
     code = (
         "import msgspec, sys; from holdfast.processes import this_process;"
         "sys.stdout.buffer.write(msgspec.json.encode(this_process()) + b'\\n');"
@@ -220,7 +220,7 @@ def test_a_process_elsewhere_is_not_known(field: str) -> None:
 
 
 def test_a_forked_child_is_somebody_else() -> None:
-    """It is named by its own pid and start."""
+    """Its identity has its own pid and start time."""
     here = this_process()
     read, write = os.pipe()
     pid = os.fork()
@@ -312,7 +312,7 @@ def test_what_a_message_may_weigh() -> None:
 
 
 def test_a_time_is_filled_in_only_where_none_was_given() -> None:
-    """The caller's own stays."""
+    """A time given by the caller stays."""
     given_ = datetime(2000, 1, 1, tzinfo=UTC)
     for message, wanted in (
         (Message.user("a"), _NOW),
@@ -324,7 +324,7 @@ def test_a_time_is_filled_in_only_where_none_was_given() -> None:
 
 
 def test_a_body_can_be_read_without_this_program() -> None:
-    """It is JSON that says what it is."""
+    """It is self-describing JSON."""
     body = codec.encode(Message.user("hé", usage=Usage(1)), _NOW).body
     assert msgspec.json.decode(body) == {
         "role": "user",
@@ -337,6 +337,6 @@ def test_a_body_can_be_read_without_this_program() -> None:
 
 @pytest.mark.parametrize("messages", [[5], ["text"], [None], [{"role": "user"}], [Text("x")]])
 def test_what_is_no_message(messages: list[Message]) -> None:
-    """`BadMessage` says what to make instead."""
+    """`BadMessage` explains how to build one."""
     with pytest.raises(BadMessage, match="Message"):
         codec.encode_batch(messages, _NOW)

@@ -413,7 +413,7 @@ _DIVERGED: dict[str, tuple[_Change, _Change, str]] = {
     "a movement": (
         lambda target: target.session("talk").undo(),
         lambda source: _take_turn(source, "theirs"),
-        "it has other branches",
+        "its branches differ from those in the source",
     ),
     "a purge": (
         lambda target: target.purge("talk"),
@@ -423,17 +423,17 @@ _DIVERGED: dict[str, tuple[_Change, _Change, str]] = {
     "an erased message": (
         lambda target: target.session("talk").erase(2),
         lambda source: _take_turn(source, "theirs"),
-        "message 2 is another one",
+        "message 2 differs from the one in the source",
     ),
     "another turn of the same number": (
         lambda target: _take_turn(target, "mine"),
         lambda source: _take_turn(source, "theirs"),
-        "turn 2 is another one",
+        "turn 2 differs from the one in the source",
     ),
     "an open turn of the same number": (
         lambda target: target.session("talk").turn(model="mine").__enter__(),
         lambda source: _take_turn(source, "theirs"),
-        "turn 2 is another one",
+        "turn 2 differs from the one in the source",
     ),
     "one turn more": (
         lambda target: _take_turn(target, "mine"),
@@ -448,7 +448,7 @@ _DIVERGED: dict[str, tuple[_Change, _Change, str]] = {
     "input that waits": (
         lambda target: _enqueue(target, "mine"),
         lambda source: _append(source, "later than that input"),
-        "input waits that the source does not know of",
+        "it has queued input that the source does not have",
     ),
 }
 
@@ -497,7 +497,7 @@ def test_a_key_that_another_session_has_there_is_refused(source: Store, target: 
     """Keys are kept, so this one cannot come."""
     target.session("talk").append(Message.user("mine"))
     there = shown(target)
-    with pytest.raises(Diverged, match="has its key there"):
+    with pytest.raises(Diverged, match="has its key in the target"):
         source.copy(target)
     assert shown(target) == there
 
@@ -509,7 +509,7 @@ def test_another_session_under_the_same_id(source: Store, target: Store, tmp_pat
     rows = source.backend.tables.sessions
     for n, row in rows.items():
         rows[n] = msgspec.structs.replace(row, created_at=row.created_at - 1)
-    with pytest.raises(Diverged, match="it is another session"):
+    with pytest.raises(Diverged, match="it is a different session with the same id"):
         source.copy(target)
 
 

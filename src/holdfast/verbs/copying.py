@@ -122,7 +122,7 @@ def refuse_unlike(
         why = None if row is None else _Comparison(snapshot, session, row, source).why_not()
         taken = _key_holder(snapshot, session.row)
         if why is None and taken is not None and not is_copied(taken.id):
-            why = f"session {taken.id} has its key there"
+            why = f"session {taken.id} has its key in the target"
         if why is not None:
             reasons[session.name] = why
     if reasons:
@@ -160,7 +160,7 @@ class _Comparison:
         if row.purged_at is not None and not session.is_husk:
             return "it was purged in the target"
         if row.created_at != session.row.created_at:
-            return "it is another session"
+            return "it is a different session with the same id"
         return self._other_history() or (None if session.is_husk else self._other_belongings())
 
     def _other_history(self) -> str | None:
@@ -168,13 +168,13 @@ class _Comparison:
         # A stub here may have more branches than the forks in the source still need.
         both = coming.keys() & self._found.keys()
         if both != (coming if self._who.is_husk else self._found).keys():
-            return "it has other branches"
+            return "its branches differ from those in the source"
         for number in both:
             if not _is_branch(self._snapshot, self._found[number], coming[number]):
-                return f"branch {number} starts elsewhere"
+                return f"branch {number} starts at another position than in the source"
         reach = {number: self._found[number].last_seq for number in both}
         if any(reach[n] < coming[n].last_seq for n in both) and self._who.is_husk:
-            return "some of what its forks share is not there"
+            return "some messages that its forks share are missing in the target"
         if any(reach[n] > coming[n].last_seq for n in both) and not self._who.is_husk:
             return "it has messages that the source does not have"
         return self._other_message([_up_to(coming[n], reach[n]) for n in sorted(both)])
@@ -188,23 +188,23 @@ class _Comparison:
             return (
                 f"message {other.row.seq} was erased in the source; erase it in the target as well"
             )
-        return f"message {other.row.seq} is another one"
+        return f"message {other.row.seq} differs from the one in the source"
 
     def _other_belongings(self) -> str | None:
         head = self._snapshot.head(self._there.n)
         if head is None:
-            return "it cannot be read there"
+            return "it cannot be read in the target"
         if head.turns > self._who.turns or head.updated_at > self._who.updated_at:
             return "it was written to in the target"
         for turn in self._original.turns(self._who):
             if turn.row.number <= head.turns and not self._is_turn(turn):
-                return f"turn {turn.row.number} is another one"
+                return f"turn {turn.row.number} differs from the one in the source"
         if not self._is_usage():
-            return "it has used what the source does not know of"
+            return "it has usage that the source does not have"
         waiting = {row.id for row in self._original.queue(self._who)}
         for row in self._snapshot.queue(self._there.n):
             if row.id not in waiting and not self._original.became(self._who, row.id):
-                return "input waits that the source does not know of"
+                return "it has queued input that the source does not have"
         return None
 
     def _is_turn(self, turn: NewTurn) -> bool:

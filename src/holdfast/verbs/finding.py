@@ -134,7 +134,7 @@ def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
 
 def _only(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> SessionRow:
     if not found:
-        raise SessionNotFound(f"no session goes by {ref!r}; store.sessions() lists them.")
+        raise SessionNotFound(f"no session matches {ref!r}; store.sessions() lists them.")
     if len(found) == 1:
         return found[0]
     candidates = [_candidate(snapshot, row) for row in found]

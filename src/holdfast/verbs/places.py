@@ -71,7 +71,7 @@ def _by_head(snapshot: Snapshot, head: HeadRow, target: Head) -> Spot:
     if branch is None or target.seq > branch.last_seq:
         raise MessageNotFound(
             f"this session has no message {target.seq} on branch {target.branch}; "
-            "session.branches() lists what there is."
+            "session.branches() lists all branches."
         )
     return Spot(branch.n, target.seq, branch.last_seq)
 
