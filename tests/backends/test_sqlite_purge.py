@@ -339,7 +339,7 @@ def test_while_others_write_a_purge_leaves_nothing_or_says_so(tmp_path: Path) ->
         finally:
             stop.set()
             thread.join()
-        assert all("others use" in said for some in pending for said in some)
+        assert all("other connections" in said for some in pending for said in some)
         assert flock.purge(5).pending == ()
         assert store.verify() == []
         assert busy.messages()[-1].text == "z" * 100

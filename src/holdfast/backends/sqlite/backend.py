@@ -1,7 +1,8 @@
 """The SQLite backend: one file, many processes, one writer at a time.
 
-Reads use a small pool of connections, writes go through group commit to the one connection of
-`engine`. Before `os.fork` every connection is closed; parent and child open their own afterwards.
+Reads use a small pool of connections (`reader_pool`); writes go through group commit to the one
+writer connection (`writer`). Before `os.fork` every connection is closed; parent and child open
+their own afterwards.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from holdfast.settings import Durability, Location
 
 T = TypeVar("T")
 _MOST_PATHS: Final = 100_000
-_PATIENCE: Final = 2000  # milliseconds
+_PATIENCE: Final = 2000  # Milliseconds that a wipe waits for other connections.
 _live: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
-_forking: list[SQLiteBackend] = []  # Those that were made ready for the fork under way.
+_forking: list[SQLiteBackend] = []  # Those prepared for the fork that is in progress.
 
 
 class SQLiteBackend(Backend):
@@ -66,7 +67,7 @@ class SQLiteBackend(Backend):
         vfs: str | None = None,
         steps: migrations.Steps | None = None,
     ) -> None:
-        """Open the file, making it if it is not there. `vfs` and `steps` are for tests."""
+        """Open the file, creating it if it is missing. `vfs` and `steps` are for tests."""
         check_engine(apsw.sqlite_lib_version())
         self._path = Path(os.path.abspath(location.address))  # noqa: PTH100 - keep symlinks
         self.url = str(self._path)
@@ -93,15 +94,15 @@ class SQLiteBackend(Backend):
     # ------------------------------------------------------------------------------- opening
 
     def _start(self) -> None:
-        there = place.check(self._path)
-        if self.readonly and not there:
-            raise StoreUnavailable(f"{self._path} does not exist; nothing was made.")
+        exists = place.check(self._path)
+        if self.readonly and not exists:
+            raise StoreUnavailable(f"{self._path} does not exist; nothing was created.")
         try:
-            if not there:
+            if not exists:
                 self._create()
             self._first_connection()
         except Damaged as error:
-            # Read-only, a damaged store still opens: to be verified and salvaged.
+            # A damaged store still opens read-only, so that it can be verified and salvaged.
             self._let_go()
             if not self.readonly:
                 raise
@@ -111,9 +112,9 @@ class SQLiteBackend(Backend):
             raise
         self._make_writer()
         if self._owing:
-            # Whoever erased something may have been stopped before the search index forgot it.
+            # The process that erased something may have died before it updated its search index.
             delete_indexes(self._path)
-            self._scrub(patience=0)
+            self._scrub(busy_timeout_ms=0)
 
     def _let_go(self) -> None:
         if self._lock is not None:
@@ -135,12 +136,12 @@ class SQLiteBackend(Backend):
             clock=self._clock,
             paths=self._paths,
             wipe_note=self._wipe_note,
-            damaged=self._note_damage,
+            on_damage=self._note_damage,
         )
         self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
 
     def _first_connection(self) -> None:
-        """Look at the file before anything is done to it or beside it; bring it up to date."""
+        """Check the file before anything is written to it or beside it, and migrate it."""
         connection = self._open(readonly=self.readonly)
         try:
             found = migrations.version_of(connection, self._path)
@@ -153,7 +154,7 @@ class SQLiteBackend(Backend):
             if not self.readonly:
                 connection.execute("PRAGMA journal_mode=WAL").fetchall()
                 _settle_to_read(connection)
-                self._owing = frozenset(row[0] for row in connection.execute(SQL["owes_scrub"]))
+                self._owing = frozenset(row[0] for row in connection.execute(SQL["wipe_notes"]))
         except apsw.Error as error:
             connection.close(force=True)
             raise translate(error, "nothing was changed.") from error
@@ -165,8 +166,8 @@ class SQLiteBackend(Backend):
     def _migrate(self, connection: apsw.Connection, found: int) -> None:
         if self._lock is None:
             raise ReadOnly(
-                f"{self._path} has the older format {found}; open it once for writing to bring "
-                "it up to date."
+                f"{self._path} has the older format {found} and cannot be migrated read-only; "
+                "open it once for writing to migrate it."
             )
         migrations.migrate(
             connection,
@@ -182,7 +183,7 @@ class SQLiteBackend(Backend):
             try:
                 return self._connect(readonly=readonly)
             except (apsw.CantOpenError, apsw.ReadOnlyError):
-                # A read-only place has no room for the shared memory that a log would need.
+                # On read-only storage SQLite cannot create the shared memory that a log needs.
                 if not readonly or place.log_size(self._path):
                     raise
                 return self._connect(readonly=True, immutable=True)
@@ -213,33 +214,34 @@ class SQLiteBackend(Backend):
     # --------------------------------------------------------------------- reading and writing
 
     def read(self, query: Query[T]) -> T:
-        """Run a query on a snapshot."""
+        """Run a query on a snapshot and return its result."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
             return query(SQLiteSnapshot(connection, number, self._clock, self._paths))
 
     def index_path(self) -> Path | None:
-        """Name the file of this tenant's search index; nobody has one before the first message."""
+        """Return the path of this tenant's search index; `None` before the tenant's first write."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
         return None if number is None else place.companion(self._path, place.search_suffix(number))
 
     @contextmanager
     def _snapshot(self) -> Iterator[apsw.Connection]:
-        """Lend a connection that reads, and say its errors in our words."""
+        """Lend a reading connection inside a transaction, and translate SQLite's errors."""
         self._refuse_closed()
         try:
             with self._readers.snapshot() as connection:
                 yield connection
         except apsw.Error as error:
-            said = translate(error, "nothing was changed.")
-            if isinstance(said, Damaged):
-                self._note_damage(said)
-            raise said from error
+            translated = translate(error, "nothing was changed.")
+            if isinstance(translated, Damaged):
+                self._note_damage(translated)
+            raise translated from error
         except UnicodeDecodeError as error:
             raise Damaged(
-                "the store has text that is none; run store.verify(), and store.salvage(to) to "
-                "keep everything that can be read."
+                "the store contains text that is not valid UTF-8; nothing was changed. Run "
+                "store.verify() to list the damage, and store.salvage(to) to copy everything "
+                "readable into a new store."
             ) from error
 
     def _find_tenant(self, connection: apsw.Connection) -> int | None:
@@ -247,25 +249,26 @@ class SQLiteBackend(Backend):
         self._tenant_number = None if row is None else row[0]
         return self._tenant_number
 
-    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002 - they all are
-        """Run a verb; durable when this returns."""
+    # There is one writer at a time, so every operation runs alone.
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002
+        """Run an operation in a transaction, durable when this returns, and return its result."""
         self._refuse_write()
         return self._writer.run(verb)
 
     def submit(self, verb: Verb[T]) -> Pending[T]:
-        """Hand a verb over to the writer thread."""
+        """Queue an operation for the writer thread."""
         self._refuse_write()
         return self._writer.submit(verb)
 
     def wait(self, seen: int, timeout: float) -> int:
-        """Wait until something was written since `seen`."""
+        """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""
         try:
             return self._watcher.wait(seen, timeout)
         except apsw.Error as error:
             raise translate(error, "nothing was changed.") from error
 
     def flush(self) -> None:
-        """Wait for all writes that were handed over."""
+        """Wait until all queued writes are done."""
         if self._lock is not None:
             self._writer.flush()
 
@@ -280,13 +283,13 @@ class SQLiteBackend(Backend):
         if self._lock is None:
             raise ReadOnly("this store was opened for reading only; nothing was stored.")
         if self._damage is not None:
-            raise Damaged(f"{self._damage} Since then nothing is written to it.") from self._damage
+            raise Damaged(f"{self._damage} The store accepts no writes since.") from self._damage
 
     def _refuse_others(self) -> None:
         if self.tenant != "default":
             raise Invalid(
-                "this copies the whole file, with every tenant's sessions; open the store without "
-                "tenant= to do so."
+                "this copies the whole file, including other tenants' sessions; open the store "
+                "without tenant= to do so."
             )
 
     def _note_damage(self, error: HoldfastError) -> None:
@@ -295,28 +298,34 @@ class SQLiteBackend(Backend):
     # ----------------------------------------------------------------------------- whole store
 
     def scrub(self) -> tuple[str, ...]:
-        """Overwrite what erased rows left behind in the file and its log."""
+        """Wipe what erased rows left in the store's files; return what still holds some of it."""
         self._refuse_write()
-        return self._scrub(patience=_PATIENCE)
+        return self._scrub(busy_timeout_ms=_PATIENCE)
 
-    def _scrub(self, *, patience: int) -> tuple[str, ...]:
+    def _scrub(self, *, busy_timeout_ms: int) -> tuple[str, ...]:
         notes = {*self._owing, self._wipe_note}
         try:
-            return scrub(self._connect_to_write, self._path, self._vfs, notes, patience=patience)
+            return scrub(
+                self._connect_to_write,
+                self._path,
+                self._vfs,
+                notes,
+                busy_timeout_ms=busy_timeout_ms,
+            )
         except (apsw.Error, HoldfastError, OSError) as error:
             return (f"bytes of what was erased may still be in the file: {error}",)
 
     def scan(self, fragments: Sequence[bytes]) -> Scan:
-        """Search the files of the store for pieces of what was erased."""
+        """Search the store's files for fragments of erased content."""
         self._refuse_closed()
         try:
             return scan(self._connect_to_read, self._path, self._vfs, fragments)
         except (apsw.Error, HoldfastError, OSError) as error:
-            why = f"the files could not be searched: {error}"
-            return Scan(files=0, bytes=0, fragments=len(fragments), problem=why)
+            problem = f"the files could not be searched: {error}"
+            return Scan(files=0, bytes=0, fragments=len(fragments), problem=problem)
 
     def verify(self) -> list[Damage]:
-        """Read everything and report what is damaged, other tenants' sessions aside."""
+        """Read everything and return the damage, except in other tenants' sessions."""
         self._refuse_closed()
         try:
             with self._readers.snapshot() as connection:
@@ -343,7 +352,7 @@ class SQLiteBackend(Backend):
             connection.close(force=True)
 
     def stats(self) -> Stats:
-        """Count what is there."""
+        """Return counts of what this tenant has stored."""
         with self._snapshot() as connection:
             number = self._tenant_number or self._find_tenant(connection)
             ((sessions, trashed, turns, held, blobs, size),) = _all(connection, "stats", number)
@@ -370,7 +379,7 @@ class SQLiteBackend(Backend):
         return [self._path, *(place.companion(self._path, s) for s in place.COMPANIONS)]
 
     def health(self) -> list[Check]:
-        """Return how the file and its engine are set up."""
+        """Return checks of the file's format, permissions and SQLite settings."""
         with self._snapshot() as connection:
             journal = str(connection.execute("PRAGMA journal_mode").get)
             found = migrations.version_of(connection, self._path)
@@ -380,25 +389,25 @@ class SQLiteBackend(Backend):
             Check("file", str(self._path)),
             Check("engine", f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"),
             Check("format", str(found)),
-            Check("journal mode", journal, journal == "wal", "it must be wal: salvage it"),
+            Check("journal mode", journal, journal == "wal", "must be wal: salvage the store"),
             Check("durability", f"{self._durability} ({synced[self._durability]})"),
         ]
         return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._closed
 
     def close(self) -> None:
-        """Finish what was handed over and let go of the file."""
+        """Finish queued writes and close the file."""
         if self._closed:
             return
         self._closed = True
         self._watcher.close()
         if self._lock is not None:
             self._writer.close()
-            # A writer thread stuck in a lock keeps what it uses; the process's end frees it.
+            # A writer thread that is blocked keeps its connection until the process ends.
             if self._writer.leading.acquire(timeout=self.deadline):
                 self._engine.close()
                 self._lock.close()
@@ -408,9 +417,9 @@ class SQLiteBackend(Backend):
     # ------------------------------------------------------------------------------------ fork
 
     def before_fork(self) -> None:
-        """Close every connection: the engine's idea of who holds which lock must not be inherited.
+        """Close every connection, because a child must not inherit SQLite's record of its locks.
 
-        They open again when they are next needed, in the parent and in the child.
+        Parent and child open new ones when they next need them.
         """
         self._quiet = not self._closed
         if not self._quiet:
@@ -423,7 +432,7 @@ class SQLiteBackend(Backend):
         self._watcher.pause()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Let reads and writes go on."""
         if not self._quiet:
             return
         self._watcher.go_on()
@@ -432,7 +441,7 @@ class SQLiteBackend(Backend):
             self._writer.leading.release()
 
     def after_fork_in_child(self) -> None:
-        """Begin anew: the threads are gone, and the lock files are the parent's."""
+        """Make new locks and a new writer: no thread survived, and the lock files are shared."""
         if not self._quiet:
             return
         self._watcher.begin_anew()
@@ -443,7 +452,7 @@ class SQLiteBackend(Backend):
         try:
             self._lock = Turnstile(self._path)
         except StoreUnavailable:
-            self._closed = True  # Its place is gone; whoever uses it in the child is told.
+            self._closed = True  # The directory is gone; using the store in the child raises.
             return
         self._make_writer()
 
@@ -459,9 +468,9 @@ def _settle_to_read(connection: apsw.Connection) -> None:
 
 
 def create_store(path: Path) -> None:
-    """Make a new, empty store; refuse to touch anything that is there."""
+    """Create a new, empty store; raise `Invalid` if the file exists."""
     if place.check(path):
-        raise Invalid(f"{path} exists already; choose another path, nothing was changed.")
+        raise Invalid(f"{path} exists already; nothing was changed. Choose another path.")
     place.prepare_directory(path)
     lock = Turnstile(path)
     try:
@@ -473,12 +482,12 @@ def create_store(path: Path) -> None:
 def _permissions(path: Path) -> Check:
     mode = stat.S_IMODE(path.stat().st_mode)
     if path.is_dir():
-        # What is in it is private by itself; nobody else may replace it.
-        others = mode & (stat.S_IWGRP | stat.S_IWOTH)
-        sound, wanted = not others or bool(mode & stat.S_ISVTX), "go-w"
+        # The files in it have modes of their own, but other users must not replace them.
+        writable = mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sound, target_mode = not writable or bool(mode & stat.S_ISVTX), "go-w"
     else:
-        sound, wanted = not mode & 0o077, "600"
-    return Check(f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {wanted} {path}")
+        sound, target_mode = not mode & 0o077, "600"
+    return Check(f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {target_mode} {path}")
 
 
 def _before_fork() -> None:

@@ -1,9 +1,9 @@
-"""Copying a store while it is in use.
+"""Online backup: copying a store while it is in use.
 
-The engine writes one consistent moment of the store into a private file beside the target, without
-keeping any writer waiting. The copy is read and verified as any store is, and only a sound one,
-synced to the disk, gets the target's name. A target that exists is never replaced; whatever goes
-wrong, nothing is left behind.
+SQLite writes a consistent snapshot of the store into a private temporary file beside the target,
+without blocking writers. The copy is verified like any store. Only if it is sound, and synced to
+the disk, does it get the target's name. An existing target is never replaced, and on any failure
+the temporary file is removed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def backup(connection: apsw.Connection, target: Path) -> BackupReport:
 
 def _refuse_existing(target: Path) -> None:
     if os.path.lexists(target):
-        raise Invalid(f"{target} exists already and was left as it is; choose another path.")
+        raise Invalid(f"{target} exists already and was not changed; choose another path.")
     if not target.parent.is_dir():
-        raise Invalid(f"{target.parent} is not a directory; make it first, {_SAFE}")
+        raise Invalid(f"{target.parent} is not a directory; {_SAFE} Create it first.")
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _in_our_words() -> Iterator[None]:
 
 
 def _copy(connection: apsw.Connection, draft: Path) -> tuple[int, int] | None:
-    """Copy; give the counts of then, unless somebody wrote meanwhile."""
+    """Copy the store; return its row counts, or `None` if another connection wrote meanwhile."""
     before = _moment(connection)
     connection.execute("VACUUM INTO ?", (str(draft),))
     return before[1] if _moment(connection) == before else None
@@ -91,21 +91,26 @@ def _counts(connection: apsw.Connection) -> tuple[int, int]:
 
 
 def _check(draft: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
-    """Verify the copy as the store it will be, and leave it whole in one file."""
+    """Verify the copy as a store, empty its log into it, and return its row counts."""
     connection = connect(draft, readonly=False, durability="power", busy=1.0)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
-        # The rules are those of the newest format; of an older one only the structure is known.
+        # Only the newest format can be verified in full; of an older one only the structure.
         newest = connection.execute("PRAGMA user_version").get == max(migrations.load())
         damage = verify(connection) if newest else structure(connection)
         if damage:
+            problems = "1 problem" if len(damage) == 1 else f"{len(damage)} problems"
             raise Damaged(
-                f"the copy has {len(damage)} damaged places, the first: {damage[0].what}; {_SAFE} "
-                "Run store.verify(), and store.salvage(to) to keep what can be read."
+                f"verifying the copy found {problems}, the first: {damage[0].what}; {_SAFE} "
+                "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
+                "readable into a new store."
             )
         found = _counts(connection)
         if counts not in (None, found):
-            raise Damaged(f"the copy holds {found}, the store {counts}; {_SAFE} Try again.")
+            raise Damaged(
+                f"the copy has {found[0]} sessions and {found[1]} messages, which differs from "
+                f"the store; {_SAFE} Try again."
+            )
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         adopt(connection)
     finally:
@@ -114,7 +119,7 @@ def _check(draft: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _sync(draft: Path) -> int:
-    """Make the copy survive a power cut; nothing else has it open."""
+    """Sync the copy to the disk and return its size; SQLite has closed it by now."""
     descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -124,7 +129,7 @@ def _sync(draft: Path) -> int:
 
 
 def _give_name(draft: Path, target: Path) -> None:
-    """Name the copy without ever replacing a file that came into being meanwhile."""
+    """Give the copy its final name, never replacing a file that was created meanwhile."""
     try:
         os.link(draft, target)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Connections to the engine, and its errors in our words.
+"""SQLite connections, and the translation of SQLite's errors.
 
-Every SQLite from 3.7.0 to 3.51.2 (but for two repaired releases) can corrupt a database in WAL
-mode when two connections checkpoint at once. apsw brings its own engine, which is newer; should it
-be built on an affected one, the store refuses to open.
+Every SQLite from 3.7.0 to 3.51.2, except two patched releases, can corrupt a database in WAL mode
+when two connections checkpoint at once. apsw bundles a newer one; if it was built with an affected
+version, the store refuses to open.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 
 
 def check_engine(version: str) -> None:
-    """Refuse an engine that may corrupt what it keeps."""
+    """Raise `StoreUnavailable` for a SQLite version that can corrupt a database."""
     numbers = tuple(int(part) for part in version.split("."))
     if (3, 7, 0) <= numbers < _SOUND_FROM and numbers not in _REPAIRED:
         raise StoreUnavailable(
             f"SQLite {version} can corrupt a database that several processes use; nothing was "
-            "opened. Install a current apsw, which brings its own SQLite."
+            "opened. Install a current apsw, which bundles a safe version."
         )
 
 
@@ -50,7 +50,7 @@ def connect(
     vfs: str | None = None,
     immutable: bool = False,
 ) -> apsw.Connection:
-    """Open a connection that keeps its hands off whatever a hostile file may have planted."""
+    """Open a connection that runs no code that a hostile file may contain, such as triggers."""
     check_engine(apsw.sqlite_lib_version())
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     name = str(path)
@@ -73,9 +73,9 @@ def _configure(connection: apsw.Connection, durability: Durability, busy: float)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
-    # Plans do not depend on bound values; else the engine prepares statements again and again.
+    # Plans must not depend on bound values, or SQLite prepares statements again and again.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    # Until the file is known to be ours, closing must not write to it.
+    # Until the file is known to be a Holdfast store, closing must not write to it.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.set_busy_timeout(int(busy * 1000))
     connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS[durability]}")
@@ -86,47 +86,46 @@ def _configure(connection: apsw.Connection, durability: Durability, busy: float)
 
 
 def adopt(connection: apsw.Connection) -> None:
-    """Let a connection to a file that is ours checkpoint when it closes."""
+    """Enable the checkpoint on close, once the file is known to be a Holdfast store."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
 class MovedProbe:
-    """Asks whether a connection's file is still the one its path names; a microsecond a time."""
+    """Checks whether a connection's file is still the one at its path, in about a microsecond."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        """Prepare to ask about this connection."""
         self._connection = connection
         self._answer = ctypes.c_int(0)
         self._address = ctypes.addressof(self._answer)
 
     def moved(self) -> bool:
-        """Return whether the file was moved, deleted or replaced."""
+        """Return true if the file was moved, deleted or replaced since it was opened."""
         self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, self._address)
         return bool(self._answer.value)
 
 
 def is_io_error(error: BaseException) -> bool:
-    """True if the engine could not write, read or sync: the connection is not to be trusted."""
+    """True if a write, read or sync failed: the connection's state is then unreliable."""
     return isinstance(error, apsw.IOError)
 
 
-def translate(error: apsw.Error, what: str) -> HoldfastError:
-    """Say an engine's error in our words. `what` tells what is safe."""
+def translate(error: apsw.Error, effect: str) -> HoldfastError:
+    """Return a SQLite error as one of Holdfast's. `effect` states what was or was not changed."""
     detail = f"{type(error).__name__}: {error}"
     if isinstance(error, apsw.FullError):
-        return StoreFull(f"the disk is full ({detail}); {what} Free some space and try again.")
-    # Rows that contradict each other are damage too: a verb has looked before it writes.
-    contradiction = apsw.CorruptError | apsw.NotADBError | apsw.ConstraintError
-    if isinstance(error, contradiction) or _is_damage(error):
+        return StoreFull(f"the disk is full ({detail}); {effect} Free some space and try again.")
+    # An operation reads before it writes, so a violated constraint means that rows are damaged.
+    corruption = apsw.CorruptError | apsw.NotADBError | apsw.ConstraintError
+    if isinstance(error, corruption) or _is_damage(error):
         return Damaged(
-            f"the store has unreadable data ({detail}); {what} It is left as it is: run "
-            "store.verify(), and store.salvage(to) to keep everything that can be read."
+            f"the store contains damaged data ({detail}); {effect} Run store.verify() to list the "
+            "damage, and store.salvage(to) to copy everything readable into a new store."
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
-        return ReadOnly(f"the store cannot be written ({detail}); {what}")
+        return ReadOnly(f"the store cannot be written to ({detail}); {effect}")
     if isinstance(error, apsw.TooBigError | apsw.NoMemError):
-        return TooLarge(f"too large for the store ({detail}); {what}")
-    return StoreUnavailable(f"the store cannot be used now ({detail}); {what} Try again.")
+        return TooLarge(f"too large for the store ({detail}); {effect}")
+    return StoreUnavailable(f"the store is unavailable ({detail}); {effect} Try again.")
 
 
 def _is_damage(error: apsw.Error) -> bool:

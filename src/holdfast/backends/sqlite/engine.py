@@ -1,7 +1,7 @@
-"""The connection that writes: one per process, behind the turnstile.
+"""The writer connection: one per process, used under the `ProcessLock`.
 
-`COMMIT` is where things go wrong: after it the file must still be the one the path names, and if it
-failed the connection is thrown away (see `groupcommit`).
+After `COMMIT` the file must still be the one at the store's path. If `COMMIT` fails, the connection
+is discarded (see `storage.group_commit`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class SQLiteEngine:
         clock: Clock,
         paths: dict[int, BranchPath],
         wipe_note: str,
-        damaged: Callable[[HoldfastError], None],
+        on_damage: Callable[[HoldfastError], None],
     ) -> None:
-        """Open with `connect` when first needed; `damaged` is told when the file is damaged.
+        """Open with `connect` when first needed, and call `on_damage` when the file is damaged.
 
-        `wipe_note` is the name of the note that what was erased is to be wiped.
+        `wipe_note` names the row of `meta` that records a pending wipe of erased data.
         """
         self._connect = connect
         self._lock = lock
@@ -46,25 +46,25 @@ class SQLiteEngine:
         self._clock = clock
         self._paths = paths
         self._wipe_note = wipe_note
-        self._damaged = damaged
+        self._damaged = on_damage
         self._connection: apsw.Connection | None = None
         self._transaction: SQLiteTransaction | None = None
         self._probe: MovedProbe | None = None
 
     def try_enter(self) -> bool:
-        """Take the lock between processes if it is free."""
+        """Acquire the process lock if it is free."""
         return self._lock.try_enter()
 
     def enter(self) -> None:
-        """Wait for the lock between processes."""
+        """Acquire the process lock, waiting for it."""
         self._lock.enter()
 
     def leave(self) -> None:
-        """Release it."""
+        """Release the process lock."""
         self._lock.leave()
 
     def begin(self) -> SQLiteTransaction:
-        """Begin a transaction, opening the connection the first time."""
+        """Begin a transaction, opening the connection if it is not open."""
         connection = self._connection or self._open()
         transaction = self._transaction
         if transaction is None:
@@ -91,23 +91,26 @@ class SQLiteEngine:
         return number
 
     def commit(self) -> None:
-        """Commit: durable when this returns."""
+        """Commit; the transaction is durable when this returns.
+
+        Raises `CommitFailed` if SQLite reports an error, and `StoreMoved` if the committed file
+        is no longer the one at the store's path.
+        """
         assert self._connection is not None  # noqa: S101 - only after begin
         assert self._probe is not None  # noqa: S101
         try:
             self._connection.execute("COMMIT")
         except apsw.Error as error:
             self._abandon()
-            said = self._say(error)
-            raise CommitFailed(said, attempted=True) from error
+            raise CommitFailed(self._say(error), attempted=True) from error
         if self._probe.moved():
             raise StoreMoved(
                 "the store's file was moved, deleted or replaced while it was open, so what was "
-                "just written is not where its path leads. Open the store again and retry."
+                "just written is not in the file at its path. Open the store again and retry."
             )
 
     def roll_back(self) -> None:
-        """Undo; the engine may have done so itself."""
+        """Roll back, unless SQLite has already done so."""
         connection = self._connection
         if connection is None or not connection.in_transaction:
             return
@@ -118,23 +121,23 @@ class SQLiteEngine:
             raise CommitFailed(self._say(error), attempted=False) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """Say an engine's error in our words; one of input or output ends the connection."""
+        """Return a SQLite error as one of Holdfast's; an I/O error also ends the connection."""
         if not isinstance(error, apsw.Error):
             return error
-        said = self._say(error)
+        translated = self._say(error)
         if is_io_error(error):
             self._abandon()
-            return CommitFailed(said, attempted=False)
-        return said
+            return CommitFailed(translated, attempted=False)
+        return translated
 
     def _say(self, error: apsw.Error) -> HoldfastError:
-        said = translate(error, _NOT_STORED)
-        if isinstance(said, Damaged):
-            self._damaged(said)
-        return said
+        translated = translate(error, _NOT_STORED)
+        if isinstance(translated, Damaged):
+            self._damaged(translated)
+        return translated
 
     def reopen(self) -> None:
-        """Open a new connection and commit a fence over whatever the old one left behind."""
+        """Open a new connection and commit a fence, which overwrites what a failed commit left."""
         self._abandon()
         try:
             connection = self._open()

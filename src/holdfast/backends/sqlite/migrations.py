@@ -1,9 +1,9 @@
-"""The schema, in numbered steps.
+"""Schema migrations, in numbered steps.
 
-`PRAGMA user_version` tells how many steps a file has seen. A new store is made whole in a file of
-another name and then renamed, so nobody ever sees half of one. An older store is brought up to date
-under the lock, in one transaction, after a backup, and the counts of what it holds are compared
-before the commit. A store with more steps than this program knows is refused and left untouched.
+`PRAGMA user_version` is the number of the last step applied to a file. A new store is built in a
+temporary file and then renamed, so no other process sees a half-built one. An older store is
+migrated under the process lock, in one transaction, after a backup; row counts are compared before
+the commit. A store with steps that this version does not know is refused and not changed.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ Steps = dict[int, str]
 
 
 def load() -> Steps:
-    """Read the numbered steps."""
+    """Return the SQL scripts of all steps by number."""
     return load_steps(__package__)
 
 
 def version_of(connection: apsw.Connection, path: Path) -> int:
-    """Tell how many steps a file has seen; refuse one that is not ours."""
+    """Return a file's schema version; raise `StoreUnavailable` if it is not a Holdfast store."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreUnavailable(
-            f"{path} is a database of another program; it was left untouched. Choose another path."
+            f"{path} is a database of another program; it was not changed. Choose another path."
         )
     return _pragma(connection, "user_version")
 
 
 def check_version(found: int, known: int, path: Path) -> None:
-    """Refuse a store of a newer program."""
+    """Raise `SchemaTooNew` if a newer Holdfast wrote the store."""
     if found > known:
         raise SchemaTooNew(
-            f"{path} was written by a newer Holdfast (format {found}, this one knows {known}); it "
-            "was left untouched. Update this program to open it."
+            f"{path} was written by a newer Holdfast (format {found}; this version supports up to "
+            f"{known}); it was not changed. Upgrade Holdfast to open it."
         )
 
 
 def create(path: Path, steps: Steps, lock: Turnstile, *, vfs: str | None, deadline: float) -> None:
-    """Make a new store, unless another process just did."""
+    """Create a new store, unless another process has just done so."""
     lock.enter_within(deadline)
     try:
         if not path.exists():
             place.refuse_orphaned_log(path)
             _make(path, steps, vfs)
     except apsw.Error as error:
-        raise translate(error, "no store was made.") from error
+        raise translate(error, "no store was created.") from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StoreFull(f"the disk is full ({error}); no store was made.") from error
-        raise StoreUnavailable(f"{path} cannot be made ({error}).") from error
+            raise StoreFull(f"the disk is full ({error}); no store was created.") from error
+        raise StoreUnavailable(f"{path} cannot be created ({error}).") from error
     finally:
         lock.leave()
 
@@ -89,7 +89,7 @@ def _build(path: Path, steps: Steps, vfs: str | None) -> None:
             for number, script in steps.items():
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version={number}")
-        # The file must be whole without its log before it gets its name.
+        # The file must be complete without its log before it gets its final name.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
@@ -104,37 +104,37 @@ def migrate(
     deadline: float,
     backup: Callable[[Path], object],
 ) -> None:
-    """Bring an older store up to date: backup first, counts compared, all or nothing."""
+    """Migrate an older store: back it up, apply all steps or none, compare row counts."""
     lock.enter_within(deadline)
     try:
         before = version_of(connection, path)
-        wanted = {number: script for number, script in steps.items() if number > before}
-        if not wanted:
+        pending = {number: script for number, script in steps.items() if number > before}
+        if not pending:
             return
-        copy = _unused(path.with_name(f"{path.name}.before-{max(wanted)}"))
+        copy = _unused(path.with_name(f"{path.name}.before-{max(pending)}"))
         backup(copy)
         with connection:
             counts = _counts(connection)
-            for number, script in wanted.items():
+            for number, script in pending.items():
                 connection.execute(script)
                 connection.execute(f"PRAGMA user_version={number}")
             if _counts(connection) != counts:
                 raise Damaged(
-                    f"bringing {path} up to date would have lost rows; nothing was changed. The "
-                    f"backup {copy} holds everything."
+                    f"migrating {path} would have lost rows; nothing was changed. The backup "
+                    f"{copy} holds everything."
                 )
     except apsw.SQLError as error:
         raise StorageError(
-            f"{path} could not be brought up to date ({error}); nothing was changed."
+            f"{path} could not be migrated to the current format ({error}); nothing was changed."
         ) from error
     except apsw.Error as error:
-        raise translate(error, f"{path} was not brought up to date.") from error
+        raise translate(error, f"{path} was not migrated.") from error
     finally:
         lock.leave()
 
 
 def _unused(wanted: Path) -> Path:
-    """Return a name that nothing has: the backup of an earlier attempt may lack what came since."""
+    """Return a path that does not exist: an earlier attempt's backup may lack later writes."""
     names = (wanted.with_name(f"{wanted.name}.{number}") for number in itertools.count(2))
     return next(name for name in itertools.chain([wanted], names) if not name.exists())
 

@@ -1,9 +1,9 @@
-"""Where a store's files lie, and whether that place can be trusted.
+"""The files of a store, and checks that their location is safe.
 
-A store is one file and its companions: `-wal` and `-shm` of SQLite, `-queue` and `-lock` of ours.
-They are private (0600 in a directory 0700), never reached through a symbolic link, never somebody
-else's, and never on a network file system, where the locks and the shared memory that SQLite
-relies on do not work.
+A store is one file and its companions: SQLite's `-wal` and `-shm`, and Holdfast's `-queue` and
+`-lock`. They are private (mode 0600 in a directory of mode 0700), owned by the current user, never
+reached through a symbolic link, and never on a network file system, where the locks and the shared
+memory that SQLite relies on do not work.
 
 The file itself is never opened here: closing any descriptor of it would drop the locks that SQLite
 holds in this process.
@@ -19,11 +19,11 @@ from typing import Final
 
 from holdfast.errors import Damaged, StoreUnavailable
 
-_MOUNT_POINT: Final = 4  # Which field of a line of mountinfo it is.
+_MOUNT_POINT: Final = 4  # Index of this field in a line of mountinfo.
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
-SMALLEST_DATABASE: Final = 512  # Anything shorter is an empty database to the engine.
+SMALLEST_DATABASE: Final = 512  # SQLite takes anything shorter for an empty database.
 COMPANIONS: Final = ("-wal", "-shm", "-queue", "-lock")
 NETWORK: Final = frozenset(
     {
@@ -35,25 +35,25 @@ NETWORK: Final = frozenset(
 
 
 def prepare_directory(path: Path) -> None:
-    """Make the store's directory, private, if it is not there."""
+    """Create the store's directory, private to its owner, if it is missing."""
     missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
     try:
         for directory in reversed(missing):
             directory.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
             sync_directory(directory.parent)
     except OSError as error:
-        raise StoreUnavailable(f"{path.parent} cannot be made: {error.strerror}.") from error
+        raise StoreUnavailable(f"{path.parent} cannot be created: {error.strerror}.") from error
 
 
 def check(path: Path) -> bool:
-    """Check an existing store's file; false if there is none yet."""
+    """Return true if a store's file exists, false if it does not; raise if it is not usable."""
     refuse_network(path)
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         if not log_size(path):
             return False
-        # Another process may have made the store since: a log comes after its file.
+        # Another process may have created the store since: a log is created after its file.
         if path.exists():
             return check(path)
         raise _orphaned(path) from None
@@ -63,10 +63,10 @@ def check(path: Path) -> bool:
         raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}.") from error
     if stat.S_ISLNK(found.st_mode):
         raise StoreUnavailable(
-            f"{path} is a symbolic link; a store is not opened through one. Use the real path."
+            f"{path} is a symbolic link; a store is never opened through one. Use the real path."
         )
     if not stat.S_ISREG(found.st_mode):
-        raise StoreUnavailable(f"{path} is not a file; choose another path.")
+        raise StoreUnavailable(f"{path} is not a regular file; choose another path.")
     if found.st_uid != os.geteuid():
         raise StoreUnavailable(
             f"{path} belongs to user {found.st_uid}, not to you; it was not opened."
@@ -74,14 +74,14 @@ def check(path: Path) -> bool:
     if found.st_size < SMALLEST_DATABASE:
         size = f"only {found.st_size} bytes long" if found.st_size else "empty"
         raise Damaged(
-            f"{path} is {size}, which a store never is: it was cut off, or something else made it. "
-            "Restore a backup over it, or remove it to begin a new store there."
+            f"{path} is {size}, so it is not a store: it was truncated, or another program "
+            "created it. Restore a backup over it, or remove it to create a new store there."
         )
     return True
 
 
 def refuse_orphaned_log(path: Path) -> None:
-    """Refuse to make a store beside a write-ahead log, which would be replayed into it."""
+    """Raise `Damaged` if a write-ahead log exists: SQLite would replay it into a new store."""
     if log_size(path):
         raise _orphaned(path)
 
@@ -89,17 +89,17 @@ def refuse_orphaned_log(path: Path) -> None:
 def _orphaned(path: Path) -> Damaged:
     return Damaged(
         f"{path} is missing but {path.name}-wal is there: the store was moved or deleted without "
-        "it. Put the file back beside it, or move the log away to begin a new store."
+        "it. Put the file back beside it, or move the log away to create a new store."
     )
 
 
 def log_size(path: Path) -> int:
-    """Return the bytes in a store's write-ahead log; 0 if there is none."""
+    """Return the size of a store's write-ahead log in bytes; 0 if there is none."""
     return size(companion(path, "-wal"))
 
 
 def size(path: Path) -> int:
-    """Return the bytes in a file; 0 if there is none, as when its last user just removed it."""
+    """Return a file's size in bytes; 0 if it is missing: the last process to use it removes it."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -107,22 +107,22 @@ def size(path: Path) -> int:
 
 
 def companion(path: Path, suffix: str) -> Path:
-    """Name a file that belongs to the store."""
+    """Return the path of a store's companion file."""
     return path.with_name(path.name + suffix)
 
 
 def search_suffix(tenant: int) -> str:
-    """Name what the file of a tenant's search index ends with; the first tenant is the default."""
+    """Return the file suffix of a tenant's search index; tenant 1 is the default one."""
     return "-search" if tenant == 1 else f"-search.{tenant}"
 
 
 def create_private(path: Path) -> None:
-    """Make an empty file that only its owner can read, whatever the umask."""
+    """Create an empty file that only its owner can read, whatever the umask."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a new name in a directory survive a power cut."""
+    """Make new and deleted names in a directory survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -131,11 +131,11 @@ def sync_directory(directory: Path) -> None:
 
 
 def refuse_network(path: Path) -> None:
-    """Refuse a file system that is shared over a network."""
+    """Raise `StoreUnavailable` if the path is on a network file system."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
-        return  # Only Linux tells; elsewhere this is the user's to know.
+        return  # Only Linux has this file; elsewhere the file system is not checked.
     kind = filesystem_of(Path(os.path.realpath(path.parent)), mounts)
     if kind in NETWORK:
         raise StoreUnavailable(
@@ -145,7 +145,7 @@ def refuse_network(path: Path) -> None:
 
 
 def filesystem_of(directory: Path, mountinfo: str) -> str | None:
-    """Return which kind of file system holds a directory, given the table of mounts."""
+    """Return the type of the file system that holds a directory, given `mountinfo`."""
     where = f"{directory}/".replace("//", "/")
     longest, kind = 0, None
     for line in mountinfo.splitlines():

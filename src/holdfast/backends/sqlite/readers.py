@@ -1,4 +1,4 @@
-"""Connections that read, kept open between reads: each is used by one thread at a time."""
+"""A pool of reading connections, kept open between reads; one thread at a time uses each."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Readers:
     """A pool of reading connections."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
-        """Open connections with `connect` as they are needed."""
+        """Open connections with `connect` when none is idle."""
         self._connect = connect
         self._idle: list[tuple[apsw.Connection, MovedProbe]] = []
         self._closed = False
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Begin with nothing lent, as a forked child does."""
+        """Make new locks, with no connection in use; a child's copies may stay locked for ever."""
         self._guard = threading.Lock()
         self._returned = threading.Condition(self._guard)
         self._lent = 0
 
     @contextmanager
     def snapshot(self) -> Iterator[apsw.Connection]:
-        """Lend a connection inside a read transaction: everything read is of one moment."""
+        """Lend a connection inside a read transaction, so that all reads see one snapshot."""
         connection, probe = self._take()
         usable = False
         try:
@@ -42,7 +42,7 @@ class Readers:
             _end(connection)
             usable = True
         except HoldfastError:
-            # The question was wrong, not the connection.
+            # The query was refused; the connection itself is sound.
             connection.execute("ROLLBACK")
             usable = True
             raise
@@ -50,7 +50,7 @@ class Readers:
             self._take_back(connection, probe, usable=usable)
 
     def add(self, connection: apsw.Connection) -> None:
-        """Take over a connection that is open already."""
+        """Add a connection that is already open."""
         self._idle.append((connection, MovedProbe(connection)))
 
     def _take(self) -> tuple[apsw.Connection, MovedProbe]:
@@ -80,7 +80,7 @@ class Readers:
             self._returned.notify_all()
 
     def close(self) -> None:
-        """Close what is idle; what is lent closes when it comes back."""
+        """Close idle connections; those in use are closed when they are returned."""
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -88,7 +88,7 @@ class Readers:
             connection.close(force=True)
 
     def pause(self, seconds: float) -> None:
-        """Before a fork: wait for what is lent, close what is idle, and lend nothing more."""
+        """Before a fork: wait for connections in use, close idle ones, and block new reads."""
         self._guard.acquire()
         self._returned.wait_for(lambda: not self._lent, seconds)
         for connection, _ in self._idle:
@@ -96,12 +96,15 @@ class Readers:
         self._idle = []
 
     def go_on(self) -> None:
-        """After a fork, in the parent."""
+        """After a fork, in the parent: let reads go on."""
         self._guard.release()
 
 
 def _end(connection: apsw.Connection) -> None:
-    """End a reading. The engine repeats here what a query met in a damaged page and dealt with."""
+    """End a read transaction.
+
+    SQLite reports a damaged page once more here, although the query that met it has handled it.
+    """
     try:
         connection.execute("COMMIT")
     except apsw.CorruptError:
@@ -112,6 +115,6 @@ def _end(connection: apsw.Connection) -> None:
 def _refuse_moved(probe: MovedProbe) -> None:
     if probe.moved():
         raise StoreMoved(
-            "the store's file was moved, deleted or replaced while it was open; what was read is "
-            "not what its path leads to. Open the store again."
+            "the store's file was moved, deleted or replaced while it was open, so what was read "
+            "did not come from the file at its path. Open the store again."
         )

@@ -1,20 +1,24 @@
-"""Making the bytes go of what was erased.
+"""Secure wipe: removing the bytes of erased rows from a store's files.
 
-The engine overwrites what a transaction deletes (`secure_delete`), but bytes of it are left in
-three places. The write-ahead log holds the pages as they were: it is emptied, which has to wait for
-whoever reads from it. The gap in the middle of a b-tree page, between its list of cells and the
-cells, holds copies of cells that once moved to another page: gaps are overwritten in the file,
-while nobody can write and the log is empty. And a migration made a copy of the whole file: it is
-deleted. What is still there after that is told, not passed over.
+SQLite overwrites what a transaction deletes (`secure_delete`), but bytes remain in three other
+locations, each with its own remedy:
 
-The transaction that erased something notes that this is owed, and by whom. The note goes when the
-bytes are gone, by the one who made it: nobody else knows whether its search index forgot the words.
-Whoever opens the store finds the note, if a crash came in between or somebody was reading, deletes
-the indexes, and tries again.
+- The write-ahead log holds earlier versions of pages. It is truncated, which has to wait for
+  readers that still use it.
+- The gap in a b-tree page, between its cell pointers and its cells, holds copies of cells that
+  moved to another page. Gaps are overwritten in the file while no process can write and the log
+  is empty.
+- A migration leaves a backup of the whole file. It is deleted.
 
-Overwriting a gap cannot hurt. The engine never reads what lies there, and whoever has the page in
-memory reads it again afterwards, because a commit follows. It is written through the engine's own
-file layer, so that no lock is dropped.
+Whatever could not be removed is reported.
+
+The transaction that erases something records a wipe note, a row of `meta`, under a name of its
+own backend. Only that backend deletes the note, once the bytes are gone: no other process knows
+whether its search index has dropped the words. If a crash or a reader prevented the wipe, the next
+process that opens the store finds the note, deletes the search indexes and wipes again.
+
+Overwriting a gap is safe. SQLite never reads it, and a commit follows, so connections that have the
+page cached read it again. It is written through SQLite's own file layer, so no lock is dropped.
 """
 
 from __future__ import annotations
@@ -33,11 +37,11 @@ from holdfast.backends.sqlite.statements import SQL
 
 _ATTEMPTS: Final = 3
 _PAGES_AT_ONCE: Final = 256
-_HEADERS: Final = {2: 12, 5: 12, 10: 8, 13: 8}  # How long they are, by kind of page.
+_HEADERS: Final = {2: 12, 5: 12, 10: 8, 13: 8}  # Bytes of a page header, by b-tree page type.
 _ZEROS: Final = bytes(1 << 16)
 _FILE_HEADER: Final = 100
 _unpack: Final = struct.Struct(">HH").unpack_from
-_MOST_PAGES: Final = 1 << 25  # Beyond, the first byte of a page does not tell what it is.
+_MOST_PAGES: Final = 1 << 25  # Beyond, the first byte of a page no longer identifies its type.
 
 
 def scrub(
@@ -46,16 +50,17 @@ def scrub(
     vfs: str | None,
     notes: Collection[str],
     *,
-    patience: int,
+    busy_timeout_ms: int,
 ) -> tuple[str, ...]:
-    """Overwrite what erased rows left behind; say what still holds some of it.
+    """Wipe what erased rows left behind and delete these notes.
 
-    These notes go with it. Others have `patience` milliseconds to finish what they do.
+    Returns a sentence for each file that still holds some of it. Other connections have
+    `busy_timeout_ms` to finish.
     """
     connection = connect()
     try:
-        connection.set_busy_timeout(patience)
-        # The notes go with the gaps: what is deleted has to be gone for good by then.
+        connection.set_busy_timeout(busy_timeout_ms)
+        # The notes are deleted with the gaps, so file deletions must be durable before that.
         return (
             *_delete_copies(path),
             *_wipe_log_and_gaps(connection, path, vfs, notes),
@@ -77,8 +82,9 @@ def _wipe_log_and_gaps(
             _empty_log(connection)
             return
     yield (
-        "the write-ahead log or the file still holds bytes of what was erased, because others use "
-        "the store right now; they go with the next purge, or when the store is next opened."
+        "the write-ahead log or the file still holds bytes of what was erased, because other "
+        "connections are using the store; the next purge, or the next time the store is opened, "
+        "removes them."
     )
 
 
@@ -94,20 +100,20 @@ def _empty_log(connection: apsw.Connection) -> bool:
 
 
 class _Dirty(NamedTuple):
-    """Pages that have something in their gap, and the version of the file that was read."""
+    """Page numbers with data in their gap, and the `data_version` at which they were found."""
 
     version: int
     pages: list[int]
 
 
 def _version(connection: apsw.Connection) -> int:
-    """Return a number that changes when another connection commits or empties the log."""
+    """Return a number that changes when another connection commits or truncates the log."""
     number: int = connection.execute("PRAGMA data_version").get
     return number
 
 
 def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> Iterator[int]:
-    """Find the pages that have something in their gap."""
+    """Yield the numbers of pages with data in their gap."""
     size: int = connection.execute("PRAGMA page_size").get
     pages: int = connection.execute("PRAGMA page_count").get
     with _File(path, vfs) as file:
@@ -121,9 +127,9 @@ def _dirty_pages(connection: apsw.Connection, path: Path, vfs: str | None) -> It
 
 
 def gap(data: bytes, at: int, size: int, *, first: bool) -> tuple[int, int]:
-    """Return where the unused middle of the b-tree page at `at` is, counted from its start.
+    """Return start and end of the gap in the b-tree page at `at`, as offsets into that page.
 
-    A page of another kind has none.
+    Both are 0 for a page of another type.
     """
     start = _FILE_HEADER if first else 0
     header = _HEADERS.get(data[at + start])
@@ -141,7 +147,10 @@ def _wipe(
     dirty: _Dirty,
     notes: Collection[str],
 ) -> bool:
-    """Overwrite gaps while nobody writes; false if somebody did before that."""
+    """Overwrite gaps under the write lock and delete the notes.
+
+    Returns false, with nothing done, if another connection is writing or the log is not empty.
+    """
     size: int = connection.execute("PRAGMA page_size").get
     try:
         connection.execute(SQL["begin"])
@@ -153,7 +162,7 @@ def _wipe(
             return False
         pages = dirty.pages
         if _version(connection) != dirty.version:
-            # Somebody wrote, and the log was emptied again: bytes may have moved to other pages.
+            # Another connection wrote and truncated the log: bytes may have moved to other pages.
             pages = list(_dirty_pages(connection, path, vfs))
         with _File(path, vfs) as file:
             for number in pages:
@@ -162,8 +171,8 @@ def _wipe(
                 if low < high:
                     file.write(number * size + low, bytes(high - low))
             file.sync()
-        connection.executemany(SQL["scrubbed"], [(note,) for note in notes])
-        # Whoever has these pages in memory must read them again.
+        connection.executemany(SQL["drop_wipe_note"], [(note,) for note in notes])
+        # A commit makes connections that have these pages cached read them again.
         connection.execute(SQL["raise_fence"])
         connection.execute("COMMIT")
     except BaseException:
@@ -174,7 +183,7 @@ def _wipe(
 
 
 class _File:
-    """The database file, opened by the engine's file layer, which knows of all its locks."""
+    """The database file, opened through SQLite's file layer, which tracks the process's locks."""
 
     def __init__(self, path: Path, vfs: str | None) -> None:
         flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
@@ -196,7 +205,7 @@ class _File:
         self._file.xSync(apsw.SQLITE_SYNC_FULL)
 
 
-# -------------------------------------------------------------------------------- other places
+# --------------------------------------------------------------------------------- other files
 
 
 def _delete_copies(path: Path) -> Iterator[str]:
@@ -207,12 +216,12 @@ def _delete_copies(path: Path) -> Iterator[str]:
         try:
             copy.unlink()
         except OSError as error:
-            yield f"{copy}, a copy from before a migration, cannot be deleted: {error.strerror}."
+            yield f"{copy}, a backup made before a migration, cannot be deleted: {error.strerror}."
     sync_directory(path.parent)  # Also for search indexes that were deleted before.
 
 
 def delete_indexes(path: Path) -> None:
-    """Delete the search indexes beside a store: they are derived, and are made anew."""
+    """Delete the search indexes beside a store; they are derived data and are rebuilt."""
     ours = re.compile(re.escape(path.name) + r"-search(\.\d+)?(-wal|-shm)?")
     for file in path.parent.iterdir():
         if ours.fullmatch(file.name):
@@ -221,9 +230,9 @@ def delete_indexes(path: Path) -> None:
 
 
 def _look_aside(connection: apsw.Connection) -> Iterator[str]:
-    aside = connection.execute("SELECT count(*) FROM quarantine").get
-    if aside:
+    count = connection.execute("SELECT count(*) FROM quarantine").get
+    if count:
         yield (
-            f"the quarantine holds {aside} damaged rows that were kept aside by a salvage; some of "
-            "them may be of what was erased."
+            f"the quarantine holds {count} damaged rows kept by a salvage; some of them may belong "
+            "to what was erased."
         )

@@ -1,11 +1,11 @@
-"""Checksums of rows: a flipped byte in a well-formed value does not pass for the truth.
+"""Row checksums: they reveal a flipped byte in a value that is still well-formed.
 
-`crc` is the CRC-32 of the JSON array of the values before it, in the order of the schema. Left out
-are the numbers that the engine gives a row while it is being stored (`UNSEALED`); each of these is
-in an index too, so it is in the file twice and can be compared.
+`crc` is the CRC-32 of the JSON array of the columns before it, in schema order. Excluded are the
+numbers that SQLite assigns while it stores a row (`EXCLUDED_COLUMNS`). Each of these is in an index
+as well, so the file holds it twice and the two can be compared.
 
-A row that does not fit its checksum and must be written to nevertheless (a sum, a ledger) gets a
-checksum that fits nothing: what was damaged stays known as damaged.
+A row that does not match its checksum but must still be updated (a usage total, a tool outcome)
+gets `INVALID_CRC`, which matches no row, so that the damage is not hidden.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def seal(values: Sequence[object]) -> int:
-    """Sum up the values of a row."""
+    """Return the checksum of a row's covered values."""
     return crc32(_encode(values))
 
 
 def covered(table: str, columns: Iterable[str]) -> list[str]:
-    """Name the columns that a table's checksum covers, of all it has in the schema's order."""
+    """Return those of a table's columns (given in schema order) that its checksum covers."""
     names = list(columns)
     return [name for name in names[: names.index("crc")] if name != UNSEALED.get(table)]

@@ -1,6 +1,6 @@
 -- Every statement the backend uses, by name. Constant text: values are always bound.
 --
--- Rows that are checked when they are read come as: crc, the row's number, and what crc covers.
+-- Rows whose checksum is checked on reading come as: crc, the row's number, the columns crc covers.
 
 -- name: begin
 BEGIN IMMEDIATE
@@ -186,7 +186,7 @@ INSERT INTO meta (name, value)
 SELECT 'activity of ' || ?2, activity FROM heads WHERE session = ?1 AND tenant = ?2
 ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
--- name: owe_scrub
+-- name: add_wipe_note
 INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT DO NOTHING
 
 -- name: note_erasure
@@ -196,11 +196,11 @@ ON CONFLICT (name) DO UPDATE SET value = value + 1
 -- name: erasures
 SELECT value FROM meta WHERE name = 'erasures of ' || ?
 
--- name: owes_scrub
--- Version 0.1.0 wrote one note for everybody.
+-- name: wipe_notes
+-- Version 0.1.0 wrote one note, shared by all processes.
 SELECT name FROM meta WHERE name = 'scrub' OR name LIKE 'scrub of %'
 
--- name: scrubbed
+-- name: drop_wipe_note
 DELETE FROM meta WHERE name = ?
 
 -- name: drop_head
@@ -261,7 +261,7 @@ WHERE CAST(substr(body, 1, 17) AS TEXT) = '{"role":"summary"' AND place BETWEEN 
 SELECT place & 4294967295, id, turn, crc, CAST(body AS BLOB) FROM messages INDEXED BY messages_by_id
 WHERE place BETWEEN ? AND ? AND id IN (…)
 
--- name: places_of_ids
+-- name: rowids_of_ids
 SELECT place FROM messages INDEXED BY messages_by_id WHERE id IN (…) LIMIT 1001
 
 -- name: placed
@@ -412,7 +412,7 @@ INSERT INTO blobs (tenant, sha256, data) VALUES (?, ?, ?) RETURNING n
 -- name: use_blob
 INSERT INTO blob_uses (place, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
 
--- name: blobs_of_places
+-- name: blobs_of_messages
 SELECT DISTINCT b.sha256 FROM blob_uses u JOIN blobs b ON b.n = u.blob
 WHERE u.place BETWEEN ? AND ?
 

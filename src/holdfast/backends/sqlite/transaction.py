@@ -1,11 +1,11 @@
-"""The seam's reads and writes as SQL statements. No decisions: values in, rows out.
+"""Snapshot and transaction of the storage protocol, as SQL statements without decisions.
 
 Names that SQL text cannot hold exactly (NUL, lone surrogates) are bound as blobs of their bytes;
-text and blob never compare equal, so nothing is ever confused.
+text and blob never compare equal, so two names are never confused.
 
-Every row is sealed when it is written (see `seals`). Rows that tell where a history is and who may
-write to it (sessions, heads, branches, turns) are checked whenever they are read: what does not fit
-is `Damaged`, never a shorter history.
+Every row gets a checksum when it is written (see `checksums`). Rows that locate a history and
+control who may write to it (sessions, heads, branches, turns) are checked whenever they are read: a
+mismatch raises `Damaged` and never yields a shorter history.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FILTERS: Final = {
     "since": "AND h.updated_at >= :since",
     "until": "AND h.updated_at < :until",
     "text": "AND ({title} OR {preview} OR {key})".format(
-        # Most texts are ASCII, which the engine folds by itself, much faster.
+        # Most texts are ASCII, which SQLite folds by itself, much faster.
         **{
             column.partition(".")[2]: f"instr(iif(typeof({column}) = 'text' "
             f"AND length({column}) = length(CAST({column} AS BLOB)), lower({column}), "
@@ -81,7 +81,7 @@ _FILTERS: Final = {
 
 
 def bind(text: str | None) -> str | bytes | None:
-    """Return text to the engine exactly."""
+    """Return text as a value that SQLite stores exactly."""
     if text is None:
         return None
     if "\0" in text:
@@ -94,12 +94,12 @@ def bind(text: str | None) -> str | bytes | None:
 
 
 def unbind(value: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Take text from the engine exactly."""
+    """Return a stored value, with text as it was before `bind`."""
     return codec.decode_text(value) if isinstance(value, bytes) else value
 
 
 def bind_json(data: bytes | None) -> str | bytes | None:
-    """Return JSON to the engine as text, so that people can read it; see `bind`."""
+    """Return JSON as text for SQLite, so that it is readable in the file; see `bind`."""
     if data is None:
         return None
     try:
@@ -109,28 +109,28 @@ def bind_json(data: bytes | None) -> str | bytes | None:
 
 
 def unbind_json(value: str | bytes | None) -> bytes | None:
-    """Take JSON from the engine as bytes."""
+    """Return stored JSON as bytes."""
     return codec.encode_text(value) if isinstance(value, str) else value
 
 
 @cache
 def _in(name: str, count: int) -> str:
-    """Return a statement with so many marks in its list."""
+    """Return a statement with `count` placeholders in its list."""
     return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
 
 
 def place(branch: int, seq: int) -> int:
-    """Return where a message lies in the table."""
+    """Return a message's rowid, the column `place` of its table."""
     return branch << _BRANCH_BITS | seq
 
 
 class SQLiteSnapshot:
-    """Reads on one connection, within one transaction of the engine."""
+    """Reads on one connection, within one SQLite transaction."""
 
     def __init__(
         self, connection: apsw.Connection, tenant: int | None, clock: Clock, paths: dict[int, Path]
     ) -> None:
-        """Read on this connection, for this tenant; `paths` is shared and only ever added to."""
+        """Read a tenant's rows; `paths` caches ancestry for all snapshots and is only added to."""
         self._execute = connection.execute
         self._connection = connection
         self._tenant = _NOBODY if tenant is None else tenant
@@ -142,7 +142,7 @@ class SQLiteSnapshot:
         return row
 
     def _sealed(self, name: str, session: int, *values: object) -> Sequence[Any] | None:
-        """Read a row that must fit its checksum; give it without."""
+        """Return a query's first row without its checksum; raise `Damaged` if it does not match."""
         try:
             row = self._first(name, *values)
         except UnicodeDecodeError as error:
@@ -157,7 +157,8 @@ class SQLiteSnapshot:
     def _unfit(self, session: int | None) -> Damaged:
         return Damaged(
             f"the rows of {self._called(session)} do not fit their checksum; nothing was changed. "
-            "Run store.verify(), and store.salvage(to) to keep everything that can be read."
+            "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
+            "readable into a new store."
         )
 
     def _called(self, session: int | None) -> str:
@@ -165,13 +166,13 @@ class SQLiteSnapshot:
         return f"session {row[0].decode('utf-8', 'backslashreplace')}" if row else "a session"
 
     def now(self) -> int:
-        """Tell the time: the database's clock is this host's."""
+        """Return the time in microseconds, from this host's clock."""
         return self._clock.micros()
 
     # ---------------------------------------------------------------------------- sessions
 
     def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
-        """Find a session by its key or id."""
+        """Return a session by its key or id; `None` if it does not exist or was purged."""
         if key is not None:
             row = self._first("session_by_key", self._tenant, bind(key))
         else:
@@ -180,19 +181,19 @@ class SQLiteSnapshot:
         return None if found is None or found.purged_at is not None else found
 
     def owners(self, branches: Collection[int]) -> dict[int, Owner]:
-        """Tell whose these branches are."""
-        wanted = list(branches)
+        """Return the sessions that own these branches."""
+        numbers = list(branches)
         found: dict[int, Owner] = {}
-        for start in range(0, len(wanted), _BRANCHES_AT_ONCE):
-            some = wanted[start : start + _BRANCHES_AT_ONCE]
+        for start in range(0, len(numbers), _BRANCHES_AT_ONCE):
+            some = numbers[start : start + _BRANCHES_AT_ONCE]
             rows = self._execute(_in("owners", len(some)), (*some, self._tenant))
             found.update((branch, _owner(row)) for branch, *row in rows)
         return found
 
     def titled(self, words: Sequence[str]) -> list[Owner]:
-        """Find sessions whose title may hold all these words.
+        """Return sessions whose title may contain all these words.
 
-        The engine folds no letters but those of ASCII, so titles that have others may be it all.
+        SQLite folds only ASCII letters, so every title with other letters is returned.
         """
         plain = [word for word in words if word.isascii()]
         conditions = " AND ".join(["instr(lower(title), ?)"] * len(plain)) or "TRUE"
@@ -200,12 +201,12 @@ class SQLiteSnapshot:
         return [_owner(row) for row in self._execute(text, (self._tenant, *plain))]
 
     def relative(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id, also of what a purge left."""
+        """Return a session by its id, or the stub that a purge left of it."""
         row = self._first("session_by_id", self._tenant, bind(id))
         return None if row is None else self._session_row(row)
 
     def children(self, id: str) -> list[SessionRow]:
-        """Read the sessions that name this one as their parent, oldest first."""
+        """Return the sessions that name this one as their parent, oldest first."""
         found = self._execute(SQL["sessions_by_parent"], (self._tenant, bind(id)))
         return [self._session_row(row) for row in found]
 
@@ -213,9 +214,9 @@ class SQLiteSnapshot:
         return _session_row(self._opened(row, row[1]))
 
     def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
-        """Find sessions whose id starts with `prefix`, or whose title is `title`."""
+        """Return sessions whose id starts with `prefix`, or whose title is `title`."""
         if prefix is not None:
-            # Ids are lower-case base32, so "~" sorts behind every continuation.
+            # Ids are lower-case base32, so "~" sorts after every continuation.
             values: tuple[object, ...] = (self._tenant, bind(prefix), bind(prefix + "~"))
             found = self._execute(SQL["sessions_by_prefix"], values)
         else:
@@ -223,24 +224,24 @@ class SQLiteSnapshot:
         return [self._session_row(row) for row in found]
 
     def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
-        """Find sessions whose title is this but for case.
+        """Return sessions whose title equals this one apart from case.
 
-        The index has titles by their bytes, so it is read where those begin that begin alike. The
-        engine folds ASCII; only titles with more than that are folded here.
+        The index orders titles by their bytes, so only the ranges that can fold to this title are
+        read. SQLite folds ASCII; only titles with other letters are folded by `_loose`.
         """
         self._connection.create_scalar_function("loose", _loose, 1, deterministic=True)
-        wanted = loose(title)
+        folded = loose(title)
         values = {
             "tenant": self._tenant,
             "trashed": int(trashed),
-            "loose": bind(wanted),
-            **_beginnings(wanted),
+            "loose": bind(folded),
+            **_beginnings(folded),
         }
         found = self._execute(SQL["sessions_by_loose_title"], values)
         return [self._session_row(row) for row in found]
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
-        """Count the sessions that were split off these."""
+        """Return how many sessions were forked from each of these."""
         counts: dict[str, int] = {}
         for start in range(0, len(ids), _IDS_AT_ONCE):
             names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
@@ -250,35 +251,35 @@ class SQLiteSnapshot:
                 ).fetchall()
             except (apsw.CorruptError, UnicodeDecodeError) as error:
                 raise Damaged(
-                    f"which sessions come from others cannot be read ({type(error).__name__}); "
-                    "run store.verify()."
+                    f"the forks of a session cannot be read ({type(error).__name__}); run "
+                    "store.verify()."
                 ) from error
             counts |= {unbind(parent): count for parent, count in found}
         return counts
 
     def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
-        """Find sessions in the trash by the key or title they had."""
+        """Return sessions in the trash by the key or title they had."""
         name, value = ("trashed_by_key", key) if key is not None else ("trashed_by_title", title)
         found = self._execute(SQL[name], (self._tenant, bind(value)))
         return [self._session_row(row) for row in found]
 
     def find_run(self, run_id: str) -> list[SessionRow]:
-        """Find the sessions that have a turn of this run."""
+        """Return the sessions that have a turn of this run."""
         found = self._execute(SQL["sessions_by_run"], (bind(run_id), self._tenant))
         return [self._session_row(row) for row in found]
 
     def session(self, n: int) -> SessionRow | None:
-        """Read a session's identity."""
+        """Return a session's identity row."""
         row = self._sealed("session", n, n, self._tenant)
         return None if row is None else _session_row(row)
 
     def head(self, n: int) -> HeadRow | None:
-        """Read where a session stands."""
+        """Return a session's head row."""
         row = self._sealed("head", n, n, self._tenant)
         return None if row is None else _head_row(row)
 
     def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
-        """List by activity; if something in the way is damaged, one by one."""
+        """Return sessions by activity; they are read one by one if a row is damaged."""
         newest = _LAST_ACTIVITY if before is None else before
         try:
             return list(self._list(listing, newest, limit))
@@ -286,13 +287,13 @@ class SQLiteSnapshot:
             return list(islice(self._list_singly(listing, newest), limit))
 
     def _list(self, listing: Listing, before: int, limit: int) -> Iterator[Listed]:
-        """List in one go: first among the most recent, which usually has the page full."""
+        """Yield a page in one query; the most recent sessions are tried first and usually do."""
         bounds = {"tenant": self._tenant, "before": before, "limit": limit}
-        wanted, values = _conditions(listing), bounds | _filter_values(listing)
+        conditions, values = _conditions(listing), bounds | _filter_values(listing)
         if listing.text is not None:
             self._connection.create_scalar_function("folded", _folded, 1, deterministic=True)
         for source in _sources(listing):
-            text = "\n".join((SQL["list_columns"], SQL[source], *wanted, SQL["list_end"]))
+            text = "\n".join((SQL["list_columns"], SQL[source], *conditions, SQL["list_end"]))
             rows: list[Any] = self._execute(text, values).fetchall()
             if len(rows) == limit:
                 break
@@ -301,7 +302,7 @@ class SQLiteSnapshot:
             yield self._session_row(session), _head_row(self._opened(head, session[1]))
 
     def _list_singly(self, listing: Listing, before: int) -> Iterator[Listed]:
-        """List with a stand-in for each session that cannot be read; slow, and for damage only."""
+        """Yield sessions one by one, with an `Unreadable` for each damaged one; slow."""
         numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
         for n, activity in numbers:
             found: Listed
@@ -315,7 +316,7 @@ class SQLiteSnapshot:
                 yield found
 
     def _as_it_is(self, n: int, activity: int, why: str) -> Unreadable:
-        """Return what there is of a session that cannot be relied on."""
+        """Return the rows of a damaged session as they are, unchecked."""
         row = self._unchecked("session", n, _session_row)
         head = self._unchecked("head", n, _head_row)
         return Unreadable(activity, why, self._id_of(n), row, head)
@@ -335,7 +336,7 @@ class SQLiteSnapshot:
             return None
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
-        """List what was written to, in order."""
+        """Return the sessions written to after an activity number, in order."""
         rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
         heads = [(unbind(id), _head_row(self._opened(head, head[2]))) for id, *head in rows]
         return [(head.activity, id, head.branch_no, head.seq) for id, head in heads]
@@ -343,7 +344,7 @@ class SQLiteSnapshot:
     # ---------------------------------------------------------------------------- messages
 
     def path(self, branch: int, low: int = 1) -> Path:
-        """Return the way a branch's history runs; branches never move, so it is kept if short."""
+        """Return a branch's ancestry; branches never move, so a short one is cached."""
         known = self._paths.get(branch)
         if known is not None:
             return known
@@ -360,14 +361,14 @@ class SQLiteSnapshot:
         return found
 
     def _step(self, branch: int) -> tuple[Step, int | None]:
-        """Read a branch on the way back, and the one it starts on."""
+        """Return one step of a branch's ancestry, and the branch it starts on."""
         row = self._first("branch_step", branch, self._tenant)
         if row is None:
             raise Damaged(f"branch {branch} is missing; run store.verify().")
-        session_id, *sealed = row
-        _, _, _, parent, fork_seq, *_ = self._opened(sealed, sealed[2])
+        session_id, *columns = row
+        _, _, _, parent, fork_seq, *_ = self._opened(columns, columns[2])
         if parent is not None and parent >= branch:
-            raise Damaged(f"branch {branch} names a parent that is not older.")
+            raise Damaged(f"branch {branch} names a parent that is not older; run store.verify().")
         return Step(branch, fork_seq, unbind(session_id)), parent
 
     def _keep_path(self, branch: int, path: Path) -> None:
@@ -375,24 +376,24 @@ class SQLiteSnapshot:
             self._paths[branch] = path
 
     def branch(self, session: int, number: int) -> BranchRow | None:
-        """Read a session's branch by its number there."""
+        """Return a session's branch by its number in that session."""
         return self._branch(self._first("branch_by_number", session, number, self._tenant))
 
     def branch_by_token(self, session: int, token: str) -> BranchRow | None:
-        """Read the branch of a session that this write made."""
+        """Return the branch of a session that the write with this token created."""
         return self._branch(self._first("branch_by_token", token, session, self._tenant))
 
     def find_branch(self, n: int) -> BranchRow | None:
-        """Read a branch."""
+        """Return a branch."""
         return self._branch(self._first("branch", n, self._tenant))
 
     def branches(self, session: int) -> list[BranchRow]:
-        """Read a session's branches, by number."""
+        """Return a session's branches by number."""
         rows = self._execute(SQL["branches"], (session, self._tenant))
         return [self._branch_row(row) for row in rows]
 
     def branches_from(self, n: int) -> list[BranchRow]:
-        """Read the branches that start on this one, oldest first."""
+        """Return the branches that start on this one, oldest first."""
         rows = self._execute(SQL["branches_from"], (n, self._tenant))
         return [self._branch_row(row) for row in rows]
 
@@ -400,9 +401,9 @@ class SQLiteSnapshot:
         return None if row is None else self._branch_row(row)
 
     def _branch_row(self, row: Sequence[Any]) -> BranchRow:
-        session_id, purged_at, active, head_seq, *sealed = row
+        session_id, purged_at, active, head_seq, *columns = row
         (n, session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
-         token) = self._opened(sealed, sealed[2])  # fmt: skip
+         token) = self._opened(columns, columns[2])  # fmt: skip
         return BranchRow(
             n=n,
             session=session,
@@ -419,20 +420,20 @@ class SQLiteSnapshot:
         )
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
-        """Read ranges, in order."""
+        """Return the messages of these ranges in order, each range with its session's id."""
         found = []
         for segment in ranges:
             ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
             rows: Iterable[Any] = self._execute(SQL["messages"], ends)
-            kept = [
+            messages = [
                 MessageRow(seq, id if type(id) is str else unbind(id), turn, crc, body)
                 for seq, id, turn, crc, body in rows
             ]
-            found.append((segment.session_id, kept))
+            found.append((segment.session_id, messages))
         return found
 
     def newest_summary(self, path: Path, last: int) -> int | None:
-        """Find the last summary along a path; an index has them, so no other message is read."""
+        """Return the seq of the last summary along a path; only the index is read."""
         for segment in reversed(ranges(path, 1, last)):
             ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
             row = self._first("newest_summary", *ends)
@@ -442,7 +443,7 @@ class SQLiteSnapshot:
         return None
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a branch's history."""
+        """Return the messages of a branch's history that have these ids."""
         found: dict[str, tuple[str, MessageRow]] = {}
         for start in range(0, len(ids), _IDS_AT_ONCE):
             names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
@@ -455,24 +456,24 @@ class SQLiteSnapshot:
         return found
 
     def _near(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
-        """Return where on a path these ids may be.
+        """Return the segments of a branch's history that may contain these ids.
 
-        New ids are nowhere, so most often the path is not even walked.
+        New ids are in no branch, so in most cases the ancestry is not read at all.
         """
         known = self._paths.get(branch)
         if known is not None and len(known) == 1:
             return known
-        places = [row[0] for row in self._execute(_in("places_of_ids", len(names)), tuple(names))]
-        if not places:
+        rowids = [row[0] for row in self._execute(_in("rowids_of_ids", len(names)), tuple(names))]
+        if not rowids:
             return ()
         path = self.path(branch)
-        if len(places) > _MANY_PLACES:
+        if len(rowids) > _MANY_PLACES:
             return path
-        branches = {at >> _BRANCH_BITS for at in places}
+        branches = {rowid >> _BRANCH_BITS for rowid in rowids}
         return [segment for segment in path if segment.branch in branches]
 
     def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Look ids up on all branches of a session."""
+        """Return the messages with these ids on all branches of a session, with their branch."""
         found: list[tuple[int, MessageRow]] = []
         for start in range(0, len(ids), _IDS_AT_ONCE):
             names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
@@ -481,13 +482,13 @@ class SQLiteSnapshot:
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
     def count_of_turn(self, branch: int, turn: TurnRow) -> int:
-        """Count the messages of a turn, which lie behind its start."""
+        """Return how many messages a turn has; they all follow its first seq."""
         ends = (place(branch, turn.first_seq + 1), place(branch, _SEQ_MASK))
         row = self._first("count_of_turn", *ends, turn.number)
         return row[0] if row else 0
 
     def weigh(self, session: int) -> Weight:
-        """Count the messages on a session's own branches, and the bytes of them and their blobs."""
+        """Return the count of messages on a session's own branches, and the bytes they take."""
         messages, size = self._first("weight_of_messages", session) or (0, 0)
         blobs = self._first("weight_of_blobs", session) or (0,)
         return Weight(messages, int(size + blobs[0]))
@@ -495,31 +496,31 @@ class SQLiteSnapshot:
     # ------------------------------------------------------------- turns, drafts, queue, blobs
 
     def turn(self, session: int, number: int) -> TurnRow | None:
-        """Read one turn."""
+        """Return one turn."""
         row = self._sealed("turn", session, session, number)
         return None if row is None else _turn_row(row)
 
     def turns(self, session: int, limit: int | None) -> list[TurnRow]:
-        """Read the newest turns, oldest first."""
+        """Return the newest turns, oldest first."""
         values = (session, _NO_LIMIT if limit is None else limit)
         rows = self._execute(SQL["turns"], values)
         return [_turn_row(self._opened(row, session)) for row in rows][::-1]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
-        """Read the ledger of a turn, in call order."""
+        """Return the tool ledger of a turn, in call order."""
         return [_tool_row(row) for row in self._execute(SQL["tools"], (session, turn))]
 
     def draft(self, session: int, turn: int) -> list[bytes]:
-        """Read the records of an open draft."""
+        """Return the records of an open draft."""
         return [row[0] for row in self._execute(SQL["draft"], (session, turn))]
 
     def opening(self, session: int, turn: int) -> bytes | None:
-        """Read the first record of an open draft."""
+        """Return the first record of an open draft."""
         row = self._execute(SQL["opening"], (session, turn)).fetchone()
         return None if row is None else row[0]
 
     def queue(self, session: int) -> list[QueueRow]:
-        """Read waiting input in order."""
+        """Return queued input in order."""
         rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()
         return [
             QueueRow(number, unbind(id), created_at, body, self._queue_blobs(session, number))
@@ -531,7 +532,7 @@ class SQLiteSnapshot:
         return tuple((sha256, data) for sha256, data in rows)
 
     def usage(self, session: int) -> list[UsageRow]:
-        """Read usage by day and model."""
+        """Return usage by day and model."""
         rows = self._execute(SQL["usage"], (session,))
         return in_order(
             UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
@@ -539,23 +540,23 @@ class SQLiteSnapshot:
         )
 
     def measured(self, model: str) -> Measured:
-        """Sum up how well replies of a model were estimated."""
+        """Return counted and estimated tokens, summed over a model's latest usage rows."""
         row = self._first("measured", bind(model), self._tenant, MEASURED_ROWS)
         return Measured(*(row or ()))
 
     def blob(self, sha256: str) -> bytes | None:
-        """Read a blob."""
+        """Return a blob's data."""
         row = self._first("blob", self._tenant, bind(sha256))
         return None if row is None else row[0]
 
     def erasures(self) -> int:
-        """Tell how many transactions erased messages."""
+        """Return how many transactions have erased messages."""
         row = self._first("erasures", self._tenant)
         return row[0] if row else 0
 
 
 class SQLiteTransaction(SQLiteSnapshot):
-    """Writes, too. `writes` counts them, so that a refusal can be told from a failure."""
+    """Reads and writes. `writes` counts the writes: a refusal before the first one is harmless."""
 
     def __init__(
         self,
@@ -565,7 +566,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         paths: dict[int, Path],
         wipe_note: str,
     ) -> None:
-        """Write on this connection; an erasure leaves `wipe_note` in the table `meta`."""
+        """Write a tenant's rows; an erasure inserts `wipe_note` into the table `meta`."""
         super().__init__(connection, tenant, clock, paths)
         self.writes = 0
         self._wipe_note = wipe_note
@@ -573,12 +574,12 @@ class SQLiteTransaction(SQLiteSnapshot):
         self._erased = False
 
     def begin_anew(self) -> None:
-        """Forget what the last transaction made: it is stored now, or was undone."""
+        """Reset the state of the previous transaction, which was committed or rolled back."""
         self._first_new = None
         self._erased = False
 
     def _keep_path(self, branch: int, path: Path) -> None:
-        """Keep a path, but not that of a branch whose number is given anew after a rollback."""
+        """Cache a path, except for a new branch: a rollback would free its number for another."""
         if self._first_new is None or branch < self._first_new:
             super()._keep_path(branch, path)
 
@@ -594,7 +595,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         return number
 
     def add_session(self, row: SessionRow, start: Start) -> int:
-        """Store a new session with its first branch."""
+        """Insert a session with its first branch and head; return its number."""
         values = (self._tenant, *_session_values(row))
         n = self._returning("add_session", *values, seal(values))
         if row.purged_at is None:
@@ -604,7 +605,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         return n
 
     def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
-        """Store a new branch."""
+        """Insert a branch; return its number."""
         values = (
             session, number, start.parent, start.fork_seq, start.asked_seq, None, created_at,
             start.reason, start.token,
@@ -614,7 +615,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         return n
 
     def end_branch(self, n: int, last_seq: int) -> None:
-        """Note where a branch that is left ends."""
+        """Record the last seq of a branch that is no longer active."""
         row = self.find_branch(n)
         if row is None:
             return
@@ -625,12 +626,12 @@ class SQLiteTransaction(SQLiteSnapshot):
         self._write("put_branch", n, last_seq, seal(values))
 
     def put_session(self, row: SessionRow) -> None:
-        """Replace a session's identity."""
+        """Replace a session's identity row."""
         values = (self._tenant, *_session_values(row))
         self._write("put_session", row.n, *values, seal(values))
 
     def put_head(self, row: HeadRow) -> None:
-        """Replace a session's head; its activity becomes the highest of all."""
+        """Replace a session's head; its activity number becomes the tenant's highest."""
         self._put_head("put_head", row)
 
     def _put_head(self, name: str, row: HeadRow) -> None:
@@ -644,9 +645,9 @@ class SQLiteTransaction(SQLiteSnapshot):
         self._write(name, *values, seal(values))
 
     def cut_branch(self, n: int, last_seq: int) -> Cut:
-        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        """Erase the messages of a branch after `last_seq`, which becomes its last seq."""
         ends = (place(n, last_seq + 1), place(n, _SEQ_MASK))
-        blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_places"], ends))
+        blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_messages"], ends))
         self._write("drop_blob_uses", *ends)
         self._write("drop_messages", *ends)
         erased = self._connection.changes()
@@ -656,27 +657,27 @@ class SQLiteTransaction(SQLiteSnapshot):
         return Cut(erased, blobs)
 
     def _note_erasure(self) -> None:
-        """Count a transaction that erases messages, once."""
+        """Count this transaction, once, as one that erases messages."""
         if not self._erased:
             self._write("note_erasure", self._tenant)
             self._erased = True
 
     def drop_branch(self, n: int) -> None:
-        """Erase a branch without messages."""
+        """Delete a branch that has no messages."""
         self._write("drop_branch", n)
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
-        """Replace a stored message; give the blobs it needed."""
+        """Replace a message by its tombstone; return the blobs that it referenced."""
         at = place(branch, row.seq)
-        blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_places"], (at, at)))
-        self._write("owe_scrub", self._wipe_note)
+        blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_messages"], (at, at)))
+        self._write("add_wipe_note", self._wipe_note)
         self._note_erasure()
         self._write("drop_blob_uses", at, at)
         self._write("put_message", at, row.crc, bind_json(row.body))
         return blobs
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message needs."""
+        """Delete those of these blobs that no message references; return their count and bytes."""
         sizes = []
         for sha256 in sorted(blobs):
             row = self._first("unused_blob", self._tenant, sha256)
@@ -686,9 +687,9 @@ class SQLiteTransaction(SQLiteSnapshot):
         return len(sizes), sum(sizes)
 
     def drop_belongings(self, session: int) -> Belongings:
-        """Erase what a session has; nobody is ever given its activity number again."""
+        """Delete a session's head, turns, drafts and queue; its activity number stays used up."""
         self._write("raise_activity", session, self._tenant)
-        self._write("owe_scrub", self._wipe_note)
+        self._write("add_wipe_note", self._wipe_note)
         for name in ("drop_head", "drop_tools", "drop_usage", "drop_all_queue_blobs"):
             self._write(name, session)
         counts = []
@@ -698,11 +699,11 @@ class SQLiteTransaction(SQLiteSnapshot):
         return Belongings(*counts)
 
     def drop_session(self, n: int) -> None:
-        """Erase a session's identity."""
+        """Delete a session's identity row."""
         self._write("drop_session", n, self._tenant)
 
     def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-        """Store messages at their places."""
+        """Insert messages into a branch at their seqs."""
         self.writes += 1
         base = branch << _BRANCH_BITS
         self._connection.executemany(
@@ -714,13 +715,13 @@ class SQLiteTransaction(SQLiteSnapshot):
         )
 
     def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Store a blob once, and that this message needs it."""
+        """Insert a blob unless it is stored already, and record that this message references it."""
         if not self.refer_blob(branch, seq, sha256):
             n = self._returning("add_blob", self._tenant, sha256, data)
             self._write("use_blob", place(branch, seq), n)
 
     def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
-        """Note that a message needs a stored blob."""
+        """Record that a message references a stored blob; false if the blob is not stored."""
         row = self._first("find_blob", self._tenant, sha256)
         if row is None:
             return False
@@ -728,7 +729,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         return True
 
     def add_usage(self, session: int, row: UsageRow) -> None:
-        """Add to a session's usage by day and model."""
+        """Add to a session's usage of a day and model."""
         key = (session, row.day, bind(row.model))
         measured = row.measured
         spent = (
@@ -740,11 +741,11 @@ class SQLiteTransaction(SQLiteSnapshot):
             return
         crc, n, *before = found
         sums = tuple(map(add, before[len(key) :], spent))
-        fits = seal(before) == crc
-        self._write("put_usage", n, *sums, seal((*key, *sums)) if fits else UNFIT)
+        matches = seal(before) == crc
+        self._write("put_usage", n, *sums, seal((*key, *sums)) if matches else UNFIT)
 
     def put_turn(self, row: TurnRow) -> None:
-        """Store or replace a turn."""
+        """Insert or replace a turn."""
         used = row.usage
         values = (
             row.session, row.number, row.token, row.state, bind(row.run_id),
@@ -755,29 +756,29 @@ class SQLiteTransaction(SQLiteSnapshot):
         self._write("put_turn", *values, seal(values))
 
     def put_tool(self, row: ToolRow) -> None:
-        """Store or replace a line of the ledger; a new one goes to its end."""
+        """Insert or replace a row of the tool ledger; a new one is appended."""
         key = (row.session, row.turn, bind(row.call_id))
         found = self._first("tool", *key)
         if found is None:
             counted = self._first("count_tools", row.session, row.turn)
-            position, fits = counted[0] if counted else 0, True
+            position, matches = counted[0] if counted else 0, True
         else:
-            position, fits = found[1], seal(found[2:]) == found[0]
+            position, matches = found[1], seal(found[2:]) == found[0]
         facts = (bind(row.name), row.outcome, row.started_at, row.ended_at)
         values = (*key, position, *facts)
-        self._write("put_tool", *values, seal(values) if fits else UNFIT)
+        self._write("put_tool", *values, seal(values) if matches else UNFIT)
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Store or replace one record of a draft."""
+        """Insert or replace one record of a draft."""
         values = (session, turn, number, bind_json(record))
         self._write("put_draft", *values, seal(values))
 
     def drop_draft(self, session: int, turn: int) -> None:
-        """Remove a draft that became a message."""
+        """Delete a draft that became a message."""
         self._write("drop_draft", session, turn)
 
     def add_queued(self, session: int, row: QueueRow) -> None:
-        """Put input at the end of the queue."""
+        """Append input to the queue."""
         last = self._first("last_queued", session)
         number = (last[0] if last else 0) + 1
         values = (session, number, bind(row.id), row.created_at, bind_json(row.body))
@@ -786,7 +787,7 @@ class SQLiteTransaction(SQLiteSnapshot):
             self._write("add_queue_blob", session, number, sha256, data)
 
     def drop_queued(self, session: int, number: int) -> None:
-        """Remove input that became a message."""
+        """Delete queued input that became a message."""
         self._write("drop_queued", session, number)
         self._write("drop_queue_blobs", session, number)
 
@@ -800,19 +801,25 @@ def _why(error: Exception) -> str:
 
 
 def _belongs(found: Listed, listing: Listing) -> bool:
-    """Judge what cannot be relied on by its rows as they are; without them it is in every list."""
+    """True if a session belongs in a list; a damaged one is matched by its unchecked rows.
+
+    Without rows it is in every list that `Listing.open_to_all` describes.
+    """
     if not isinstance(found, Unreadable):
         return listing.matches(*found)
     if found.row is None or found.head is None:
         return listing.open_to_all
     try:
         return listing.matches(found.row, found.head)
-    except (TypeError, AttributeError):  # values of the wrong kind
+    except (TypeError, AttributeError):  # values of the wrong type
         return listing.open_to_all
 
 
 def _sources(listing: Listing) -> tuple[str, ...]:
-    """Return where to look: few are pinned; what is not among the recent ones has an index."""
+    """Return the statements to try in turn: recent sessions first, then all that an index finds.
+
+    Few sessions are pinned, so for those the index is tried at once.
+    """
     if listing.pinned:
         return ("list_few",)
     named = (listing.scope, listing.agent, listing.cwd, listing.archived or None)
@@ -821,20 +828,21 @@ def _sources(listing: Listing) -> tuple[str, ...]:
 
 
 def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Fold case as Python does: the engine's own `lower` knows only ASCII."""
+    """Fold case as Python does: SQLite's own `lower` handles only ASCII."""
     return "" if values[0] is None else bind(unbind(values[0]).lower())
 
 
 def _loose(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Fold a title as `core.titles` does; what is no title is like none."""
+    """Fold a title with `titles.loose`; `None` for a value that is not text."""
     title = unbind(values[0])
     return bind(loose(title)) if isinstance(title, str) else None
 
 
 def _beginnings(loose: str) -> dict[str, str]:
-    """Return where titles may begin that fold to this; those that begin beyond ASCII are all read.
+    """Return the index ranges of titles that may fold to this one and start with an ASCII letter.
 
-    One that folds to a beginning beyond ASCII may begin with any letter, and an accent behind it.
+    Titles that start with another letter are read in any case. A title that folds to a non-ASCII
+    first letter may start with any ASCII letter, followed by a combining accent.
     """
     first = loose[:1]
     if not first.isascii():
@@ -853,18 +861,18 @@ def _next(first: str) -> str:
 
 
 def _conditions(listing: Listing) -> list[str]:
-    """Return what is listed in the engine's words, the values of `_filter_values` left open."""
-    wanted = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
-    # As text, not bound: an index of few sessions is used only where the text says these.
+    """Return the SQL conditions of a listing; `_filter_values` has the values to bind."""
+    conditions = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
+    # Literals, not bound values: SQLite uses a partial index only if the text implies its WHERE.
     for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
         if flag is not None:
-            wanted.append(f"AND s.{name} = {flag:d}")
-    wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+            conditions.append(f"AND s.{name} = {flag:d}")
+    conditions.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
     if listing.busy is not None:
-        wanted.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
+        conditions.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
     if not listing.delegates:
-        wanted.append("AND s.relation IS NOT 'delegate'")
-    return wanted
+        conditions.append("AND s.relation IS NOT 'delegate'")
+    return conditions
 
 
 def _filter_values(listing: Listing) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""A fair lock between processes: two files, taken one after the other.
+"""A fair lock between processes, made of two lock files.
 
-Whoever wants to write takes the queue, then the lock, then lets go of the queue. The releaser of
-the lock cannot barge in again, because the next in line already holds the queue. Nobody starves
-as with SQLite's busy handler, which sleeps and guesses.
+A writer locks the queue file, then the lock file, then unlocks the queue file. A process that just
+released the lock cannot overtake the others, because the next waiter already holds the queue. No
+writer starves, as one may with SQLite's busy handler, which sleeps and polls.
 
-Both are `flock`s, which belong to an open file: threads of one process share them, so the caller
-serialises threads first; and a forked child shares its parent's, so it must close its copies and
-never unlock them.
+Both locks are `flock`s, which belong to an open file. Threads of one process share them, so the
+caller must serialise its threads first. A forked child shares them with its parent, so it must
+close its copies and never unlock them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from holdfast.errors import StoreUnavailable
 
 
 class Turnstile:
-    """The right to write to one store."""
+    """The lock that a process holds while it writes to one store."""
 
     def __init__(self, path: Path) -> None:
-        """Open the two lock files, making them if need be."""
+        """Open the store's two lock files, creating them if missing."""
         self._queue = _open(companion(path, "-queue"))
         try:
             self._lock = _open(companion(path, "-lock"))
@@ -33,7 +33,7 @@ class Turnstile:
             raise
 
     def try_enter(self) -> bool:
-        """Enter if nobody is there and nobody waits."""
+        """Acquire the lock if it is free and no other process waits; true if it was acquired."""
         try:
             fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -47,7 +47,7 @@ class Turnstile:
         return True
 
     def enter(self) -> None:
-        """Wait in line and enter."""
+        """Acquire the lock, waiting in line for as long as it takes."""
         fcntl.flock(self._queue, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -55,22 +55,25 @@ class Turnstile:
             fcntl.flock(self._queue, fcntl.LOCK_UN)
 
     def enter_within(self, seconds: float) -> None:
-        """Wait in line for so long at most; for rare work such as migrating."""
+        """Acquire the lock by polling, for rare work such as a migration.
+
+        Raises `StoreUnavailable` if it is not free within `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while not self.try_enter():
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"another process held the store's lock for {seconds:g} s; nothing was "
-                    "changed. Try again, and see `holdfast doctor` if it stays so."
+                    "changed. Try again; if this persists, run `holdfast doctor`."
                 )
             time.sleep(0.01)
 
     def leave(self) -> None:
-        """Let the next one in."""
+        """Release the lock to the next waiter."""
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the files; in a forked child this leaves the parent's locks alone."""
+        """Close the lock files; in a forked child the parent's locks stay held."""
         os.close(self._queue)
         os.close(self._lock)
 

@@ -1,8 +1,8 @@
-"""Noticing that something was written, by this process or another.
+"""Notification of commits, by this process or another.
 
-Writes of this process wake waiters at once. Those of others show in `PRAGMA data_version`, which
-reads shared memory and costs microseconds; it is looked at a few times a second while somebody
-waits, and less often the longer nothing happens.
+A commit of this process wakes waiters at once. Commits of other processes change `PRAGMA
+data_version`, which reads shared memory and costs microseconds. It is polled while a thread waits,
+less and less often the longer nothing changes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _LONGEST_PAUSE = 0.25
 
 
 class Watcher:
-    """Counts changes as they are noticed."""
+    """Counts the changes that were noticed, and lets threads wait for the next one."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
-        """Watch through a connection of its own, which never writes."""
+        """Poll on a connection of its own, made by `connect`, which never writes."""
         self._connect = connect
         self._connection: apsw.Connection | None = None
         self._lock = threading.Lock()
@@ -31,22 +31,22 @@ class Watcher:
         self._closed = False
 
     def notify(self) -> None:
-        """Say that this process has committed."""
+        """Count a commit of this process and wake all waiters."""
         with self._lock:
             self._number += 1
             self._changed.notify_all()
 
     def wait(self, seen: int, timeout: float) -> int:
-        """Wait until the number of changes is not `seen`; give the number."""
+        """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""
         deadline = time.monotonic() + timeout
         pause = _FIRST_PAUSE
         with self._lock:
             while not self._closed:
                 self._look()
-                left = deadline - time.monotonic()
-                if self._number != seen or left <= 0:
+                remaining = deadline - time.monotonic()
+                if self._number != seen or remaining <= 0:
                     break
-                self._changed.wait(min(pause, left))
+                self._changed.wait(min(pause, remaining))
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
             return self._number
 
@@ -59,7 +59,7 @@ class Watcher:
             self._number += 1
 
     def close(self) -> None:
-        """Wake everybody and stop."""
+        """Stop watching and wake all waiters."""
         with self._lock:
             self._closed = True
             connection, self._connection = self._connection, None
@@ -68,7 +68,7 @@ class Watcher:
             connection.close(force=True)
 
     def pause(self) -> None:
-        """Before a fork: let go of the connection, and let nobody open another."""
+        """Before a fork: close the connection and keep other threads from opening another."""
         self._lock.acquire()
         connection, self._connection = self._connection, None
         self._seen_version = -1
@@ -76,10 +76,10 @@ class Watcher:
             connection.close(force=True)
 
     def go_on(self) -> None:
-        """After a fork, in the parent."""
+        """After a fork, in the parent: let threads wait again."""
         self._lock.release()
 
     def begin_anew(self) -> None:
-        """After a fork, in the child: the locks are those of threads that are not here."""
+        """After a fork, in the child: make new locks; the parent's threads do not exist here."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

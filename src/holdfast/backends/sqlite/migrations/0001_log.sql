@@ -1,11 +1,11 @@
--- The log, version 1. docs/format.md explains every column to people.
+-- The log, version 1. docs/format.md documents every column.
 --
 -- Names given by callers (keys, ids, scopes, titles …) are TEXT, or a BLOB of the same bytes when
--- they hold what SQL text cannot: NUL, or surrogates that are no characters. Bodies are JSON.
--- Times are microseconds since 1970, UTC. Money is counted in units of 10^-12.
+-- they hold what SQL text cannot: NUL, or lone surrogates. Bodies are JSON. Times are microseconds
+-- since 1970, UTC. Money is counted in units of 10^-12.
 --
--- Every value is secured: by its row's crc (the CRC-32 of the JSON array of the columns before it,
--- but for the numbers that the engine assigns), by a hash, or by an index that has it once more.
+-- Damage to any value is detectable: by its row's crc (the CRC-32 of the JSON array of the columns
+-- before it, except the numbers that SQLite assigns), by a hash, or by an index with a second copy.
 
 CREATE TABLE meta (
   name  TEXT PRIMARY KEY,
@@ -13,7 +13,7 @@ CREATE TABLE meta (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX meta_by_value ON meta (value);
 
--- 'fence' is rewritten after a failed commit: what the failed one left behind is overwritten.
+-- 'fence' is incremented after a failed commit, to overwrite what the failed one left in the log.
 INSERT INTO meta VALUES ('fence', 0), ('created_at', CAST(unixepoch('subsec') * 1000000 AS INTEGER));
 
 CREATE TABLE tenants (
@@ -22,8 +22,9 @@ CREATE TABLE tenants (
 ) STRICT;
 INSERT INTO tenants VALUES (1, 'default');
 
--- Who a session is. Changes rarely. Of one that was purged while a fork still needs some of its
--- messages, id, parent, relation and times stay; it has no head, and goes with the last fork.
+-- A session's identity; changes rarely. If a session is purged while a fork still shares some of
+-- its messages, a stub remains with id, parent, relation and times. A stub has no head, and is
+-- deleted with the last fork.
 CREATE TABLE sessions (
   n          INTEGER PRIMARY KEY AUTOINCREMENT,
   tenant     INTEGER NOT NULL,
@@ -58,8 +59,8 @@ CREATE INDEX sessions_pinned ON sessions (tenant) WHERE pinned = 1;
 CREATE INDEX sessions_archived ON sessions (tenant) WHERE archived = 1;
 CREATE INDEX sessions_trashed ON sessions (tenant, key) WHERE trashed_at IS NOT NULL;
 
--- Where a session stands. One row is rewritten by each append, so it is kept apart and small.
--- activity is higher than that of every session written to before: lists need no clock.
+-- A session's head. Each append rewrites one row, so it is a small table of its own. activity is
+-- higher than that of every session written to before, so lists need no clock.
 CREATE TABLE heads (
   session      INTEGER PRIMARY KEY,
   tenant       INTEGER NOT NULL,
@@ -84,10 +85,10 @@ CREATE TABLE heads (
 ) STRICT;
 CREATE UNIQUE INDEX heads_by_activity ON heads (tenant, activity);
 
--- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
--- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
--- token is the mark of the write that made it, so that a retry makes it once. The active branch of
--- a session is the one with the highest number; its last seq is in heads.
+-- A branch starts after message fork_seq, which is on its parent (another session's, for a fork).
+-- asked_seq is the start that the caller requested; they differ when that was inside a tool
+-- exchange. token identifies the write that created the branch, so that a retry creates it once.
+-- The active branch of a session is the one with the highest number; its last seq is in heads.
 CREATE TABLE branches (
   n          INTEGER PRIMARY KEY AUTOINCREMENT,
   session    INTEGER NOT NULL,
@@ -115,11 +116,11 @@ CREATE TABLE messages (
   body  ANY     NOT NULL
 ) STRICT;
 CREATE INDEX messages_by_id ON messages (id);
--- Summaries are few, and windows look for the newest one.
+-- There are few summaries, and windows need the newest one.
 CREATE INDEX messages_summaries ON messages (place)
   WHERE CAST(substr(body, 1, 17) AS TEXT) = '{"role":"summary"';
 
--- number is the fence: a write of a turn is refused unless heads.open_turn is its number.
+-- number is the fencing token: a turn may write only while heads.open_turn is its number.
 CREATE TABLE turns (
   session     INTEGER NOT NULL,
   number      INTEGER NOT NULL,
@@ -168,7 +169,7 @@ CREATE TABLE drafts (
   PRIMARY KEY (session, turn, number)
 ) STRICT, WITHOUT ROWID;
 
--- Input that waits for the next turn.
+-- Input queued for the next turn.
 CREATE TABLE queue (
   session    INTEGER NOT NULL,
   number     INTEGER NOT NULL,
@@ -203,7 +204,7 @@ CREATE TABLE usage (
 CREATE UNIQUE INDEX usage_by_model ON usage (session, day, model);
 CREATE INDEX usage_of_model ON usage (model, day, session);
 
--- Files and large parts, once per tenant by content, and which messages need them.
+-- Files and large parts, once per tenant by content, and the messages that reference them.
 CREATE TABLE blobs (
   n      INTEGER PRIMARY KEY AUTOINCREMENT,
   tenant INTEGER NOT NULL,
@@ -218,7 +219,7 @@ CREATE TABLE blob_uses (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX blob_uses_by_blob ON blob_uses (blob);
 
--- What salvage found and could not make sense of, as it was.
+-- Damaged rows and values that salvage could not copy, as they were.
 CREATE TABLE quarantine (
   n       INTEGER PRIMARY KEY,
   origin  TEXT NOT NULL,
