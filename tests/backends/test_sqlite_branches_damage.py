@@ -288,15 +288,15 @@ ILLEGAL = {
     "a husk with a head": (
         """INSERT INTO heads SELECT 3, tenant, 4, 1, 3, 0, NULL, 0, activity + 1000, 0, 0, 0, 0, 0,
              0, NULL, 0, 0, 0, 0 FROM heads WHERE session = 1""",
-        "was purged and has a head",
+        "was purged but has a head",
     ),
     "a husk with a title": (
         "UPDATE sessions SET title = 'who' WHERE n = 3",
-        "was purged and its title is still there",
+        "was purged but its title is still there",
     ),
     "a husk with metadata": (
         "UPDATE sessions SET metadata = '{\"a\":1}' WHERE n = 3",
-        "was purged and its metadata is still there",
+        "was purged but its metadata is still there",
     ),
     "a husk with usage": (
         "INSERT INTO usage VALUES (3, 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
@@ -305,16 +305,16 @@ ILLEGAL = {
     "a husk that nobody needs": (
         """DELETE FROM heads WHERE session = 4; DELETE FROM sessions WHERE n = 4;
            DELETE FROM branches WHERE n = 5; DELETE FROM messages WHERE place >> 32 = 5""",
-        "not as long as others need it",
+        "not exactly as long as its forks need",
     ),
     "a husk without branches": (
         "UPDATE branches SET session = 2, number = 2 WHERE n = 4",
-        "no fork needs anything of it",
+        "no fork shares any of its messages",
     ),
     "a husk that is too long": (
         """UPDATE branches SET fork_seq = 2 WHERE n = 5; DELETE FROM messages WHERE place >> 32 = 5;
            UPDATE heads SET seq = 2 WHERE session = 4""",
-        "not as long as others need it",
+        "not exactly as long as its forks need",
     ),
     "a husk that is none": (
         "UPDATE sessions SET purged_at = NULL WHERE n = 3",
@@ -322,32 +322,38 @@ ILLEGAL = {
     ),
     "a session that is no husk": (
         "UPDATE sessions SET purged_at = 1 WHERE n = 2",
-        "was purged and has a head",
+        "was purged but has a head",
     ),
     "no head": ("DELETE FROM heads WHERE session = 2", "head is missing"),
     "no session": ("DELETE FROM sessions WHERE n = 1", "session number 1, which is missing"),
     "no husk": ("DELETE FROM sessions WHERE n = 3", "session number 3, which is missing"),
-    "no parent": ("DELETE FROM branches WHERE n = 1", "starts where no history is"),
-    "no parent of a fork": ("DELETE FROM branches WHERE n = 4", "starts where no history is"),
+    "no parent": (
+        "DELETE FROM branches WHERE n = 1",
+        "starts at a message that its parent does not have",
+    ),
+    "no parent of a fork": (
+        "DELETE FROM branches WHERE n = 4",
+        "starts at a message that its parent does not have",
+    ),
     "a parent that is not older": (
         "UPDATE branches SET parent = 7 WHERE n = 3",
-        "starts where no history is",
+        "starts at a message that its parent does not have",
     ),
     "a parent that is not older and holds it": (
         "UPDATE branches SET parent = 5, fork_seq = 4 WHERE n = 3",
-        "starts where no history is",
+        "starts at a message that its parent does not have",
     ),
     "a parent that does not hold it": (
         "UPDATE branches SET parent = 2, fork_seq = 3 WHERE n = 3",
-        "starts where no history is",
+        "starts at a message that its parent does not have",
     ),
     "a start without a parent": (
         "UPDATE branches SET parent = NULL WHERE n = 3",
-        "has lost what it starts from",
+        "names no parent",
     ),
     "a start behind the parent's end": (
         "UPDATE branches SET last_seq = 4 WHERE n = 1",
-        "starts where no history is",
+        "starts at a message that its parent does not have",
     ),
     "a parent of another tenant": (
         """UPDATE sessions SET tenant = 2, key = NULL WHERE n = 2;
@@ -367,7 +373,7 @@ ILLEGAL = {
     "an active branch that is not the newest": (
         """UPDATE heads SET branch = 1, branch_no = 1, seq = 6 WHERE session = 1;
            UPDATE branches SET last_seq = iif(n = 2, 5, NULL) WHERE session = 1""",
-        "stands on branch 1 and has a branch 2",
+        "head is on branch 1, not on branch 2",
     ),
     "a head with another's number": (
         "UPDATE heads SET branch_no = 1 WHERE session = 1",
@@ -375,27 +381,27 @@ ILLEGAL = {
     ),
     "a branch without an end": (
         "UPDATE branches SET last_seq = NULL WHERE n = 1",
-        "does not say where it ended",
+        "its end is not recorded",
     ),
     "a husk's branch without an end": (
         "UPDATE branches SET last_seq = NULL WHERE n = 4",
-        "does not say where it ended",
+        "its end is not recorded",
     ),
     "an active branch with an end": (
         "UPDATE branches SET last_seq = 5 WHERE n = 2",
-        "says that it has ended",
+        "is active, but its end is recorded",
     ),
     "a blob of an erased message": (
         "INSERT INTO blob_uses VALUES ((6 << 32) + 2, 1)",
-        "a blob is noted for the message that it does not need",
+        "a blob is recorded for the message, which does not reference it",
     ),
     "a blob of no message": (
         "INSERT INTO blob_uses VALUES ((99 << 32) + 2, 1)",
-        "needed by a message that is missing",
+        "referenced by a missing message",
     ),
     "a floor that is no number": (
         "UPDATE meta SET value = 'x' WHERE name LIKE 'activity of %'",
-        "of the store is no number",
+        "in meta is not a valid number",
     ),
 }
 
@@ -449,7 +455,7 @@ def test_an_erased_message_of_which_something_is_left_is_named(
     connection.close()
     assert left != body
     assert [(found.what, found.seq) for found in verify_file(path)] == [
-        ("the message was erased, and something of it is left", 1)
+        ("the message was erased, but has content left", 1)
     ]
 
 

@@ -272,7 +272,11 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     "a session": ("DELETE FROM sessions WHERE n = 2", "session number 2", False),
     "a head": ("DELETE FROM heads WHERE session = 2", "head is missing", True),
     "a branch": ("DELETE FROM branches WHERE session = 2", "active branch is missing", True),
-    "a parent branch": ("DELETE FROM branches WHERE n = 1", "starts where no history is", True),
+    "a parent branch": (
+        "DELETE FROM branches WHERE n = 1",
+        "starts at a message that its parent does not have",
+        True,
+    ),
     "a message inside": (
         "DELETE FROM messages WHERE place = (2 << 32) + 2",
         "messages 2 to 2 are missing",
@@ -285,7 +289,7 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     ),
     "a head that counts too few": (
         "UPDATE heads SET seq = 0 WHERE session = 2",
-        "goes on to 3",
+        "continues to message 3",
         True,
     ),
     "a head that counts too many": (
@@ -305,7 +309,7 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     ),
     "a fork that starts too late": (
         "UPDATE branches SET fork_seq = 13 WHERE parent IS NOT NULL",
-        "lies at a place",
+        "at a position outside its branch",
         True,
     ),
     "a changed body": (
@@ -320,22 +324,26 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     ),
     "a body that became a blob": (
         "UPDATE messages SET body = CAST(body AS BLOB) WHERE place = (2 << 32) + 1",
-        "is not kept as it was written",
+        "is not stored as it was written",
         True,
     ),
     "a turn that is none": (
         "UPDATE messages SET turn = 0 WHERE place = (3 << 32) + 1",
-        "is not kept as it was written",
+        "is not stored as it was written",
         True,
     ),
     "an id that is no text": (
         "UPDATE messages SET id = CAST(x'7bff' AS TEXT) WHERE place = (2 << 32) + 1",
-        "is not a message any more",
+        "has an invalid id, turn or body",
         True,
     ),
-    "a blob": ("DELETE FROM blobs WHERE n = 2", "a part that is kept apart is missing", True),
-    "a blob's bytes": ("UPDATE blobs SET data = x'00' WHERE n = 2", "do not fit their hash", False),
-    "the use of a blob": ("DELETE FROM blob_uses", "not noted that the message needs", True),
+    "a blob": ("DELETE FROM blobs WHERE n = 2", "a part stored as a blob is missing", True),
+    "a blob's bytes": ("UPDATE blobs SET data = x'00' WHERE n = 2", "does not fit its hash", False),
+    "the use of a blob": (
+        "DELETE FROM blob_uses",
+        "references a blob that is not recorded for it",
+        True,
+    ),
     "the goal": (
         "UPDATE sessions SET goal = '{]' WHERE n = 1",
         "goal of the row of sessions",
@@ -353,15 +361,15 @@ SPOILED: dict[str, tuple[Spoil, str, bool]] = {
     "the state of a turn": ("UPDATE turns SET state = 'opem'", "state of a row of turns", True),
     "the beginning of a draft": (
         "UPDATE drafts SET record = '{' WHERE number = 0",
-        "a piece of a draft",
+        "a record of a draft",
         True,
     ),
     "the count of queued input": (
         "UPDATE heads SET queued = 7 WHERE session = 2",
-        "how much input waits",
+        "counts 7 queued inputs and has",
         True,
     ),
-    "queued input": ("UPDATE queue SET body = '{'", "input that waits", True),
+    "queued input": ("UPDATE queue SET body = '{'", "queued input", True),
     "an unknown branch": (
         "UPDATE messages SET place = place + (7000 << 32) WHERE place >> 32 = 2",
         "messages belong to branch 7002, which is missing",

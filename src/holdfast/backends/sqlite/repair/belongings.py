@@ -1,7 +1,7 @@
-"""What hangs on a session: its usage, turns, tools, drafts and queue.
+"""Rebuilding what belongs to a session: its usage, turns, tools, drafts and queue.
 
-What belongs to no session that lives is set aside. In the end a head and its open turn name each
-other, a draft begins with its beginning, and every head knows how much input waits.
+Rows that belong to no live session are quarantined. Afterwards every head and its open turn agree,
+every draft has its opening record, and every head has the right count of queued input.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from holdfast.core.drafts import Opening
 
 
 class Belongings:
-    """Carries usage, turns, tools, drafts and queues."""
+    """Copies and repairs usage, turns, tools, drafts and queues."""
 
     def __init__(self, carrier: Carrier) -> None:
-        """Carry what belongs to the sessions that are there."""
         self._carrier = carrier
         self.turns = 0
 
     def run(self) -> None:
-        """Carry all of them."""
+        """Copy all of them, then repair what is inconsistent."""
         self._carrier.each(QUEUE_BLOBS, self._queue_blob)
         self._carrier.each(USAGE, self._usage)
         for table in OWNED:
@@ -49,7 +48,7 @@ class Belongings:
             self._carrier.carry("queue_blobs", values)
             return
         self._carrier.keep_aside("queue_blobs", "does not fit its hash, or has no session", data)
-        self._carrier.tell("a file that waits with queued input is damaged", values["session"])
+        self._carrier.tell("a file attached to queued input is damaged", values["session"])
 
     def _usage(self, values: Values) -> None:
         row = self._carrier.mended("usage", values)
@@ -62,8 +61,8 @@ class Belongings:
         known = self._carrier.numbers("sessions")
         for item in owned_rows(self._carrier.source, table, known):
             if isinstance(item, Gap):
-                said = f"some rows of {table.name} cannot be read: {item.why}"
-                self._carrier.tell(said, item.session)
+                problem = f"some rows of {table.name} cannot be read: {item.why}"
+                self._carrier.tell(problem, item.session)
                 continue
             row = self._carrier.mended(table.name, item)
             if not self._carrier.lives(row["session"]):
@@ -89,7 +88,7 @@ class Belongings:
         return is_queued(row, fetch)
 
     def _open_turns(self) -> None:
-        """Make heads and open turns name each other."""
+        """Make every head and its open turn agree."""
         own = "FROM turns WHERE session = ?"
         for session in self._carrier.numbers("sessions"):
             query = "SELECT open_turn, turns FROM heads WHERE session = ?"
@@ -105,7 +104,7 @@ class Belongings:
             query = f"SELECT max(number) {own} AND state = 'open'"
             last_open = self._carrier.number(query, session)
             if number != (last_open or None):
-                self._carrier.tell("the head and the open turn did not fit each other", session)
+                self._carrier.tell("the session's head and its open turn did not agree", session)
             self._leave_open(session, last_open or None)
 
     def _leave_open(self, session: int, number: int | None) -> None:
@@ -117,8 +116,8 @@ class Belongings:
         self._carrier.execute(query, session, number)
 
     def _new_turn(self, session: int, number: int) -> None:
-        """Stand in for an open turn whose row is lost: nobody holds it, so it can be recovered."""
-        self._carrier.tell(f"turn {number}, which is open, is lost", session)
+        """Insert a placeholder for a lost open turn; without a holder, it can be recovered."""
+        self._carrier.tell(f"the open turn {number} is lost", session)
         row: Values = dict.fromkeys(RULES["turns"], 0)
         row |= {"session": session, "number": number, "token": "", "state": "open"}
         row |= {"run_id": None, "model": None, "error": None, "ended_at": None}
@@ -135,7 +134,7 @@ class Belongings:
             opening = codec.to_json(Opening(ids.message_id(), None, self._carrier.now)).decode()
             row: Values = {"session": session, "turn": turn, "number": 0, "record": opening}
             self._carrier.insert("drafts", row)
-            self._carrier.tell("the beginning of a draft is lost; its text is kept", session)
+            self._carrier.tell("the first record of a draft is lost; its text is kept", session)
 
     def _count_queues(self) -> None:
         waiting = "SELECT count(*) FROM queue WHERE queue.session = heads.session"

@@ -1,7 +1,7 @@
-"""Walking along the histories: which message lies where it belongs, which is missing or misplaced.
+"""History check: which messages of each branch are present, missing or misplaced.
 
-Messages and the branches they fill are both in the order of the file, so one pass over the two
-compares them. `verify` reports what the walk finds; `salvage` puts it right.
+Messages and their branches are both read in file order, so one pass over the two compares them.
+`verify` reports the findings; `salvage` repairs them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ First: TypeAlias = Callable[..., tuple[Value, ...] | None]
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch as the walk needs it. One that only its messages tell of has no session."""
+    """The extent of a branch, as the walk needs it. A branch without a row has no session."""
 
     number: int
     session: int | None = None
@@ -50,7 +50,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A message at its place (whether it can be read is another question)."""
+    """A message at its position; its content is not checked here."""
 
     branch: Branch
     seq: int
@@ -58,7 +58,11 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Messages, first to last, that should be there. At the end, `lost` if a hole covers them."""
+    """Missing messages, from first to last.
+
+    At the end of a branch (`tail`) they are `lost` only if their keys cannot be read; else the
+    head may just count too many.
+    """
 
     branch: Branch
     first: int
@@ -68,14 +72,14 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Longer(msgspec.Struct, frozen=True):
-    """A history that goes on behind its head."""
+    """A history that continues beyond its head."""
 
     branch: Branch
     last: int
 
 
 class Misplaced(msgspec.Struct, frozen=True):
-    """A message at a place that cannot be its own."""
+    """A message at a position that cannot be its own."""
 
     key: int
     values: Values
@@ -85,7 +89,7 @@ Finding: TypeAlias = Found | Missing | Longer | Misplaced | Hole
 
 
 class _Ahead:
-    """Items with a look ahead to the next row; what is no row is handed out on the way."""
+    """Scanned items with one row of lookahead; other items are yielded on the way to it."""
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
@@ -93,7 +97,7 @@ class _Ahead:
         self.holes: list[Hole] = []
 
     def advance(self) -> Iterator[Finding]:
-        """Move to the next row."""
+        """Advance to the next row, yielding misplaced messages and unreadable ranges before it."""
         self.row = None
         for item in self._items:
             if isinstance(item, Row):
@@ -106,15 +110,15 @@ class _Ahead:
                 yield item
 
     def lost(self, first: int, last: int) -> bool:
-        """Return whether something of these places could not be read."""
+        """True if any of these keys could not be read."""
         return any(hole.first <= last and first <= hole.last for hole in self.holes)
 
 
-def walk(items: Iterator[Item], known: Iterator[Branch], most: int) -> Iterator[Finding]:
-    """Compare the messages with the branches they should fill, both in the file's order.
+def walk(items: Iterator[Item], known: Iterator[Branch], capacity: int) -> Iterator[Finding]:
+    """Compare messages with the branches they belong to, both in file order; yield the findings.
 
-    `most` is how many messages the file could hold: a gap that is wider is none, but a message
-    with a wrong number.
+    `capacity` is how many messages the file can hold. A wider gap is not taken for missing
+    messages but for one message with a wrong number.
     """
     ahead = _Ahead(items)
     yield from ahead.advance()
@@ -122,19 +126,19 @@ def walk(items: Iterator[Item], known: Iterator[Branch], most: int) -> Iterator[
     while ahead.row is not None or branch is not None:
         number = None if ahead.row is None else ahead.row.key >> SEQ_BITS
         if branch is not None and (number is None or branch.number <= number):
-            yield from _history(branch, ahead, most)
+            yield from _history(branch, ahead, capacity)
             branch = next(known, None)
         elif number is not None:
-            yield from _history(Branch(number=number), ahead, most)
+            yield from _history(Branch(number=number), ahead, capacity)
 
 
-def _history(branch: Branch, ahead: _Ahead, most: int) -> Iterator[Finding]:
+def _history(branch: Branch, ahead: _Ahead, capacity: int) -> Iterator[Finding]:
     expected = branch.fork_seq + 1
     while (row := ahead.row) is not None and row.key >> SEQ_BITS == branch.number:
         yield from ahead.advance()
         seq = row.key & SEQ_MASK
         followed = ahead.row is not None and ahead.row.key == row.key + 1
-        if not _believable(branch, seq, expected, most, followed=followed):
+        if not _believable(branch, seq, expected, capacity, followed=followed):
             yield Misplaced(row.key, row.values)
             continue
         if seq > expected:
@@ -144,11 +148,11 @@ def _history(branch: Branch, ahead: _Ahead, most: int) -> Iterator[Finding]:
     yield from _end(branch, expected - 1, ahead)
 
 
-def _believable(branch: Branch, seq: int, expected: int, most: int, *, followed: bool) -> bool:
-    """A lone message far behind the head was never written there: its number was changed."""
+def _believable(branch: Branch, seq: int, expected: int, capacity: int, *, followed: bool) -> bool:
+    """False for a lone message beyond the head: it was not written there, its number changed."""
     if seq == expected and branch.number > 0:
         return True
-    if branch.number < 1 or seq < expected or seq - expected > most:
+    if branch.number < 1 or seq < expected or seq - expected > capacity:
         return False
     return branch.last is None or seq <= branch.last or followed
 
@@ -165,10 +169,10 @@ def _end(branch: Branch, reached: int, ahead: _Ahead) -> Iterator[Finding]:
 
 
 def next_try(first: First, key: int) -> int:
-    """Return which place behind `key` is worth a try, where the table cannot be read.
+    """Return the next key after `key` worth probing where the table cannot be read.
 
-    A readable page may begin with any message. So each of a branch's first messages is tried, then
-    ever fewer of them, and then the first of the next branch.
+    A readable page may begin with any message. So each of a branch's first messages is probed, then
+    ever fewer of them, and then the first message of the next branch.
     """
     number, seq = key >> SEQ_BITS, key & SEQ_MASK
     begin, end = _ends(first, number)
@@ -184,7 +188,7 @@ def next_try(first: First, key: int) -> int:
 
 
 def _ends(first: First, branch: int) -> tuple[int, int]:
-    """Return which messages a branch has, from the first to the last, as far as it is known."""
+    """Return the first and last seq of a branch, as far as they are known."""
     start = first("SELECT fork_seq FROM branches WHERE n = ?", branch)
     last = first(LAST_OF_BRANCH, branch)
     low = start[0] if start and isinstance(start[0], int) else 0

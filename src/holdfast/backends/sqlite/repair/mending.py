@@ -1,11 +1,11 @@
-"""Who the sessions are: their rows, heads and branches, mended until they fit each other.
+"""Rebuilding sessions, heads and branches until they are consistent with each other.
 
-A session that is lost, and whose head, branch or messages are not, becomes a new one with a name of
-its own; every session that lives gets a head on its newest branch; every branch starts behind one
-that is there.
+If a session's row is lost but its head, branches or messages are not, they get a new session with a
+title that says so. Every live session gets a head on its newest branch, and every branch a parent
+that exists.
 
-What a purge left of a session (a husk) has no head by right. Where its row does not tell any more,
-its branches do: those of a session that lives include one without an end.
+A stub, which a purge leaves of a session, has no head by design. If its row is damaged, its
+branches show what it was: a live session has one branch whose end is not recorded.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from holdfast.backends.sqlite.transaction import place
 
 
 class Mender:
-    """Carries sessions, heads and branches."""
+    """Copies and repairs sessions, heads and branches."""
 
     def __init__(self, carrier: Carrier) -> None:
-        """Carry with this carrier."""
         self._carrier = carrier
-        self.unsure: set[int] = set()  # Branches whose end nothing tells but their messages.
-        self.doubted: set[int] = set()  # Sessions whose head does not fit its checksum.
-        self._nameless: set[int] = set()  # Sessions whose row does not, or is lost.
-        self._homeless: set[int] = set()  # Those of them whose tenant nothing else tells.
+        self.unsure: set[int] = set()  # Branches whose end only their messages can show.
+        self.doubted: set[int] = set()  # Sessions whose head does not match its checksum.
+        self._nameless: set[int] = set()  # Sessions whose row does not match, or is lost.
+        self._homeless: set[int] = set()  # Those of them whose tenant is a guess.
 
     def run(self) -> None:
-        """Carry all of them."""
+        """Copy all of them, then repair what is inconsistent."""
         self._carrier.each(SESSIONS, self._session)
         self._carrier.each(HEADS, self._head)
         self._carrier.each(BRANCHES, self._branch)
@@ -52,15 +51,16 @@ class Mender:
             row["tenant"] = self._lost_tenant(row)
         if self._carrier.insert("sessions", row):
             return
-        # Its id or key became somebody else's.
+        # Its damaged id or key equals that of another session.
         row["id"], row["key"] = ids.session_id(), None
         if self._carrier.carry("sessions", row):
             taken = str([values["id"], values["key"]])
             self._carrier.keep_aside("sessions", "id or key taken", taken)
-            self._carrier.tell("the session's id or key was another's; it has a new id", row["n"])
+            problem = "the session's id or key was taken by another; it has a new id"
+            self._carrier.tell(problem, row["n"])
 
     def new_session(self, n: int | None, why: str, tenant: int = 0) -> int:
-        """Make a session for what has lost its own."""
+        """Insert a session for rows whose own is lost; return its number."""
         row: Values = {
             "n": n,
             "tenant": tenant or self._spare_tenant(),
@@ -77,12 +77,12 @@ class Mender:
         self._nameless.add(number)
         if not tenant:
             self._homeless.add(number)
-        said = f"the session is lost; what belongs to it is kept in a new one ({why})"
-        self._carrier.tell(said, number)
+        problem = f"the session is lost; its messages are kept in a new session ({why})"
+        self._carrier.tell(problem, number)
         return number
 
     def _lost_tenant(self, row: Values) -> int:
-        """Name a tenant that is lost anew, so that its sessions stay together and apart."""
+        """Return a lost tenant's number, inserted under a new name to keep its sessions apart."""
         n, number = as_number(row["n"]) or 0, as_number(row["tenant"]) or 0
         if n in self._nameless:
             self._carrier.tell("the session's tenant is lost", n)
@@ -95,7 +95,7 @@ class Mender:
         return found or self._spare_tenant()
 
     def _spare_tenant(self) -> int:
-        """Return whose a session is when nothing tells: with several tenants, nobody's."""
+        """Return the tenant for a session of unknown tenant: the only one, or 'salvaged'."""
         if self._carrier.number("SELECT count(*) FROM tenants") == 1:
             return self._carrier.number("SELECT n FROM tenants")
         query = "INSERT INTO tenants (name) VALUES ('salvaged') ON CONFLICT DO NOTHING"
@@ -117,7 +117,7 @@ class Mender:
             self.new_session(session, "its name is lost", self._named_tenant(row))
             tenant = self._carrier.tenant_of(session)
         if row["tenant"] != tenant:
-            self._carrier.tell("the session's head named another tenant", session)
+            self._carrier.tell("the session and its head named different tenants", session)
             row["tenant"] = tenant
         elif session not in self.doubted:
             self._homeless.discard(session)
@@ -126,9 +126,10 @@ class Mender:
             self._carrier.carry("heads", row)
 
     def _named_tenant(self, head: Values) -> int:
-        """Return the tenant that a head names, if it can be believed."""
-        sure = head["session"] not in self.doubted
-        return self._carrier.number("SELECT n FROM tenants WHERE n = ? AND ?", head["tenant"], sure)
+        """Return the tenant that a head names; 0 if the head is damaged or the tenant missing."""
+        intact = head["session"] not in self.doubted
+        query = "SELECT n FROM tenants WHERE n = ? AND ?"
+        return self._carrier.number(query, head["tenant"], intact)
 
     def _next_activity(self, tenant: Value) -> int:
         return self._carrier.number("SELECT max(activity) FROM heads WHERE tenant = ?", tenant) + 1
@@ -136,28 +137,28 @@ class Mender:
     def _branch(self, values: Values) -> None:
         row = dict(self._carrier.mended("branches", values))
         if not self._carrier.known(row["session"]):
-            user = self._carrier.number("SELECT session FROM heads WHERE branch = ?", row["n"])
+            named = self._carrier.number("SELECT session FROM heads WHERE branch = ?", row["n"])
             lost = as_number(row["session"])
-            row["session"] = user or self.new_session(lost, "its name is lost")
+            row["session"] = named or self.new_session(lost, "its name is lost")
         self._mend_start(row)
         if not self._carrier.insert("branches", row):
             row["number"] = self._next_branch_number(row["session"])
             self._carrier.carry("branches", row)
 
     def _mend_start(self, row: Values) -> None:
-        """Make a branch start where its messages do, behind an older branch or at the beginning."""
+        """Make a branch start before its first message, on an older branch or without a parent."""
         n, parent, fork_seq = row["n"], row["parent"], row["fork_seq"]
         first = self._first_seq(as_number(n) or 0)
         if not isinstance(parent, int) or not isinstance(n, int) or parent >= n:
-            sound = parent is None and fork_seq == 0
+            valid = parent is None and fork_seq == 0
             row["parent"], row["fork_seq"] = None, 0
         else:
-            sound = first is None or not isinstance(fork_seq, int) or fork_seq < first
-            if not sound and first is not None:
+            valid = first is None or not isinstance(fork_seq, int) or fork_seq < first
+            if not valid and first is not None:
                 row["fork_seq"] = first - 1
-        if not sound:
-            said = f"branch {row['number']!r} did not say where it starts"
-            self._carrier.tell(said, row["session"])
+        if not valid:
+            problem = f"the start of branch {row['number']!r} was wrong"
+            self._carrier.tell(problem, row["session"])
 
     def _first_seq(self, branch: int) -> int | None:
         query = "SELECT min(place) FROM messages NOT INDEXED WHERE place BETWEEN ? AND ?"
@@ -173,7 +174,7 @@ class Mender:
         return self._carrier.number(query, session) + 1
 
     def new_branch(self, n: int | None, session: int, number: int = 0) -> int:
-        """Make a branch from the beginning, as long as its messages will tell."""
+        """Insert a branch without a parent, whose end its messages will show; return its number."""
         self._carrier.insert(
             "branches",
             {
@@ -188,9 +189,9 @@ class Mender:
                 "token": ids.message_id(),
             },
         )
-        made = self._carrier.target.last_insert_rowid() if n is None else n
-        self.unsure.add(made)
-        return made
+        added = self._carrier.target.last_insert_rowid() if n is None else n
+        self.unsure.add(added)
+        return added
 
     def _lost_parents(self) -> None:
         query = (
@@ -199,16 +200,16 @@ class Mender:
         )
         for parent, child in self._carrier.all(query):
             query = "SELECT session, branch_no FROM heads WHERE branch = ?"
-            home = self._carrier.first(query, parent) or self._home_of(parent)
-            session, number = home or (self._stand_in_for_purged(child), 1)
+            known = self._carrier.first(query, parent) or self._home_of(parent)
+            session, number = known or (self._stand_in_for_purged(child), 1)
             self._carrier.tell(f"branch {number!r} is lost", session)
             self._insert_branch(parent, session, number)
 
     def _home_of(self, n: int) -> tuple[Value, ...] | None:
-        """Return whose a lost branch was, and its number there.
+        """Return the session that a lost branch belonged to, and its number there.
 
-        Both grow, so a session that lacks a number between an older and a younger branch, and has
-        one that starts on this, has lost this.
+        Row numbers and branch numbers both ascend. So the branch belongs to a session with a branch
+        that starts on it, and with a gap between an older and a newer branch.
         """
         query = (
             "SELECT b.session, b.number - 1 FROM branches b "
@@ -221,7 +222,7 @@ class Mender:
         return self._carrier.first(query, n)
 
     def _stand_in_for_purged(self, child: int) -> int:
-        """Return a branch that only others name to what a purge left: it is not listed then."""
+        """Return a stub for a lost branch that only others name, so that no list shows it."""
         query = (
             "SELECT n FROM sessions WHERE purged_at IS NOT NULL AND tenant = ? "
             "AND n NOT IN (SELECT session FROM branches)"
@@ -239,10 +240,10 @@ class Mender:
         taken = self._carrier.first(query, session, number)
         self.new_branch(n, as_number(session) or 0, 0 if taken else as_number(number) or 0)
 
-    # ------------------------------------------------------------------------ husks and tenants
+    # ------------------------------------------------------------------------ stubs and tenants
 
     def _husks(self) -> None:
-        """Tell what a purge left from sessions that have lost their heads."""
+        """Set `purged_at` of damaged rows without a head: a stub, or a session without one."""
         query = "SELECT n, purged_at FROM sessions WHERE n NOT IN (SELECT session FROM heads)"
         for n, purged_at in self._carrier.all(query):
             if n in self._nameless and (purged_at is None) == self._was_purged(n):
@@ -251,10 +252,10 @@ class Mender:
         query = "SELECT n FROM sessions JOIN heads ON session = n WHERE purged_at IS NOT NULL"
         for (n,) in self._carrier.all(query):
             self._carrier.execute("UPDATE sessions SET purged_at = NULL WHERE n = ?", n)
-            self._carrier.tell("the session was marked as purged, and was not", n)
+            self._carrier.tell("the session was marked as purged, but has a head", n)
 
     def _was_purged(self, session: int) -> bool:
-        """True if a session without a head has only branches that others need and that end."""
+        """True if all branches of a session without a head have a recorded end and dependants."""
         query = (
             "SELECT count(*), count(last_seq), count((SELECT max(fork_seq) FROM branches c "
             "WHERE c.parent = b.n)) FROM branches b WHERE session = ?"
@@ -263,7 +264,10 @@ class Mender:
         return counts[0] != 0 and len(set(counts)) == 1
 
     def _one_tenant_each(self) -> None:
-        """Let sessions whose tenant is a guess belong to that of those they share branches with."""
+        """Move sessions whose tenant is a guess to that of the sessions they share branches with.
+
+        Sessions of different tenants that still share branches are separated.
+        """
         if self._carrier.number("SELECT count(*) FROM tenants") == 1:
             return
         query = (
@@ -276,9 +280,9 @@ class Mender:
             found = next(((a, b) for a, b in edges if (a in guessed) != (b in guessed)), None)
             if found is None:
                 break
-            unsure, sure = found if found[0] in guessed else found[::-1]
-            guessed.discard(unsure)
-            self._move_session(unsure, self._carrier.tenant_of(sure))
+            guess, certain = found if found[0] in guessed else found[::-1]
+            guessed.discard(guess)
+            self._move_session(guess, self._carrier.tenant_of(certain))
         for upper, lower in edges:
             if self._carrier.tenant_of(upper) != self._carrier.tenant_of(lower):
                 self._cut_loose(upper, lower)
@@ -292,18 +296,18 @@ class Mender:
         self._carrier.execute(query, tenant, self._next_activity(tenant), session)
 
     def _cut_loose(self, upper: int, lower: int) -> None:
-        """Let branches of one tenant not start on those of another."""
+        """Make branches of one tenant that start on another's start without a parent."""
         query = (
             "UPDATE branches SET parent = NULL, fork_seq = 0, asked_seq = 0 WHERE session = ? "
             "AND parent IN (SELECT n FROM branches WHERE session = ?)"
         )
         self._carrier.execute(query, lower, upper)
-        self._carrier.tell("the session's history began with that of another tenant", lower)
+        self._carrier.tell("the session's history started on another tenant's branch", lower)
 
     # ---------------------------------------------------------------------------- active branches
 
     def _heads(self) -> None:
-        """Return every session that lives a head on the newest branch of its own."""
+        """Put the head of every live session on that session's newest branch."""
         for session in self._carrier.numbers("sessions"):
             if self._carrier.number(IS_PURGED, session):
                 continue
@@ -313,7 +317,7 @@ class Mender:
                 self._give_branch(session, head)
 
     def _stands(self, session: int, head: tuple[Value, ...]) -> bool:
-        """True if a head is on a branch of its own, which is made the newest by its number."""
+        """True if a head is on a branch of its session, which is then made the newest one."""
         query = "SELECT number FROM branches WHERE session = ? AND n = ?"
         own = self._carrier.number(query, session, head[0])
         newest = self._next_branch_number(session) - 1
@@ -327,7 +331,7 @@ class Mender:
         return True
 
     def _ends(self) -> None:
-        """The end of the active branch is in the head, that of any other in its row."""
+        """Keep the end of each active branch in its head, and of any other branch in its row."""
         active = "n IN (SELECT branch FROM heads)"
         ended = f"SELECT n FROM branches WHERE last_seq IS NULL AND NOT {active}"  # noqa: S608
         self.unsure |= {n for (n,) in self._carrier.all(ended)}
@@ -350,8 +354,8 @@ class Mender:
         branch = branch[0], self._newest(session, *branch)
         if head is None:
             self.new_head(session, branch)
-            said = "the session's head is lost; what its messages do not tell is 0"
-            self._carrier.tell(said, session)
+            problem = "the session's head is lost; counts that its messages do not show are 0"
+            self._carrier.tell(problem, session)
             return
         query = "UPDATE heads SET branch = ?, branch_no = ? WHERE session = ?"
         self._carrier.execute(query, *branch, session)
@@ -360,7 +364,7 @@ class Mender:
             self.unsure.add(as_number(branch[0]) or 0)
 
     def _newest(self, session: int, n: Value, number: Value) -> Value:
-        """Return a branch the highest number of its session, if it has not."""
+        """Give a branch the highest number in its session, unless it has it; return its number."""
         following = self._next_branch_number(session)
         if number == following - 1:
             return number
@@ -370,7 +374,7 @@ class Mender:
     def _take_branch(
         self, session: int, head: tuple[Value, ...] | None
     ) -> tuple[Value, ...] | None:
-        """Take the branch that the head names back from a session that does not use it."""
+        """Move the branch that the head names here from a session that is not on it."""
         query = (
             "SELECT b.n FROM branches b LEFT JOIN heads h ON h.session = b.session "
             "WHERE b.n = ? AND h.branch IS NOT b.n"
@@ -386,19 +390,19 @@ class Mender:
     def _begin_branch(
         self, session: int, head: tuple[Value, ...] | None
     ) -> tuple[Value, ...] | None:
-        """Make the branch that the head names, if nobody has it."""
-        wanted = as_number(head[0]) if head else None
-        if head is None or not wanted or session in self.doubted:
+        """Insert the branch that the head names, if its row is lost."""
+        n = as_number(head[0]) if head else None
+        if head is None or not n or session in self.doubted:
             return None
-        if self._carrier.number("SELECT n FROM branches WHERE n = ?", wanted):
+        if self._carrier.number("SELECT n FROM branches WHERE n = ?", n):
             return None
         number = max(self._next_branch_number(session), as_number(head[1]) or 0)
-        self.new_branch(wanted, session, number)
-        self.unsure.discard(wanted)  # Its end is in the head.
-        return wanted, number
+        self.new_branch(n, session, number)
+        self.unsure.discard(n)  # Its end is in the head.
+        return n, number
 
     def new_head(self, session: int, branch: tuple[Value, ...]) -> None:
-        """Make a head for a session that has lost its own."""
+        """Insert a head for a session whose own is lost."""
         tenant = self._carrier.tenant_of(session)
         row: Values = dict.fromkeys(RULES["heads"], 0)
         row |= {"session": session, "tenant": tenant, "branch": branch[0], "branch_no": branch[1]}

@@ -1,9 +1,9 @@
-"""Filling the branches with their messages, and with stand-ins for those that are lost.
+"""Rebuilding the messages of every branch, with placeholders for those that are lost.
 
-The messages are walked along the branches (see `histories.walk`). One that cannot be read has its
-bytes in quarantine and a message with the status `damaged` in its place, so that every later one
-keeps its number. Afterwards every head, and every branch that others start from, fits what is
-there.
+Messages are compared with their branches (see `check_history.walk`). The bytes of an unreadable
+message go into `quarantine`, and a placeholder with the status `damaged` gets its seq, so that
+every later message keeps its own. Afterwards the recorded end of every branch matches its messages,
+and reaches as far as the branches that start on it need.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _PIECE: Final = 4096
 
 
 class Refiller:
-    """Carries messages."""
+    """Copies and repairs messages."""
 
     def __init__(self, carrier: Carrier, mender: Mender) -> None:
-        """Fill the branches that `mender` has carried."""
+        """Fill the branches that `mender` has rebuilt."""
         self._carrier = carrier
         self._mender = mender
         self._most = capacity(carrier.source)
-        self._forks: dict[int, int] = {}  # How far each branch must reach for those that leave it.
+        self._forks: dict[int, int] = {}  # The last seq of each branch that others start after.
         self.messages = 0
 
     def run(self) -> None:
-        """Carry all of them."""
+        """Copy all messages, and insert placeholders for missing ones."""
         self._find_forks()
         self._histories()
         self._reach_forks()
@@ -98,7 +98,7 @@ class Refiller:
         return next_try(self._carrier.first, key)
 
     def _adopted(self, branch: Branch) -> Branch:
-        """Find a home for messages whose branch is lost."""
+        """Return a branch with a session, inserting both if the branch's row is lost."""
         if branch.session is not None:
             return branch
         session = self._mender.new_session(None, "its branch is lost", self._told_by_blobs(branch))
@@ -109,7 +109,7 @@ class Refiller:
         return Branch(number=branch.number, session=session, tenant=tenant)
 
     def _told_by_blobs(self, branch: Branch) -> int:
-        """Return whose the messages of a lost branch are, if the blobs noted for them tell."""
+        """Return the tenant of a lost branch's messages from the blobs they reference, or 0."""
         query = (
             "SELECT b.tenant FROM blob_uses u JOIN blobs b ON b.n = u.blob "
             "WHERE u.place BETWEEN ? AND ? LIMIT 1"
@@ -119,28 +119,29 @@ class Refiller:
             found = self._carrier.source.execute(query, ends).get
         except (*UNREADABLE, UnicodeDecodeError):
             return 0
-        wanted = found if isinstance(found, int) else 0
-        return self._carrier.number("SELECT n FROM tenants WHERE n = ?", wanted)
+        tenant = found if isinstance(found, int) else 0
+        return self._carrier.number("SELECT n FROM tenants WHERE n = ?", tenant)
 
     def _place(self, branch: Branch, finding: Finding, reached: int) -> int:
-        """Store what was found, or a stand-in; give how far the branch reaches now."""
+        """Insert the message that was found, or placeholders; return the branch's last seq now."""
         if isinstance(finding, Found):
             self._message(branch, finding)
             return finding.seq
         if isinstance(finding, Missing):
-            said = f"messages {finding.first} to {finding.last} are missing"
-            self._carrier.tell(said, branch.session, finding.first)
+            problem = f"messages {finding.first} to {finding.last} are missing"
+            self._carrier.tell(problem, branch.session, finding.first)
             if not self._was_there(finding):
                 return reached
             for seq in range(finding.first, finding.last + 1):
                 self._stand_in(branch, seq)
             return finding.last
         if isinstance(finding, Longer):
-            self._carrier.tell("the history went on behind its head", branch.session, finding.last)
+            problem = "the history continued beyond its head"
+            self._carrier.tell(problem, branch.session, finding.last)
         return reached
 
     def _was_there(self, missing: Missing) -> bool:
-        """Return whether messages at the end are lost, or the head just counts too many."""
+        """True if missing messages are lost, false if the head just counted too many."""
         if not missing.tail:
             return True
         count = missing.last - missing.first + 1
@@ -151,19 +152,19 @@ class Refiller:
     def _message(self, branch: Branch, found: Found) -> None:
         at, values = place(branch.number, found.seq), found.row.values
         if found.row.filed_as is not None:
-            said = "the message was filed under a wrong number"
-            self._carrier.tell(said, branch.session, found.seq)
+            problem = "the message was stored under a wrong number"
+            self._carrier.tell(problem, branch.session, found.seq)
         try:
             _, needed = read_message(values, self._carrier.getter(branch.tenant))
         except Damaged as error:
             self._carrier.tell(f"the message {error}", branch.session, found.seq)
             self._bad_message(branch, found.seq, values, str(error))
             return
-        sound = as_written(values)
-        if sound != values:
-            said = "the message was not kept as it was written"
-            self._carrier.tell(said, branch.session, found.seq)
-        self._carrier.insert("messages", {"place": at, **sound})
+        typed = as_written(values)
+        if typed != values:
+            problem = "the message was not stored as it was written"
+            self._carrier.tell(problem, branch.session, found.seq)
+        self._carrier.insert("messages", {"place": at, **typed})
         self.messages += 1
         for sha256 in needed:
             self._use(branch.tenant, at, sha256)
@@ -175,20 +176,20 @@ class Refiller:
             self._carrier.insert("blob_uses", {"place": at, "blob": blob})
 
     def _bad_message(self, branch: Branch, seq: int, values: Values, why: str) -> None:
-        aside = self._carrier.keep_aside("messages", why, values["body"])
+        number = self._carrier.keep_aside("messages", why, values["body"])
         turn = values["turn"]
         name = text_of(values["id"]) or ids.message_id()
-        self._add_stand_in(branch, seq, name, turn if isinstance(turn, int) else None, aside)
+        self._add_stand_in(branch, seq, name, turn if isinstance(turn, int) else None, number)
 
     def _stand_in(self, branch: Branch, seq: int) -> None:
-        """Stand in for a message that is not there, with what is left of it."""
+        """Insert a placeholder for a missing message, keeping what can be read of it."""
         at = place(branch.number, seq)
         name, turn = self._left_of_name(at)
-        aside = None
-        left = self._left_of_body(at)
-        if left:
-            aside = self._carrier.keep_aside("messages", "only its beginning can be read", left)
-        self._add_stand_in(branch, seq, name or ids.message_id(), turn, aside)
+        number = None
+        body = self._left_of_body(at)
+        if body:
+            number = self._carrier.keep_aside("messages", "only its beginning can be read", body)
+        self._add_stand_in(branch, seq, name or ids.message_id(), turn, number)
 
     def _left_of_name(self, at: int) -> tuple[str | None, int | None]:
         query = "SELECT CAST(id AS BLOB), turn FROM messages NOT INDEXED WHERE place = ?"
@@ -196,26 +197,26 @@ class Refiller:
             name, turn = self._carrier.source.execute(query, (at,)).fetchone() or (None, None)
         except (*UNREADABLE, UnicodeDecodeError):
             return None, None
-        kept = text_of(name) if isinstance(name, bytes) else None
-        return kept, turn if isinstance(turn, int) else None
+        text = text_of(name) if isinstance(name, bytes) else None
+        return text, turn if isinstance(turn, int) else None
 
     def _left_of_body(self, at: int) -> bytes:
-        """Read a body from its beginning as far as it goes."""
-        left = b""
+        """Return the readable beginning of a body."""
+        data = b""
         try:
             with self._carrier.source.blob_open(
                 "main", "messages", "body", at, writeable=False
             ) as body:
-                while piece := body.read(min(_PIECE, body.length() - len(left))):
-                    left += piece
+                while chunk := body.read(min(_PIECE, body.length() - len(data))):
+                    data += chunk
         except (*UNREADABLE, apsw.AbortError):
-            return left
-        return left
+            return data
+        return data
 
     def _add_stand_in(
-        self, branch: Branch, seq: int, name: str, turn: int | None, aside: int | None
+        self, branch: Branch, seq: int, name: str, turn: int | None, quarantined: int | None
     ) -> None:
-        part = Raw("damaged", {"quarantine": aside})
+        part = Raw("damaged", {"quarantine": quarantined})
         body = codec.to_json(codec.Body(role="system", at=EPOCH, parts=(part,), status="damaged"))
         row: Values = {
             "place": place(branch.number, seq),
@@ -228,7 +229,7 @@ class Refiller:
         self._keep_uses(place(branch.number, seq))
 
     def _keep_uses(self, at: int) -> None:
-        """Let what is lost keep its blobs: they go with it when it is purged."""
+        """Keep a lost message's blob references, so that its blobs are purged with it."""
         query = "SELECT blob FROM blob_uses WHERE place = ?"
         try:
             found = self._carrier.source.execute(query, (at,)).fetchall()
@@ -239,7 +240,7 @@ class Refiller:
                 self._carrier.insert("blob_uses", {"place": at, "blob": blob})
 
     def _finish(self, branch: Branch | None, reached: int) -> None:
-        """Make the end of a branch, which its head or its row tells, fit its messages."""
+        """Set the end of a branch, in its head or its row, to its last message."""
         if branch is None:
             return
         query = "UPDATE heads SET seq = ? WHERE branch = ? AND session = ?"
@@ -248,7 +249,7 @@ class Refiller:
         self._carrier.execute(query, reached, branch.number)
 
     def _reach_forks(self) -> None:
-        """Let every branch reach as far as those need that start from it."""
+        """Extend every branch with placeholders to the last message that others start after."""
         for number, fork_seq in sorted(self._forks.items()):
             reached = self._carrier.number(LAST_OF_BRANCH, number)
             if fork_seq <= reached:
@@ -259,8 +260,8 @@ class Refiller:
                 query = "UPDATE branches SET fork_seq = ?1 WHERE parent = ?2 AND fork_seq > ?1"
                 self._carrier.execute(query, reached, number)
                 continue
-            said = f"messages {reached + 1} to {fork_seq} are missing"
-            self._carrier.tell(said, session, reached + 1)
+            problem = f"messages {reached + 1} to {fork_seq} are missing"
+            self._carrier.tell(problem, session, reached + 1)
             for seq in range(reached + 1, fork_seq + 1):
                 self._stand_in(branch, seq)
             self._finish(branch, fork_seq)
@@ -268,10 +269,11 @@ class Refiller:
     def _aside(self, finding: Hole | Misplaced) -> None:
         if isinstance(finding, Hole):
             first, last = finding.first >> SEQ_BITS, finding.last >> SEQ_BITS
-            said = f"messages of branches {first} to {last} cannot be read: {finding.why}"
-            self._carrier.tell(said)
+            problem = f"messages of branches {first} to {last} cannot be read: {finding.why}"
+            self._carrier.tell(problem)
             return
         known = self._carrier.first("SELECT id, crc FROM messages WHERE place = ?", finding.key)
         if known == (finding.values["id"], finding.values["crc"]):
-            return  # The same page was reached twice.
-        self._carrier.set_aside("messages", f"lay at a wrong place, {finding.key}", finding.values)
+            return  # The same page was read twice.
+        reason = f"stored under a wrong number, {finding.key}"
+        self._carrier.set_aside("messages", reason, finding.values)

@@ -1,8 +1,8 @@
-"""What values must be: the rules of the log, column by column, and what its checksums cover.
+"""Column rules: the valid values of each column, and checks of rows against their checksums.
 
-`verify` reports what breaks a rule; `salvage` puts the rule's stand-in in its place. Where every
-value keeps its rule, the row's checksum still tells whether they are the values that were written
-(`fits`).
+`verify` reports values that break a rule; `salvage` replaces them by the rule's default. A row
+whose values are all valid may still differ from what was written, which its checksum reveals
+(`matches_checksum`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ T = TypeVar("T")
 Check: TypeAlias = Callable[[Value], bool]
 NOBODY: Final = Holder("?", 0, "", "", "")
 _MOST_MICROS: Final = 253_402_300_799_999_999  # The last microsecond of the year 9999.
-_WIDTHS: Final = (8, 16, 24, 32, 48, 64)  # The engine stores numbers in that many bits.
+_WIDTHS: Final = (8, 16, 24, 32, 48, 64)  # SQLite stores an integer in one of these bit widths.
 _UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a value must be, and what stands in for one that is not."""
+    """The test that a column's values must pass, and the default for one that does not."""
 
     holds: Check
     instead: Callable[[], Value] = lambda: None
 
 
 def text_of(value: Value) -> str | None:
-    """Take a name from the file exactly; `None` if it is none."""
+    """Return stored text; `None` if the value is not text or not valid."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes) or isinstance(value, BadText):
@@ -59,7 +59,7 @@ def text_of(value: Value) -> str | None:
 
 
 def bytes_of(value: Value) -> bytes | None:
-    """Take JSON from the file as bytes, whatever it is."""
+    """Return stored JSON as bytes, without decoding it; `None` if the value is a number."""
     return unbind_json(value) if isinstance(value, str | bytes) else None
 
 
@@ -92,7 +92,7 @@ def _is_json(kind: type[T]) -> Check:
 
 
 def decoded(value: Value, kind: type[T]) -> T | None:
-    """Decode a stored struct; `None` if it cannot be."""
+    """Return a stored struct, decoded; `None` if it cannot be decoded."""
     data = bytes_of(value)
     if data is None:
         return None
@@ -106,7 +106,7 @@ _TEXT: Final = Rule(_may_lack(_is_text))
 _ANY_TEXT: Final = Rule(lambda value: value is None or text_of(value) is not None)
 _COUNT: Final = Rule(_is_count, lambda: 0)
 _NUMBER: Final = Rule(_is_number, lambda: 1)
-_SESSION: Final = Rule(_is_number, lambda: 0)  # Nobody's.
+_SESSION: Final = Rule(_is_number, lambda: 0)  # No session has number 0.
 _MAYBE_NUMBER: Final = Rule(_may_lack(_is_number))
 _TIME: Final = Rule(_is_time, lambda: 0)
 _MAYBE_TIME: Final = Rule(_may_lack(_is_time))
@@ -203,7 +203,7 @@ RULES: Final[dict[str, dict[str, Rule]]] = {
 
 
 def faults(table: str, values: Values) -> list[str]:
-    """Name the columns of a row whose values cannot be right."""
+    """Return the columns of a row whose values break their rule."""
     rules = RULES.get(table, {})
     return [name for name, rule in rules.items() if not rule.holds(values[name])]
 
@@ -241,7 +241,7 @@ _COVERED: Final = {
 
 
 def fits(table: str, values: Values) -> bool:
-    """Return whether a row fits its checksum, if its table has one."""
+    """True if a row matches its checksum, or its table has none."""
     if table not in _COVERED:
         return True
     cells = [values[name] for name in _COVERED[table]]
@@ -249,7 +249,10 @@ def fits(table: str, values: Values) -> bool:
 
 
 def restored(table: str, values: Values, columns: Sequence[str] = ()) -> tuple[str, int] | None:
-    """Find the number in which one bit was flipped: with it right, the row fits its checksum."""
+    """Find a single flipped bit in a number of a row that does not match its checksum.
+
+    Returns the column and its right value, with which the row matches; `None` if there is none.
+    """
     for column in columns or _COVERED.get(table, ()):
         value = values[column]
         if isinstance(value, int):
@@ -260,13 +263,13 @@ def restored(table: str, values: Values, columns: Sequence[str] = ()) -> tuple[s
 
 
 def owner_of(table: str, values: Values) -> Value:
-    """Return whose a row is, also if a bit of its session's number was flipped."""
+    """Return the session that a row belongs to, even if one bit of its number was flipped."""
     found = None if fits(table, values) else restored(table, values, ("session",))
     return found[1] if found else values["session"]
 
 
 def _one_bit_off(number: int) -> set[int]:
-    """Return the numbers that differ in one bit, in however many bytes they were stored."""
+    """Return all numbers that differ in one bit, for each width that may have been stored."""
     found: set[int] = set()
     for width in _WIDTHS:
         if -(1 << width - 1) <= number < 1 << width - 1:
@@ -280,13 +283,13 @@ def _signed(low: int, width: int) -> int:
 
 
 def is_draft_record(values: Values) -> bool:
-    """Return whether a record of a draft can be read."""
+    """True if a record of a draft can be decoded."""
     kind: type[Opening | Chunk] = Opening if values["number"] == 0 else Chunk
     return _is_number(values["turn"]) and decoded(values["record"], kind) is not None
 
 
 def is_queued(values: Values, blob: codec.GetBlob) -> bool:
-    """Return whether waiting input can be read."""
+    """True if queued input can be decoded."""
     body, name = bytes_of(values["body"]), text_of(values["id"])
     if body is None or not name or not _is_time(values["created_at"]):
         return False
@@ -298,10 +301,13 @@ def is_queued(values: Values, blob: codec.GetBlob) -> bool:
 
 
 def read_message(values: Values, blob: codec.GetBlob) -> tuple[Message, set[str]]:
-    """Read a message and which blobs it needs; `Damaged` if it does not fit its checksum."""
+    """Return a message and the hashes of the blobs that it references.
+
+    Raises `Damaged` if it does not match its checksum or cannot be decoded.
+    """
     name, body, turn = text_of(values["id"]), bytes_of(values["body"]), values["turn"]
     if not name or body is None or not isinstance(turn, int | None):
-        raise Damaged("is not a message any more")
+        raise Damaged("has an invalid id, turn or body")
     if codec.checksum(name, turn, body) != values["crc"]:
         raise Damaged("does not fit its checksum")
     needed: set[str] = set()
@@ -313,13 +319,16 @@ def read_message(values: Values, blob: codec.GetBlob) -> tuple[Message, set[str]
     try:
         message = codec.decode(body, id=name, seq=None, turn_id=None, blob=fetch)
     except Damaged as error:
-        raise Damaged("cannot be decoded, or a part that is kept apart is missing") from error
+        raise Damaged("cannot be decoded, or a part stored as a blob is missing") from error
     needed |= {file.sha256 for file in _files(message) if file.sha256}
     return message, needed
 
 
 def as_written(values: Values) -> Values:
-    """Return a message's row as it was stored: its checksum is of bytes, and of `turn or 0`."""
+    """Return a message's row with the types it was written with.
+
+    The checksum covers bytes and `turn or 0`, so it does not reveal a changed type.
+    """
     name, turn = text_of(values["id"]), values["turn"] or None
     return {**values, "id": bind(name), "turn": turn, "body": bind_json(bytes_of(values["body"]))}
 

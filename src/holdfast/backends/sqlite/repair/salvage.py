@@ -1,15 +1,15 @@
-"""Carrying everything that can be read out of a damaged store into a new one.
+"""Salvage: copying everything readable from a damaged store into a new one.
 
 The damaged file is only ever read. Rows are copied as they are, with their numbers. What is damaged
-goes, with its bytes, into the new store's `quarantine`; in its place stands what lets the rest be
-read: a message with the status `damaged` under the same number, a session with a name of its own
-for messages whose session is lost, a head that fits its history. So the new store reads without
-error, no history reads as shorter than it was known to be, and what was lost is said.
+goes, with its bytes, into the new store's `quarantine`, and a replacement keeps the rest readable:
+a placeholder message with the status `damaged` under the same number, a new session for messages
+whose own is lost, a head that matches its history. So the new store reads without error, no history
+becomes shorter than it was known to be, and everything that was lost is reported.
 
-The order is that of trust: first who the sessions are and which branches they have (`mending`);
-then the messages along those branches (`refilling`), which tell how long these are (`settling`);
-then what hangs on a session (`belongings`). All of them write through one `Carrier` (`carrying`),
-which makes the checksums in the end.
+Each stage relies on the ones before it: sessions, heads and branches (`rebuild_sessions`); their
+messages (`rebuild_messages`), which show how long the branches are (`finalize`); then turns,
+drafts, queues and usage (`rebuild_turns`). All of them write through one `RowCopier` (`copy_rows`),
+which computes the checksums at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SAFE: Final = "The damaged file was not changed."
 def salvage(source: Path, target: Path, create: Callable[[Path], None]) -> SalvageReport:
     """Copy everything readable of `source` into a new store, which `create` makes at `target`."""
     if target.exists():
-        raise Invalid(f"{target} exists already and was left as it is; choose another path.")
+        raise Invalid(f"{target} exists already and was not changed; choose another path.")
     damaged = _open(source)
     try:
         _refuse_unreadable(damaged, source)
@@ -62,13 +62,13 @@ def _open(source: Path) -> apsw.Connection:
         return open_damaged(source)
     except apsw.CantOpenError as error:
         raise StoreUnavailable(
-            f"{source} cannot be opened ({error}). If it lies in a read-only place, copy it and "
-            "its -wal file to another one and salvage from there."
+            f"{source} cannot be opened ({error}). If it is in a read-only directory, copy it and "
+            "its -wal file to a writable one and salvage the copy."
         ) from error
 
 
 def _refuse_unreadable(damaged: apsw.Connection, source: Path) -> None:
-    """Without a header, or the entry that says where the messages are, nothing can be found."""
+    """Raise `Damaged` if the header, or the schema entry of `messages`, cannot be read."""
     try:
         damaged.execute("SELECT place, id, turn, crc, body FROM messages LIMIT 0").fetchall()
     except UNREADABLE as error:
@@ -108,7 +108,7 @@ def _carry(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
     belongings.run()
     carrier.seal_all()
     found += carrier.told()
-    found += verify(target)  # None, unless the damage is beyond all rules here.
+    found += verify(target)  # Empty, unless the damage is of a kind that no stage repairs.
     return SalvageReport(
         sessions=carrier.number("SELECT count(*) FROM heads"),
         messages=refiller.messages,
@@ -120,7 +120,10 @@ def _carry(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
 
 
 def _old_quarantine(carrier: Carrier, values: Values) -> None:
-    """Keep what an earlier salvage has set aside, under its number, which messages may name."""
+    """Copy a row that an earlier salvage quarantined, under its number if it is free.
+
+    Placeholder messages may name that number.
+    """
     row = dict(carrier.mended("quarantine", values))
     row |= {name: text_of(row[name]) or "?" for name in ("origin", "reason")}
     if not carrier.insert("quarantine", row):
@@ -131,6 +134,6 @@ def _blob(carrier: Carrier, values: Values) -> None:
     data = values["data"]
     if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
         carrier.keep_aside("blobs", "does not fit its hash", data)
-        carrier.tell(f"the data of blob {values['sha256']!r} do not fit their hash")
+        carrier.tell(f"the data of blob {values['sha256']!r} does not fit its hash")
     else:
         carrier.carry("blobs", values)

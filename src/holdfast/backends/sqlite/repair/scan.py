@@ -1,14 +1,14 @@
-"""Reading a database that may be damaged, row by row, losing only what is lost.
+"""Row scan: reading every readable row of a database that may be damaged.
 
-A table is a tree of pages. Where a page cannot be read the engine stops with an error, although
-everything behind it is still there. `rows` goes through a table by its integer key, and at such a
-place tries one key after the other, in steps that grow with the distance, until a search succeeds;
-then it halves back to the first key that can be reached. What lies between is a `Hole`.
+A table is a tree of pages. SQLite stops with an error at an unreadable page, although the pages
+after it may be intact. `scan_rows` reads a table by its integer key. After an error it probes
+larger keys, in growing steps, until one can be read, and then bisects back to the first readable
+key. The keys in between are reported as an `UnreadableRange`.
 
-A flipped byte may also change a key. Keys grow along the tree, so a row whose key does not fit
-between its neighbours is a `Stray`; in a table without gaps it may still be clear where it belongs.
+A flipped byte may also change a key. Keys ascend along the tree, so a row whose key is out of order
+is a `MisfiledRow`; in a table without gaps its right key may still be clear from its neighbours.
 
-Nothing here trusts a text to be text: bytes that are no UTF-8 come out as `BadText`.
+Text is not assumed to be valid: bytes that are not UTF-8 are returned as `BadText`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ONE_BY_ONE: Final = 256
 _GROWTH: Final = 8
 _BUSY_MILLISECONDS: Final = 10_000
 
-# What the engine says of data it cannot make sense of. Locks and interrupts are not among it.
+# SQLite's errors for data that it cannot read; errors from locks and interrupts are not included.
 UNREADABLE: Final = (
     apsw.CorruptError,
     apsw.NotADBError,
@@ -44,7 +44,7 @@ UNREADABLE: Final = (
 
 
 class BadText(bytes):
-    """Bytes that are marked as text and are none."""
+    """Bytes stored as text that are not valid UTF-8."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ Landmark: TypeAlias = Callable[[int], int]
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table as it is read: its key, where its keys begin, and its columns."""
+    """A table with an integer key: its columns, its smallest key, and whether keys have no gaps."""
 
     name: str
     key: str
@@ -65,7 +65,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row. `filed_as` is the key it has in the file, if that is not where it belongs."""
+    """A row. `stored_key` is its key in the file, if that differs from its right one."""
 
     key: int
     values: Values
@@ -73,14 +73,14 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Stray(msgspec.Struct, frozen=True):
-    """A row with a key that cannot be its own."""
+    """A row with a wrong key."""
 
     key: int
     values: Values
 
 
 class Hole(msgspec.Struct, frozen=True):
-    """Keys, from first to last, that cannot be reached, and what the engine said."""
+    """Keys, from first to last, that cannot be read, and SQLite's error."""
 
     first: int
     last: int
@@ -91,16 +91,16 @@ Item: TypeAlias = Row | Stray | Hole
 
 
 def open_damaged(path: Path) -> apsw.Connection:
-    """Open a file to read whatever is left of it; nothing is ever written to it.
+    """Open a possibly damaged file for reading; nothing is ever written to it.
 
-    `writable_schema` makes the engine pass over a bad header or schema entry instead of refusing
-    the whole file.
+    `writable_schema` makes SQLite skip a bad header or schema entry instead of refusing the file.
     """
     check_engine(apsw.sqlite_lib_version())
     try:
         return _open(str(path), 0)
     except (apsw.CantOpenError, apsw.ReadOnlyError):
-        # A read-only place cannot hold the shared memory of a log; without a log none is needed.
+        # On read-only storage SQLite cannot create the shared memory that a log needs. Without a
+        # log none is needed.
         if not path.exists() or place.log_size(path):
             raise
         return _open(f"file:{quote(str(path))}?immutable=1", apsw.SQLITE_OPEN_URI)
@@ -122,7 +122,7 @@ def _open(name: str, flags: int) -> apsw.Connection:
         connection.close(force=True)
         raise
     except apsw.Error:
-        return connection  # What can be read of it is for the caller to find out.
+        return connection  # The caller finds out what can be read.
     return connection
 
 
@@ -132,11 +132,14 @@ def _open(name: str, flags: int) -> apsw.Connection:
 def rows(
     connection: apsw.Connection, table: Table, landmark: Landmark = lambda _: LAST_KEY
 ) -> Iterator[Item]:
-    """Go through a table by its key. `landmark` gives the next key worth a try behind another."""
+    """Yield a table's rows by key, with misfiled rows and unreadable ranges in their positions.
+
+    `landmark` returns the next key worth probing after an unreadable one.
+    """
     last: int | None = None
     held: Row | None = None
-    loose: list[Row] = []  # Strays between `last` and `held`,
-    behind: list[Row] = []  # and those behind `held`.
+    loose: list[Row] = []  # Rows with wrong keys between `last` and `held`,
+    behind: list[Row] = []  # and those after `held`.
     for item in _runs(connection, table, landmark):
         if isinstance(item, Row) and held is not None and item.key <= held.key:
             if last is None or item.key > last:
@@ -164,17 +167,17 @@ def rows(
 def _between(
     last: int | None, loose: list[Row], following: Row | None, *, dense: bool
 ) -> Iterator[Row | Stray]:
-    """Return rows with wrong keys; a single one in a gap of one belongs there."""
-    fits = dense and last is not None and following is not None and following.key == last + 2
+    """Yield rows with wrong keys; a single one beside a gap of one key gets that key."""
+    gap = dense and last is not None and following is not None and following.key == last + 2
     for row in loose:
-        if fits and last is not None and len(loose) == 1:
+        if gap and last is not None and len(loose) == 1:
             yield Row(last + 1, row.values, row.key)
         else:
             yield Stray(row.key, row.values)
 
 
 def _runs(connection: apsw.Connection, table: Table, landmark: Landmark) -> Iterator[Row | Hole]:
-    """Read on behind every error."""
+    """Yield the rows in file order, continuing after every error."""
     query, names = _select(table), table.columns
     start, last = _FIRST_KEY, _FIRST_KEY
     while start <= LAST_KEY:
@@ -184,7 +187,7 @@ def _runs(connection: apsw.Connection, table: Table, landmark: Landmark) -> Iter
                 last = max(last, key)
             return
         except apsw.AbortError as error:
-            # Another statement met an error and ended this one: it goes on where it was.
+            # An error in another statement aborted this one: continue after the last row.
             why, broken = str(error), last < start
         except UNREADABLE as error:
             why, broken = str(error), True
@@ -194,14 +197,14 @@ def _runs(connection: apsw.Connection, table: Table, landmark: Landmark) -> Iter
         reached = _behind(connection, query, first, landmark) if broken else first
         if reached > first:
             yield Hole(first, reached - 1, why)
-        elif first == start:  # No progress and no hole: never the same place again.
+        elif first == start:  # No progress and no range: skip one key to avoid looping.
             yield Hole(first, first, why)
             reached = first + 1
         start = reached
 
 
 def _behind(connection: apsw.Connection, query: str, first: int, landmark: Landmark) -> int:
-    """Find the first key from `first` on that can be searched for; behind the last if none."""
+    """Return the first readable key from `first` on; `LAST_KEY + 1` if there is none."""
     low, probe = first - 1, first
     while not _reachable(connection, query, probe):
         if probe == LAST_KEY:
@@ -234,7 +237,7 @@ def _select(table: Table) -> str:
 
 
 def _cells(columns: Iterable[str]) -> str:
-    """Ask for values with their types, and for text as bytes, which never fails to decode."""
+    """Return SQL that selects values with their types, and text as undecoded bytes."""
     return ", ".join(
         f"typeof({name}), iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})"
         for name in columns
@@ -259,7 +262,7 @@ def _value(kind: Value, raw: Value) -> Value:
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """A table that is kept by session: its columns, and what orders it within one."""
+    """A table whose key begins with the session: its columns, and the rest of its key."""
 
     name: str
     columns: tuple[str, ...]
@@ -267,7 +270,7 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Says that some rows, of this session if it is known, cannot be read."""
+    """Marks that some rows, of this session if it is known, cannot be read."""
 
     session: int | None
     why: str
@@ -276,23 +279,23 @@ class Gap(msgspec.Struct, frozen=True):
 def owned_rows(
     connection: apsw.Connection, table: Owned, known: Iterable[int]
 ) -> Iterator[Values | Gap]:
-    """Go through a table as it lies in the file, so that no wrong key hides another row.
+    """Yield a table's rows in file order, so that no wrong key hides another row.
 
-    Behind an error it goes on by session: those that can be found there, then those `known`.
+    After an error the rest is read by session: first those found in the table, then those `known`.
     """
     current: Value = None
     passed: set[Value] = set()
-    given: set[tuple[Value, ...]] = set()  # What was given of the current session.
+    yielded: set[tuple[Value, ...]] = set()  # Keys of the current session's rows.
     try:
         for cells in connection.execute(_whole(table)):
             values = _values(table.columns, list(cells))
             if values["session"] != current:
                 passed.add(current)
-                current, given = values["session"], set()
-            given.add(_order_of(table, values))
+                current, yielded = values["session"], set()
+            yielded.add(_order_of(table, values))
             yield values
     except apsw.AbortError:
-        pass  # Another statement met an error and ended this one.
+        pass  # An error in another statement aborted this one.
     except UNREADABLE as error:
         yield Gap(None, str(error))
     else:
@@ -303,8 +306,8 @@ def owned_rows(
             found, why = _rows_of(connection, table, session)
             if why is not None:
                 yield Gap(session, why)
-            again = given if session == current else ()
-            yield from (values for values in found if _order_of(table, values) not in again)
+            repeated = yielded if session == current else ()
+            yield from (values for values in found if _order_of(table, values) not in repeated)
 
 
 def _whole(table: Owned) -> str:
@@ -314,7 +317,7 @@ def _whole(table: Owned) -> str:
 def _rows_of(
     connection: apsw.Connection, table: Owned, session: int
 ) -> tuple[list[Values], str | None]:
-    """Read what a session has in a table, from both ends; give what the engine said, if it did."""
+    """Return a session's rows, read from both ends, and SQLite's error if there was one."""
     found, why = _one_way(connection, table, session, "ASC")
     if why is None:
         return found, None
@@ -332,7 +335,7 @@ def _one_way(
     found: list[Values] = []
     try:
         for cells in connection.execute(query, (session,)):
-            found.append(_values(table.columns, list(cells)))  # noqa: PERF401 - keep what came
+            found.append(_values(table.columns, list(cells)))  # noqa: PERF401 - keep partial reads
     except (*UNREADABLE, apsw.AbortError) as error:
         return found, str(error)
     return found, None
@@ -343,7 +346,7 @@ def _order_of(table: Owned, row: Values) -> tuple[Value, ...]:
 
 
 def _sessions_in(connection: apsw.Connection, table: Owned) -> Iterator[int]:
-    """Name the sessions that have something in a table, as far as it can be read."""
+    """Yield the sessions that have rows in a table, as far as it can be read."""
     query = (
         f"SELECT min(session) FROM {table.name} NOT INDEXED "  # noqa: S608
         "WHERE session > ? AND typeof(session) = 'integer'"
@@ -354,7 +357,7 @@ def _sessions_in(connection: apsw.Connection, table: Owned) -> Iterator[int]:
             found: Value = connection.execute(query, (session,)).get
         except (*UNREADABLE, apsw.AbortError):
             return
-        if not isinstance(found, int) or found <= session:  # Where keys are wrong, so is the order.
+        if not isinstance(found, int) or found <= session:  # Wrong keys break the order.
             return
         yield found
         session = found

@@ -1,9 +1,9 @@
-"""Putting the last things right, once the messages have told how long every branch is.
+"""Final repairs, once the messages show how long every branch is.
 
-A branch starts on the branch where the message lies that it starts behind. What a purge left of a
-session stays so only if each of its branches is as long as others need; if the damage took those
-others, it becomes a session again: what they shared is not lost with them. Where a branch is lost,
-an empty one has its number, so that the others keep theirs.
+- A branch starts on the branch that holds the message before its first one.
+- A stub stays a stub only if each of its branches is exactly as long as its forks need. If the
+  damage took those forks, it becomes a session again, so that the shared messages stay reachable.
+- An empty branch takes the number of a lost one, so that the others keep theirs.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ _MOST_ACTIVITY: Final = 1 << 53
 
 
 class Settler:
-    """Settles starts, husks, numbers and what the store keeps of itself."""
+    """Repairs branch starts, stubs, branch numbers and the table `meta`."""
 
     def __init__(self, carrier: Carrier, mender: Mender) -> None:
-        """Settle what the others have carried."""
         self._carrier = carrier
         self._mender = mender
 
     def run(self) -> None:
-        """Settle all of it."""
+        """Repair all of them."""
         self._starts()
         self._husks()
         self._numbers()
         self._floors()
 
     def _starts(self) -> None:
-        """Let every branch start on the one that has the message, not on one behind it."""
+        """Make every branch start on the branch that has the message, not on a later one."""
         query = (
             "SELECT b.n, p.parent FROM branches b JOIN branches p ON p.n = b.parent "
             "WHERE b.fork_seq <= p.fork_seq"
@@ -45,7 +44,7 @@ class Settler:
             for n, parent in found:
                 self._carrier.execute("UPDATE branches SET parent = ? WHERE n = ?", parent, n)
 
-    # ------------------------------------------------------------------------------------ husks
+    # ------------------------------------------------------------------------------------ stubs
 
     def _husks(self) -> None:
         query = "SELECT n FROM sessions WHERE purged_at IS NOT NULL"
@@ -60,7 +59,8 @@ class Settler:
         )
         count, needed = self._carrier.first(query, session) or (0, 0)
         if not count:
-            self._carrier.tell("the session was purged, and nothing needs it any more", session)
+            problem = "the session was purged, and no fork shares its messages any more"
+            self._carrier.tell(problem, session)
             self._carrier.execute("DELETE FROM sessions WHERE n = ?", session)
         elif count != needed:
             self._revive(session)
@@ -68,7 +68,7 @@ class Settler:
             self._blank(session)
 
     def _revive(self, session: int) -> None:
-        """Make a session of what a purge left for others that are lost."""
+        """Turn a stub whose forks are lost into a session."""
         query = (
             "UPDATE sessions SET purged_at = NULL, title = 'salvaged: what lost forks shared', "
             "title_by = 'auto' WHERE n = ?"
@@ -80,19 +80,22 @@ class Settler:
         end = "SELECT last_seq FROM branches WHERE n = branch"
         self._carrier.execute(f"UPDATE heads SET seq = ({end}) WHERE session = ?", session)  # noqa: S608
         self._carrier.execute("UPDATE branches SET last_seq = NULL WHERE n = ?", newest[0])
-        said = "the session was purged but for what forks share; these are damaged, so it is kept"
-        self._carrier.tell(said, session)
+        problem = (
+            "the session was purged except for messages shared with forks; the forks are damaged, "
+            "so it is kept as a session"
+        )
+        self._carrier.tell(problem, session)
 
     def _blank(self, session: int) -> None:
-        """Let nothing be left of a purged session but what others need."""
+        """Clear every column of a stub that forks do not need."""
         names = ", ".join(BLANK)
-        kept = self._carrier.first(f"SELECT {names} FROM sessions WHERE n = ?", session)  # noqa: S608
-        if kept == tuple(BLANK.values()):
+        found = self._carrier.first(f"SELECT {names} FROM sessions WHERE n = ?", session)  # noqa: S608
+        if found == tuple(BLANK.values()):
             return
         blank = ", ".join(f"{name} = ?" for name in BLANK)
         query = f"UPDATE sessions SET {blank} WHERE n = ?"  # noqa: S608
         self._carrier.execute(query, *BLANK.values(), session)
-        self._carrier.tell("the session was purged, and something of it was still there", session)
+        self._carrier.tell("the session was purged, but some of its data was still there", session)
 
     # ---------------------------------------------------------------------------------- numbers
 
@@ -108,7 +111,7 @@ class Settler:
                 self._fill_up(session, highest)
 
     def _fill_up(self, session: int, highest: int) -> None:
-        """Put an empty branch in the place of each that is lost."""
+        """Insert an empty branch for each that is lost."""
         for number in range(1, highest):
             query = "SELECT n FROM branches WHERE session = ? AND number = ?"
             if not self._carrier.number(query, session, number):
@@ -116,7 +119,7 @@ class Settler:
                 self._carrier.tell(f"branch {number} is lost", session)
 
     def _close_up(self, session: int) -> None:
-        """Number the branches anew; a number was too wrong to be one."""
+        """Renumber the branches: a damaged number was too high to fill all below it."""
         query = "SELECT n FROM branches WHERE session = ? ORDER BY number"
         for number, (n,) in enumerate(self._carrier.all(query, session), 1):
             self._carrier.execute("UPDATE branches SET number = ? WHERE n = ?", number, n)
@@ -125,27 +128,30 @@ class Settler:
             "WHERE session = ?"
         )
         self._carrier.execute(query, session)
-        self._carrier.tell("the session's branches are numbered anew", session)
+        self._carrier.tell("the session's branches are renumbered", session)
 
-    # ------------------------------------------------------------------------------ the store's own
+    # ------------------------------------------------------------------------------------- meta
 
     def _floors(self) -> None:
-        """Carry which activity numbers were given out to sessions that are purged."""
-        named = "SELECT CAST(name AS BLOB), value FROM meta"
+        """Copy the activity floors: the numbers used up by purged sessions, which stay unused.
+
+        The index has every value a second time, so both are read.
+        """
+        query = "SELECT CAST(name AS BLOB), value FROM meta"
         found: list[Any] = []
-        for query in (named, f"{named} INDEXED BY meta_by_value"):
+        for source in (query, f"{query} INDEXED BY meta_by_value"):
             try:
-                found += self._carrier.source.execute(query).fetchall()
+                found += self._carrier.source.execute(source).fetchall()
             except (*UNREADABLE, UnicodeDecodeError) as error:
-                self._carrier.tell(f"what the store kept of itself cannot be read: {error}")
+                self._carrier.tell(f"the table meta cannot be read: {error}")
         floors: dict[str, int] = {}
-        for name, value in found:
-            said = name.decode("utf-8", "replace") if isinstance(name, bytes) else ""
-            if not said.startswith(_FLOOR):
+        for data, value in found:
+            name = data.decode("utf-8", "replace") if isinstance(data, bytes) else ""
+            if not name.startswith(_FLOOR):
                 continue
             if isinstance(value, int) and 0 <= value < _MOST_ACTIVITY:
-                floors[said] = max(value, floors.get(said, 0))
+                floors[name] = max(value, floors.get(name, 0))
             else:
-                self._carrier.tell(f"{said!r} of the store is no number")
-        for said, value in floors.items():
-            self._carrier.insert("meta", {"name": said, "value": value})
+                self._carrier.tell(f"the value of {name!r} in meta is not a valid number")
+        for name, value in floors.items():
+            self._carrier.insert("meta", {"name": name, "value": value})

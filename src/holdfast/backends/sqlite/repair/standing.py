@@ -1,12 +1,12 @@
-"""Who the sessions are and how their branches hang together: what `verify` asks of these rows.
+"""Session check: the rules that `verify` applies to sessions, heads and branches.
 
-A session that lives has a head, on the branch with the highest number of its own; its numbers run
-from 1 without a gap; every other branch says where it ended. A *husk*, what a purge left because
-forks share it, has no head, no name and nothing of its own; each of its branches goes exactly as
-far as another starts on it.
+A live session has a head on the branch with the highest number; its branch numbers run from 1
+without a gap; every other branch records its last seq. A *stub*, which a purge leaves because forks
+share its messages, has no head, no name and no data of its own; each of its branches ends exactly
+where the last fork that needs it starts.
 
-A branch starts behind a message that lies on an older branch of the same tenant, or at nothing. The
-session that one names as its parent need not be there: that is only a name.
+A branch starts after a message on an older branch of the same tenant, or without a parent at the
+first message. A session may name a parent session that no longer exists.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.backends.sqlite.repair.histories import LAST_OF_BRANCH, First
 from holdfast.backends.sqlite.repair.rules import owner_of
 from holdfast.backends.sqlite.repair.scan import BadText, Value, Values
 
-# What is left of a husk's row, column by column; id, parent, relation and times stay.
+# The values of a stub's row, except for id, parent, relation and times, which a purge keeps.
 BLANK: Final[Values] = {
     "key": None,
     "scope": None,
@@ -41,10 +41,10 @@ _TENANT_OF_BRANCH: Final = (
 
 
 class Report(Protocol):
-    """Says what is damaged, of which session."""
+    """A function that reports damage."""
 
     def __call__(self, what: str, session: Value = None) -> None:
-        """Say it."""
+        """Report damage, in this session if it is known."""
         ...
 
 
@@ -52,7 +52,7 @@ class Standing:
     """Checks the rows of sessions, heads and branches against each other."""
 
     def __init__(self, first: First, report: Report) -> None:
-        """Ask with `first`, which gives the first row of a query, and say with `report`."""
+        """Check with `first`, which returns the first row of a query; report with `report`."""
         self._first = first
         self._report = report
 
@@ -71,21 +71,21 @@ class Standing:
         if not self._there("SELECT 1 FROM tenants WHERE n = ?", values["tenant"]):
             self._report("the session's tenant is missing", n)
         if not self._indexed(n, values):
-            self._report("the session's id or key differs from what was indexed", n)
+            self._report("the session's id or key differs from its index entry", n)
 
     def _husk(self, n: int, values: Values, *, headed: bool) -> None:
         if headed:
-            self._report("the session was purged and has a head", n)
+            self._report("the session was purged but has a head", n)
         for column in (name for name, blank in BLANK.items() if values[name] != blank):
-            self._report(f"the session was purged and its {column} is still there", n)
+            self._report(f"the session was purged but its {column} is still there", n)
         if not self._there("SELECT 1 FROM branches WHERE session = ?", n):
-            self._report("the session was purged, and no fork needs anything of it", n)
+            self._report("the session was purged, and no fork shares any of its messages", n)
 
     def _indexed(self, n: int, values: Values) -> bool:
         """Compare with the index, which holds the same bytes a second time."""
         tenant, name, key = values["tenant"], values["id"], values["key"]
         if isinstance(name, BadText) or isinstance(key, BadText):
-            return True  # It is reported already, and is no text to search for.
+            return True  # It is reported already, and cannot be bound as text.
         by_id = "SELECT n FROM sessions INDEXED BY sessions_by_id WHERE tenant = ? AND id = ?"
         by_key = (
             "SELECT n FROM sessions INDEXED BY sessions_by_key "
@@ -114,7 +114,7 @@ class Standing:
             "WHERE tenant = ? AND activity = ?"
         )
         if self._first(by_activity, values["tenant"], values["activity"]) != (n,):
-            self._report("the session's activity differs from what was indexed", n)
+            self._report("the session's activity differs from its index entry", n)
 
     def _numbers(self, n: int, active: Value) -> None:
         query = "SELECT count(*), max(number) FROM branches WHERE session = ?"
@@ -124,52 +124,52 @@ class Standing:
         if highest != count:
             self._report(f"the session has {count!r} branches, numbered up to {highest}", n)
         if highest > active:
-            self._report(f"the session stands on branch {active} and has a branch {highest}", n)
+            self._report(f"the session's head is on branch {active}, not on branch {highest}", n)
 
     # --------------------------------------------------------------------------------- branches
 
     def branch(self, n: int, values: Values) -> None:
-        """Check whose a branch is, where it starts and where it ends."""
+        """Check a branch's session, start and end."""
         session = owner_of("branches", values)
         by_number = (
             "SELECT n FROM branches INDEXED BY branches_by_number WHERE session = ? AND number = ?"
         )
         if self._first(by_number, values["session"], values["number"]) != (n,):
-            self._report(f"branch {n} differs from what was indexed", session)
+            self._report(f"branch {n} differs from its index entry", session)
         purged = self._first(IS_PURGED, session)
         if purged is None:
             self._report(f"branch {n} belongs to session number {session!r}, which is missing")
-        for said in (*self._start(n, values), *self._end(n, values, husk=purged == (1,))):
-            self._report(f"branch {values['number']!r} {said}", session)
+        for problem in (*self._start(n, values), *self._end(n, values, stub=purged == (1,))):
+            self._report(f"branch {values['number']!r} {problem}", session)
 
     def _start(self, n: int, values: Values) -> Iterator[str]:
         parent, fork_seq = values["parent"], values["fork_seq"]
         if parent is None:
             if fork_seq != 0:
-                yield "has lost what it starts from"
+                yield f"starts after message {fork_seq!r} but names no parent"
             return
         begin = self._first("SELECT fork_seq FROM branches WHERE n = ?", parent)
         end = self._first(LAST_OF_BRANCH, parent)
         if not isinstance(parent, int) or parent >= n or not _within(begin, fork_seq, end):
-            yield "starts where no history is"
+            yield "starts at a message that its parent does not have"
         elif self._first(_TENANT_OF_BRANCH, parent) != self._first(_TENANT_OF_BRANCH, n):
             yield "starts on a branch of another tenant"
 
-    def _end(self, n: int, values: Values, *, husk: bool) -> Iterator[str]:
+    def _end(self, n: int, values: Values, *, stub: bool) -> Iterator[str]:
         end = values["last_seq"]
         active = self._there("SELECT 1 FROM heads WHERE session = ? AND branch = ?",
                              values["session"], n)  # fmt: skip
         if active and end is not None:
-            yield "is the active one and says that it has ended"
+            yield "is active, but its end is recorded"
         elif not active and end is None:
-            yield "was left and does not say where it ended"
+            yield "is not active, but its end is not recorded"
         needed = self._first(NEEDED, n)
-        if husk and end is not None and needed != (end,):
-            yield "is of a purged session, and is not as long as others need it"
+        if stub and end is not None and needed != (end,):
+            yield "belongs to a purged session, but is not exactly as long as its forks need"
 
 
 def _within(begin: tuple[Value, ...] | None, seq: Value, end: tuple[Value, ...] | None) -> bool:
-    """Return whether a message lies behind the start of a branch and not behind its end."""
+    """True if a message is after the start of a branch and not after its end."""
     if begin is None or end is None:
         return False
     low, high = begin[0], end[0]

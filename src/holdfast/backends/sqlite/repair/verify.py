@@ -1,13 +1,13 @@
-"""Finding damage: where a file differs from a sound store.
+"""Verification: finding damage in a store's file.
 
-First the engine checks its own structure (pages, trees, indexes). Then the log's own rules are
-checked in one pass over everything, in the order it lies in the file: every value is of its kind
-(`rules`), every row fits its checksum, every message can be decoded, every history is numbered
-without gaps to its head (`histories`), sessions and branches hang together (`standing`), everything
-that names something else names something that is there.
+First SQLite checks its own structure (pages, trees, indexes). Then Holdfast's rules are checked in
+one pass over all tables, in file order: every value is valid (`column_rules`), every row matches
+its checksum, every message can be decoded, every history is numbered without gaps up to its head
+(`check_history`), sessions, heads and branches are consistent (`check_sessions`), and every
+reference leads to an existing row.
 
-What cannot be read is reported for its place, and the rest is still checked. Nothing is written,
-and nothing is held in memory but the findings.
+An unreadable part is reported and the rest is still checked. Nothing is written, and only the
+findings are held in memory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _MOST_USES: Final = 1000
 
 
 def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Damage]:
-    """Verify a file that may be too damaged for a store to be opened on it."""
+    """Verify a file that may be too damaged to be opened as a store; see `verify`."""
     connection = open_damaged(path)
     try:
         return verify(connection, tenants)
@@ -89,25 +89,28 @@ def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Dama
 
 
 def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) -> list[Damage]:
-    """Read everything and report what is damaged; of other tenants' sessions nothing is told."""
-    mine = not connection.in_transaction
+    """Read everything and return the damage.
+
+    With `tenants`, damage in the sessions of other tenants is left out.
+    """
+    begun = not connection.in_transaction
     try:
-        if mine:
+        if begun:
             connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except UNREADABLE as error:
-        if connection.in_transaction and mine:
+        if connection.in_transaction and begun:
             connection.execute("ROLLBACK")
         return [Damage(what=f"the file cannot be read as a database: {error}")]
     try:
         return _Verifier(connection, tenants).run()
     finally:
-        if mine and connection.in_transaction:
+        if begun and connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 def structure(connection: apsw.Connection) -> list[Damage]:
-    """Let the engine check pages, trees and indexes."""
+    """Return the damage that SQLite finds in pages, trees and indexes."""
     lines: list[str] = []
     try:
         for (text,) in connection.execute(f"PRAGMA integrity_check({MOST_LINES})"):
@@ -117,7 +120,7 @@ def structure(connection: apsw.Connection) -> list[Damage]:
     found = [line for line in lines[:MOST_LINES] if line != "ok"]
     try:
         if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
-            found.append("the header does not say that it is a store of this program")
+            found.append("the header does not identify the file as a Holdfast store")
     except UNREADABLE as error:
         found.append(str(error))
     return [Damage(what=f"the file's structure is damaged: {line}") for line in found]
@@ -150,7 +153,7 @@ class _Verifier:
     # ----------------------------------------------------------------------------- reporting
 
     def _report(self, what: str, session: Value = None, seq: int | None = None) -> None:
-        """Report damage, with the session's id if its number is known."""
+        """Record damage, with the session's id if its number is known."""
         name, tenant = self._who(session)
         if self._tenants is None or tenant is None or tenant in self._tenants:
             self._found.append(Damage(what=what, session_id=name, seq=seq))
@@ -165,7 +168,7 @@ class _Verifier:
         return name, row[1] if isinstance(row[1], int) else None
 
     def _first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
-        """Return the first row of a query; what cannot be read is not there."""
+        """Return the first row of a query; `None` if there is none or it cannot be read."""
         try:
             found: tuple[Value, ...] | None = self._connection.execute(query, values).fetchone()
         except (*UNREADABLE, UnicodeDecodeError):
@@ -182,17 +185,17 @@ class _Verifier:
             if isinstance(item, Row):
                 check(item.key, item.values)
             elif isinstance(item, Stray):
-                self._report(f"a row of {table.name} is filed under a wrong number, {item.key}")
+                self._report(f"a row of {table.name} is stored under a wrong number, {item.key}")
             else:
                 self._report(f"{_what(table.name, item)} cannot be read: {item.why}")
 
-    def _row(self, table: str, values: Values, called: str, session: Value = None) -> None:
-        """Report values that break their rules; if none does, a row that is not as written."""
-        broken = faults(table, values)
-        for column in broken:
-            self._report(f"{column} of {called} of {table} cannot be read", session)
-        if not broken and not fits(table, values):
-            self._report(f"{called} of {table} does not fit its checksum", session)
+    def _row(self, table: str, values: Values, label: str, session: Value = None) -> None:
+        """Report a row's invalid values; if all are valid, a mismatch with its checksum."""
+        invalid = faults(table, values)
+        for column in invalid:
+            self._report(f"{column} of {label} of {table} cannot be read", session)
+        if not invalid and not fits(table, values):
+            self._report(f"{label} of {table} does not fit its checksum", session)
 
     def _tenant(self, values: Values) -> None:
         if faults("tenants", values):
@@ -205,9 +208,10 @@ class _Verifier:
     def _head(self, n: int, values: Values) -> None:
         self._row("heads", values, "the row", owner_of("heads", values))
         self._standing.head(n, values)
-        waiting = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
-        if waiting is not None and waiting[0] != values["queued"]:
-            self._report("the session does not know how much input waits for it", n)
+        queued = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
+        if queued is not None and queued[0] != values["queued"]:
+            counted = values["queued"]
+            self._report(f"the session counts {counted!r} queued inputs and has {queued[0]!r}", n)
         self._open_turn(n, values)
 
     def _open_turn(self, n: int, values: Values) -> None:
@@ -228,13 +232,13 @@ class _Verifier:
     def _blob(self, n: int, values: Values) -> None:
         data, name = values["data"], values["sha256"]
         if not isinstance(data, bytes) or codec.digest(data) != name:
-            self._report(f"the data of blob {n} do not fit their hash")
+            self._report(f"the data of blob {n} does not fit its hash")
 
     def _queue_blob(self, values: Values) -> None:
         data, session = values["data"], values["session"]
         if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
-            self._report("a file that waits with queued input does not fit its hash", session)
-        self._belongs("a file that waits with queued input belongs", session)
+            self._report("a file attached to queued input does not fit its hash", session)
+        self._belongs("a file attached to queued input belongs", session)
 
     def _usage(self, values: Values) -> None:
         session = owner_of("usage", values)
@@ -242,7 +246,7 @@ class _Verifier:
         self._belongs("a row of usage belongs", session)
 
     def _belongs(self, what: str, session: Value) -> None:
-        """Check that what hangs on a session hangs on one that lives."""
+        """Check that the session which a row belongs to exists and was not purged."""
         purged = self._first(IS_PURGED, session)
         if purged is None:
             self._report(f"{what} to session number {session!r}, which is missing")
@@ -250,33 +254,36 @@ class _Verifier:
             self._report(f"{what} to a session that was purged", session)
 
     def _uses(self) -> None:
-        without = "SELECT place, blob FROM blob_uses u WHERE NOT EXISTS (SELECT 1 FROM {}) LIMIT {}"
-        for other, said in (
-            ("blobs WHERE n = u.blob", "a message needs blob {!r}, which is missing"),
-            ("messages WHERE place = u.place", "blob {!r} is needed by a message that is missing"),
+        query = "SELECT place, blob FROM blob_uses u WHERE NOT EXISTS (SELECT 1 FROM {}) LIMIT {}"
+        for target, problem in (
+            ("blobs WHERE n = u.blob", "a message references blob {!r}, which is missing"),
+            ("messages WHERE place = u.place", "blob {!r} is referenced by a missing message"),
         ):
             try:
-                found = self._connection.execute(without.format(other, _MOST_USES)).fetchall()
+                found = self._connection.execute(query.format(target, _MOST_USES)).fetchall()
             except (*UNREADABLE, UnicodeDecodeError) as error:
-                self._report(f"which blobs messages need cannot be read: {error}")
+                self._report(f"the table blob_uses cannot be read: {error}")
                 return
             for at, blob in found:
                 if isinstance(at, int):
-                    self._report_at(said.format(blob), at)
+                    self._report_at(problem.format(blob), at)
 
     def _meta(self) -> None:
-        """Check what the store keeps of itself; the index has every value a second time."""
+        """Check that the values of `meta` are numbers.
+
+        A changed number shows in the structure check: the index has every value a second time.
+        """
         try:
             found = self._connection.execute("SELECT name, value FROM meta").fetchall()
         except (*UNREADABLE, UnicodeDecodeError) as error:
-            self._report(f"what the store keeps of itself cannot be read: {error}")
+            self._report(f"the table meta cannot be read: {error}")
             return
         for name, value in found:
             if not isinstance(value, int) or value < 0:
-                self._report(f"{name!r} of the store is no number")
+                self._report(f"the value of {name!r} in meta is not a valid number")
 
     def _report_at(self, what: str, key: int) -> None:
-        """Report damage at a place of the table of messages."""
+        """Record damage at a rowid of the table of messages."""
         owner = self._first("SELECT session FROM branches WHERE n = ?", key >> SEQ_BITS)
         self._report(what, owner[0] if owner else None, key & SEQ_MASK)
 
@@ -287,8 +294,8 @@ class _Verifier:
             last: Value = None
             for item in owned_rows(self._connection, table, self._session_numbers()):
                 if isinstance(item, Gap):
-                    said = f"some rows of {table.name} cannot be read: {item.why}"
-                    self._report(said, item.session)
+                    problem = f"some rows of {table.name} cannot be read: {item.why}"
+                    self._report(problem, item.session)
                     continue
                 session = owner_of(table.name, item)
                 if session != last:
@@ -303,9 +310,9 @@ class _Verifier:
 
     def _owned_values(self, table: Owned, session: Value, values: Values) -> None:
         if table is DRAFTS and not is_draft_record(values):
-            self._report("a piece of a draft cannot be read", session)
+            self._report("a record of a draft cannot be read", session)
         elif table is QUEUE and not is_queued(values, self._queue_getter(session, values)):
-            self._report("input that waits in the queue cannot be read", session)
+            self._report("queued input cannot be read", session)
         else:
             self._row(table.name, values, "a row", session)
         if table is TURNS and values["state"] == "open":
@@ -314,7 +321,7 @@ class _Verifier:
     def _is_the_open_one(self, session: Value, number: Value) -> None:
         head = self._first("SELECT open_turn FROM heads WHERE session = ?", session)
         if head is not None and head[0] != number:
-            self._report(f"turn {number!r} is open and the session does not know it", session)
+            self._report(f"turn {number!r} is open, but the head does not name it", session)
 
     def _queue_getter(self, session: Value, values: Values) -> codec.GetBlob:
         own = "SELECT data FROM queue_blobs WHERE session = ? AND number = ? AND sha256 = ?"
@@ -357,44 +364,45 @@ class _Verifier:
             span = f"messages {finding.first} to {finding.last} are missing"
             self._report(span, finding.branch.session, finding.first)
         elif isinstance(finding, Longer):
-            said = f"the history goes on to {finding.last}, behind its head"
-            self._report(said, finding.branch.session, finding.last)
+            problem = f"the history continues to message {finding.last}, beyond its head"
+            self._report(problem, finding.branch.session, finding.last)
         elif isinstance(finding, Misplaced):
-            self._report_at("a message lies at a place that cannot be its own", finding.key)
+            self._report_at("a message is stored at a position outside its branch", finding.key)
         else:
             self._report(f"{_what('messages', finding)} cannot be read: {finding.why}")
 
     def _message(self, found: Found) -> None:
         branch, seq, row = found.branch, found.seq, found.row
         if row.filed_as is not None:
-            self._report("the message is filed under a wrong number", branch.session, seq)
+            self._report("the message is stored under a wrong number", branch.session, seq)
         try:
             message, needed = read_message(row.values, self._getter(branch.tenant))
         except Damaged as error:
             self._report(f"the message {error}", branch.session, seq)
             return
         if as_written(row.values) != row.values:
-            self._report("the message is not kept as it was written", branch.session, seq)
+            self._report("the message is not stored as it was written", branch.session, seq)
         if message.status == "erased" and message.parts:
-            self._report("the message was erased, and something of it is left", branch.session, seq)
-        if message.status != "damaged":  # What stands in for one keeps what it needed.
+            self._report("the message was erased, but has content left", branch.session, seq)
+        if message.status != "damaged":  # A placeholder keeps the blobs of the lost message.
             self._needs(found, needed)
 
     def _needs(self, found: Found, needed: Collection[str]) -> None:
-        """Compare the blobs that a message names with those noted for it."""
+        """Compare the blobs that a message references with those recorded for it."""
         branch, seq, at = found.branch, found.seq, found.row.key
         if not needed and at < self._noted_next:
-            return  # Messages come in the order of their places, so most need not be looked up.
-        noted = "SELECT 1 FROM blob_uses JOIN blobs ON n = blob WHERE place = ? AND sha256 = ?"
+            return  # Messages come in rowid order, so most of them need no query.
+        query = "SELECT 1 FROM blob_uses JOIN blobs ON n = blob WHERE place = ? AND sha256 = ?"
         known = 0
         for sha256 in sorted(needed):
-            there = self._there(noted, at, sha256)
-            known += there
-            if not there and self._getter(branch.tenant)(sha256) is not None:
-                self._report("it is not noted that the message needs a blob", branch.session, seq)
+            recorded = self._there(query, at, sha256)
+            known += recorded
+            if not recorded and self._getter(branch.tenant)(sha256) is not None:
+                problem = "the message references a blob that is not recorded for it"
+                self._report(problem, branch.session, seq)
         if self._number("SELECT count(*) FROM blob_uses WHERE place = ?", at) > known:
-            said = "a blob is noted for the message that it does not need"
-            self._report(said, branch.session, seq)
+            problem = "a blob is recorded for the message, which does not reference it"
+            self._report(problem, branch.session, seq)
         query = "SELECT min(place) FROM blob_uses WHERE place > ?"
         self._noted_next = self._number(query, at) or LAST_KEY
 
