@@ -938,9 +938,7 @@ def test_a_row_under_a_wrong_number_is_put_where_it_belongs(tmp_path: Path, othe
     dense = list(rows(connection, Table("t", "n", ("text",), dense=True)))
     plain = list(rows(connection, Table("t", "n", ("text",))))
     connection.close()
-    assert [
-        (item.key, getattr(item, "filed_as", None)) for item in dense if isinstance(item, Row)
-    ] == [
+    assert [(item.key, item.filed_as) for item in dense if isinstance(item, Row)] == [
         (base + 1, None),
         (base + 2, None),
         (base + 3, other),

@@ -33,13 +33,13 @@ _COUNTS: Final = "SELECT (SELECT count(*) FROM heads), (SELECT count(*) FROM mes
 def backup(connection: apsw.Connection, target: Path) -> BackupReport:
     """Copy the store that `connection` reads to `target`, and verify the copy."""
     _refuse_existing(target)
-    draft = target.with_name(f".{target.name}.{ids.session_id()}.new")
-    with _nothing_left(draft), _in_our_words():
-        place.create_private(draft)
-        counts = _copy(connection, draft)
-        sessions, messages = _check(draft, counts)
-        size = _sync(draft)
-        _give_name(draft, target)
+    temporary = target.with_name(f".{target.name}.{ids.session_id()}.new")
+    with _nothing_left(temporary), _in_our_words():
+        place.create_private(temporary)
+        counts = _copy(connection, temporary)
+        sessions, messages = _check(temporary, counts)
+        size = _sync(temporary)
+        _give_name(temporary, target)
     return BackupReport(path=str(target), sessions=sessions, messages=messages, size=size)
 
 
@@ -51,11 +51,11 @@ def _refuse_existing(target: Path) -> None:
 
 
 @contextmanager
-def _nothing_left(draft: Path) -> Iterator[None]:
+def _nothing_left(temporary: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for leftover in (draft, *(place.companion(draft, s) for s in place.COMPANIONS)):
+        for leftover in (temporary, *(place.companion(temporary, s) for s in place.COMPANIONS)):
             leftover.unlink(missing_ok=True)
 
 
@@ -73,10 +73,10 @@ def _in_our_words() -> Iterator[None]:
         raise StoreUnavailable(f"the backup cannot be written ({error}); {_SAFE}") from error
 
 
-def _copy(connection: apsw.Connection, draft: Path) -> tuple[int, int] | None:
+def _copy(connection: apsw.Connection, temporary: Path) -> tuple[int, int] | None:
     """Copy the store; return its row counts, or `None` if another connection wrote meanwhile."""
     before = _moment(connection)
-    connection.execute("VACUUM INTO ?", (str(draft),))
+    connection.execute("VACUUM INTO ?", (str(temporary),))
     return before[1] if _moment(connection) == before else None
 
 
@@ -90,9 +90,9 @@ def _counts(connection: apsw.Connection) -> tuple[int, int]:
     return int(sessions), int(messages)
 
 
-def _check(draft: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
+def _check(temporary: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
     """Verify the copy as a store, empty its log into it, and return its row counts."""
-    connection = connect(draft, readonly=False, durability="power", busy=1.0)
+    connection = connect(temporary, readonly=False, durability="power", busy=1.0)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         # Only the newest format can be verified in full; of an older one only the structure.
@@ -118,9 +118,9 @@ def _check(draft: Path, counts: tuple[int, int] | None) -> tuple[int, int]:
     return found
 
 
-def _sync(draft: Path) -> int:
+def _sync(temporary: Path) -> int:
     """Sync the copy to the disk and return its size; SQLite has closed it by now."""
-    descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
         return os.fstat(descriptor).st_size
@@ -128,14 +128,14 @@ def _sync(draft: Path) -> int:
         os.close(descriptor)
 
 
-def _give_name(draft: Path, target: Path) -> None:
-    """Give the copy its final name, never replacing a file that was created meanwhile."""
+def _give_name(temporary: Path, target: Path) -> None:
+    """Link the copy under its final name, never replacing a file that was created meanwhile."""
     try:
-        os.link(draft, target)
+        os.link(temporary, target)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, "exists", str(target)) from error
-        draft.rename(target)
+        temporary.rename(target)
     place.sync_directory(target.parent)

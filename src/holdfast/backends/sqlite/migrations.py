@@ -69,12 +69,12 @@ def create(path: Path, steps: Steps, lock: Turnstile, *, vfs: str | None, deadli
 
 
 def _make(path: Path, steps: Steps, vfs: str | None) -> None:
-    draft = path.with_name(f".{path.name}.{ids.session_id()}.new")
+    temporary = path.with_name(f".{path.name}.{ids.session_id()}.new")
     try:
-        _build(draft, steps, vfs)
-        draft.rename(path)
+        _build(temporary, steps, vfs)
+        temporary.rename(path)
     finally:
-        for leftover in (draft, *(place.companion(draft, s) for s in place.COMPANIONS)):
+        for leftover in (temporary, *(place.companion(temporary, s) for s in place.COMPANIONS)):
             leftover.unlink(missing_ok=True)
     place.sync_directory(path.parent)
 
@@ -142,7 +142,7 @@ def _unused(wanted: Path) -> Path:
 def _counts(connection: apsw.Connection) -> list[int]:
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
     return [
-        connection.execute(f"SELECT count(*) FROM {table}").get  # noqa: S608 - our own names
+        connection.execute(f"SELECT count(*) FROM {table}").get  # noqa: S608 - fixed names
         for table in _COUNTED
         if table in tables
     ]

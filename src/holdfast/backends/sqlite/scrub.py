@@ -209,9 +209,9 @@ class _File:
 
 
 def _delete_copies(path: Path) -> Iterator[str]:
-    ours = re.compile(re.escape(path.name) + r"\.before-\d+(\.\d+)?(-wal|-shm)?")
+    pattern = re.compile(re.escape(path.name) + r"\.before-\d+(\.\d+)?(-wal|-shm)?")
     for copy in path.parent.iterdir():
-        if not ours.fullmatch(copy.name):
+        if not pattern.fullmatch(copy.name):
             continue
         try:
             copy.unlink()
@@ -222,9 +222,9 @@ def _delete_copies(path: Path) -> Iterator[str]:
 
 def delete_indexes(path: Path) -> None:
     """Delete the search indexes beside a store; they are derived data and are rebuilt."""
-    ours = re.compile(re.escape(path.name) + r"-search(\.\d+)?(-wal|-shm)?")
+    pattern = re.compile(re.escape(path.name) + r"-search(\.\d+)?(-wal|-shm)?")
     for file in path.parent.iterdir():
-        if ours.fullmatch(file.name):
+        if pattern.fullmatch(file.name):
             with suppress(OSError):
                 file.unlink()
 

@@ -53,8 +53,8 @@ def scan(
 
 def _files(path: Path) -> list[Path]:
     """Return the files of a store that can hold text."""
-    ours = re.compile(re.escape(path.name) + _OURS)
-    return sorted(file for file in path.parent.iterdir() if ours.fullmatch(file.name))
+    pattern = re.compile(re.escape(path.name) + _OURS)
+    return sorted(file for file in path.parent.iterdir() if pattern.fullmatch(file.name))
 
 
 def _search(file: Path, vfs: str | None, fragments: Sequence[bytes]) -> tuple[int, set[bytes]]:
@@ -115,4 +115,4 @@ def _lookups(connection: apsw.Connection) -> Iterator[str]:
             continue
         columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
         tests = (f'instr(CAST("{column}" AS BLOB), ?1)' for column in columns)
-        yield f'SELECT 1 FROM "{table}" WHERE {" OR ".join(tests)} LIMIT 1'  # noqa: S608 - ours
+        yield f'SELECT 1 FROM "{table}" WHERE {" OR ".join(tests)} LIMIT 1'  # noqa: S608 - fixed names

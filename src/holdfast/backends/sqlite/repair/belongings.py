@@ -27,8 +27,8 @@ from holdfast.core.drafts import Opening
 class Belongings:
     """Copies and repairs usage, turns, tools, drafts and queues."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
+    def __init__(self, copier: Carrier) -> None:
+        self._carrier = copier
         self.turns = 0
 
     def run(self) -> None:
@@ -138,4 +138,4 @@ class Belongings:
 
     def _count_queues(self) -> None:
         waiting = "SELECT count(*) FROM queue WHERE queue.session = heads.session"
-        self._carrier.execute(f"UPDATE heads SET queued = ({waiting})")  # noqa: S608 - our names
+        self._carrier.execute(f"UPDATE heads SET queued = ({waiting})")  # noqa: S608 - fixed names

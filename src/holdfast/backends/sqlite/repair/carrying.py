@@ -150,7 +150,7 @@ class Carrier:
 
     def numbers(self, table: str) -> Iterator[int]:
         """Yield the row numbers of a table, which may be written to meanwhile."""
-        query = f"SELECT n FROM {table} WHERE n > ? ORDER BY n LIMIT 1"  # noqa: S608 - our names
+        query = f"SELECT n FROM {table} WHERE n > ? ORDER BY n LIMIT 1"  # noqa: S608 - fixed names
         number = self.number(query, 0)
         while number:
             yield number
@@ -176,7 +176,7 @@ class Carrier:
         for table in SEALED:
             columns = [str(row[1]) for row in self.target.execute(f"PRAGMA table_info({table})")]
             names = ", ".join(covered(table, columns))
-            self.execute(f"UPDATE {table} SET crc = seal({names})")  # noqa: S608 - our names
+            self.execute(f"UPDATE {table} SET crc = seal({names})")  # noqa: S608 - fixed names
 
 
 def as_number(value: Value) -> int | None:

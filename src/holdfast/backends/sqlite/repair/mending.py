@@ -22,8 +22,8 @@ from holdfast.backends.sqlite.transaction import place
 class Mender:
     """Copies and repairs sessions, heads and branches."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
+    def __init__(self, copier: Carrier) -> None:
+        self._carrier = copier
         self.unsure: set[int] = set()  # Branches whose end only their messages can show.
         self.doubted: set[int] = set()  # Sessions whose head does not match its checksum.
         self._nameless: set[int] = set()  # Sessions whose row does not match, or is lost.
@@ -364,7 +364,7 @@ class Mender:
             self.unsure.add(as_number(branch[0]) or 0)
 
     def _newest(self, session: int, n: Value, number: Value) -> Value:
-        """Give a branch the highest number in its session, unless it has it; return its number."""
+        """Make a branch the highest-numbered one of its session; return its number."""
         following = self._next_branch_number(session)
         if number == following - 1:
             return number

@@ -44,11 +44,11 @@ _PIECE: Final = 4096
 class Refiller:
     """Copies and repairs messages."""
 
-    def __init__(self, carrier: Carrier, mender: Mender) -> None:
-        """Fill the branches that `mender` has rebuilt."""
-        self._carrier = carrier
-        self._mender = mender
-        self._most = capacity(carrier.source)
+    def __init__(self, copier: Carrier, rebuilder: Mender) -> None:
+        """Fill the branches that `rebuilder` has rebuilt."""
+        self._carrier = copier
+        self._mender = rebuilder
+        self._most = capacity(copier.source)
         self._forks: dict[int, int] = {}  # The last seq of each branch that others start after.
         self.messages = 0
 

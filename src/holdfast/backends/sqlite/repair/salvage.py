@@ -21,7 +21,7 @@ from typing import Final
 import apsw
 
 from holdfast import codec
-from holdfast.backends.sqlite import place as places
+from holdfast.backends.sqlite import place
 from holdfast.backends.sqlite.connection import adopt, connect, translate
 from holdfast.backends.sqlite.repair.belongings import Belongings
 from holdfast.backends.sqlite.repair.carrying import Carrier
@@ -48,7 +48,7 @@ def salvage(source: Path, target: Path, create: Callable[[Path], None]) -> Salva
         try:
             return _fill(damaged, target)
         except BaseException as error:
-            for leftover in (target, *(places.companion(target, s) for s in places.COMPANIONS)):
+            for leftover in (target, *(place.companion(target, s) for s in place.COMPANIONS)):
                 leftover.unlink(missing_ok=True)
             if isinstance(error, apsw.Error):
                 raise translate(error, f"nothing was salvaged. {_SAFE}") from error
@@ -88,52 +88,50 @@ def _fill(damaged: apsw.Connection, target: Path) -> SalvageReport:
         adopt(connection)
     finally:
         connection.close(force=True)
-    places.sync_directory(target.parent)
+    place.sync_directory(target.parent)
     return report
 
 
 def _carry(source: apsw.Connection, target: apsw.Connection) -> SalvageReport:
     found = structure(source)
-    carrier = Carrier(source, target)
-    mender = Mender(carrier)
-    refiller, belongings = Refiller(carrier, mender), Belongings(carrier)
-    carrier.each(QUARANTINE, lambda values: _old_quarantine(carrier, values))
-    carrier.each(
-        TENANTS, lambda values: carrier.carry("tenants", carrier.mended("tenants", values))
-    )
-    carrier.each(BLOBS, lambda values: _blob(carrier, values))
-    mender.run()
-    refiller.run()
-    Settler(carrier, mender).run()
-    belongings.run()
-    carrier.seal_all()
-    found += carrier.told()
+    copier = Carrier(source, target)
+    sessions = Mender(copier)
+    messages, turns = Refiller(copier, sessions), Belongings(copier)
+    copier.each(QUARANTINE, lambda values: _old_quarantine(copier, values))
+    copier.each(TENANTS, lambda values: copier.carry("tenants", copier.mended("tenants", values)))
+    copier.each(BLOBS, lambda values: _blob(copier, values))
+    sessions.run()
+    messages.run()
+    Settler(copier, sessions).run()
+    turns.run()
+    copier.seal_all()
+    found += copier.told()
     found += verify(target)  # Empty, unless the damage is of a kind that no stage repairs.
     return SalvageReport(
-        sessions=carrier.number("SELECT count(*) FROM heads"),
-        messages=refiller.messages,
-        turns=belongings.turns,
-        blobs=carrier.number("SELECT count(*) FROM blobs"),
-        quarantined=carrier.quarantined,
+        sessions=copier.number("SELECT count(*) FROM heads"),
+        messages=messages.messages,
+        turns=turns.turns,
+        blobs=copier.number("SELECT count(*) FROM blobs"),
+        quarantined=copier.quarantined,
         damage=tuple(found),
     )
 
 
-def _old_quarantine(carrier: Carrier, values: Values) -> None:
+def _old_quarantine(copier: Carrier, values: Values) -> None:
     """Copy a row that an earlier salvage quarantined, under its number if it is free.
 
     Placeholder messages may name that number.
     """
-    row = dict(carrier.mended("quarantine", values))
+    row = dict(copier.mended("quarantine", values))
     row |= {name: text_of(row[name]) or "?" for name in ("origin", "reason")}
-    if not carrier.insert("quarantine", row):
-        carrier.insert("quarantine", {**row, "n": None})
+    if not copier.insert("quarantine", row):
+        copier.insert("quarantine", {**row, "n": None})
 
 
-def _blob(carrier: Carrier, values: Values) -> None:
+def _blob(copier: Carrier, values: Values) -> None:
     data = values["data"]
     if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
-        carrier.keep_aside("blobs", "does not fit its hash", data)
-        carrier.tell(f"the data of blob {values['sha256']!r} does not fit its hash")
+        copier.keep_aside("blobs", "does not fit its hash", data)
+        copier.tell(f"the data of blob {values['sha256']!r} does not fit its hash")
     else:
-        carrier.carry("blobs", values)
+        copier.carry("blobs", values)

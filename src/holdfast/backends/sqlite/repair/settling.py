@@ -23,9 +23,9 @@ _MOST_ACTIVITY: Final = 1 << 53
 class Settler:
     """Repairs branch starts, stubs, branch numbers and the table `meta`."""
 
-    def __init__(self, carrier: Carrier, mender: Mender) -> None:
-        self._carrier = carrier
-        self._mender = mender
+    def __init__(self, copier: Carrier, rebuilder: Mender) -> None:
+        self._carrier = copier
+        self._mender = rebuilder
 
     def run(self) -> None:
         """Repair all of them."""
