@@ -31,7 +31,7 @@ def store(store_url: str) -> Iterator[Store]:
         yield store
 
 
-# What changes, in memory and in SQL; both servers know these expressions.
+# What changes, in memory and in SQL; SQLite and PostgreSQL both accept these expressions.
 _CHANGES: Final[dict[str, tuple[Callable[[MessageRow], MessageRow], str]]] = {
     "its turn": (lambda row: msgspec.structs.replace(row, turn=2), "turn = 2"),
     "that it has a turn": (lambda row: msgspec.structs.replace(row, turn=None), "turn = NULL"),
@@ -45,7 +45,7 @@ _CHANGES: Final[dict[str, tuple[Callable[[MessageRow], MessageRow], str]]] = {
 
 
 def _change(store: Store, url: str, what: str) -> None:
-    """Change the second message, as no program of ours does."""
+    """Change the second message, as Holdfast never does."""
     in_memory, in_sql = _CHANGES[what]
     if isinstance(store.backend, MemoryBackend):
         for rows in store.backend.tables.messages.values():
@@ -65,7 +65,7 @@ def _change(store: Store, url: str, what: str) -> None:
 
 @pytest.mark.parametrize("what", _CHANGES)
 def test_a_changed_value_of_a_message_is_noticed(store: Store, store_url: str, what: str) -> None:
-    """By who verifies the store, and by who reads the message; the others are as they were."""
+    """By verifying the store, and by reading the message; the others are unchanged."""
     _change(store, store_url, what)
     session = store.session("talk")
     statuses = [message.status for message in session.messages()]

@@ -96,7 +96,7 @@ def recovered_text(session: Session, clock: SetClock) -> Callable[[], str]:
 def handing_over(
     store: Store, patch: pytest.MonkeyPatch, once: Callable[[Verb[Any]], Pending[Any]]
 ) -> None:
-    """Let `once` take the place of the next `submit` of a store."""
+    """Replace the next `submit` of a store by `once`."""
     submit = store.backend.submit
 
     def replaced(verb: Verb[Any]) -> Pending[Any]:
@@ -107,7 +107,7 @@ def handing_over(
 
 
 def failing(store: Store, patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let the next write that is handed over fail before it stores anything."""
+    """Make the next queued write fail before it stores anything."""
 
     def fail(_: Transaction) -> None:
         raise error
@@ -121,7 +121,7 @@ def failing(store: Store, patch: pytest.MonkeyPatch, error: Exception) -> None:
 def test_a_flush_behind_the_close_of_its_reply_stores_nothing(
     store: Store, session: Session, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply is one message, though a flush that was taken before its close came behind it."""
+    """The reply is one message, although a flush from before its close arrived after it."""
     with session.turn() as turn:
         reply = turn.stream()
         reply.write("hello")
@@ -294,7 +294,7 @@ def test_the_next_awaited_write_raises_what_a_background_flush_raised(
 def test_the_next_write_tells_that_the_turn_was_lost(
     store: Store, session: Session, reply: Draft, background: Background, clock: SetClock
 ) -> None:
-    """A background flush of a turn that was taken over is not tried again; its writer is told."""
+    """A background flush of a turn that was taken over is not retried; its writer is refused."""
     reply.write("late")
     clock.advance(LEASE + 1)
     assert session.recover() is not None
@@ -309,7 +309,7 @@ def test_the_next_write_tells_that_the_turn_was_lost(
 def test_a_background_that_cannot_be_started_is_started_by_the_next_write(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then turns and replies go on, and what nobody flushes is stored by the close."""
+    """Until then turns and replies go on, and what was not flushed is stored by the close."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

@@ -1,7 +1,8 @@
-"""Branches, forks and what a purge leaves: found damaged by `verify`, carried over by `salvage`.
+"""Branches, forks and stubs of purged sessions: damage found by `verify`, repaired by `salvage`.
 
-Stores are made by random stories of the verbs (`stories`), so that everything they can leave behind
-occurs; each illegality is then made by hand in a small family of sessions that share histories.
+Stores are made by random sequences of operations (`stories`), so that everything they can leave
+behind occurs; each illegal state is then made by hand in a small family of sessions that share
+histories.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ def test_whatever_was_done_a_store_is_sound_and_is_salvaged_and_copied_whole(
 def test_the_stories_leave_behind_all_that_there_can_be(tmp_path: Path) -> None:
     """Else the test above proves little."""
     wanted = {
-        "a husk": "FROM sessions WHERE purged_at IS NOT NULL",
-        "a husk of a husk": (
+        "a stub": "FROM sessions WHERE purged_at IS NOT NULL",
+        "a stub of a stub": (
             "FROM branches b JOIN branches p ON p.n = b.parent JOIN sessions s ON s.n = b.session "
             "JOIN sessions t ON t.n = p.session WHERE s.purged_at AND t.purged_at AND s.n <> t.n"
         ),
-        "a husk that has lost a branch": (
+        "a stub that has lost a branch": (
             "FROM branches b JOIN sessions s ON s.n = b.session WHERE purged_at AND number > "
             "(SELECT count(*) FROM branches c WHERE c.session = b.session)"
         ),
@@ -136,7 +137,7 @@ LOST = {"sessions": "n", "heads": "session", "branches": "n", "messages": "place
 
 
 def _lose(path: Path, chance: random.Random) -> dict[str, set[int]]:
-    """Delete a few rows; tell which."""
+    """Delete a few rows; return them."""
     lost: dict[str, set[int]] = {table: set() for table in LOST}
     connection = apsw.Connection(str(path))
     for _ in range(chance.randint(1, 4)):
@@ -182,7 +183,7 @@ def test_lost_rows_cost_only_what_they_held(tmp_path: Path, seed: int) -> None:
         for number, history in histories.items():
             leaf, active = leaves[session, number], number == infos[-1].number
             if leaf in lost["branches"] and (not active or session in lost["heads"]):
-                continue  # Nothing tells any more whose it was.
+                continue  # Nothing shows any more which tenant it belonged to.
             now = after[session][5][number]
             for seq, message in enumerate(history, 1):
                 way = _way(branches, leaf, seq)
@@ -219,7 +220,7 @@ def test_a_flipped_byte_of_a_row_is_noticed_or_changes_nothing(tmp_path: Path, t
 
 
 def _bytes_of(path: Path, table: str) -> list[int]:
-    """Where in the file the rows of a table lie."""
+    """Where in the file the rows of a table are."""
     connection = apsw.Connection(str(path))
     query = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf'"
     pages = [row[0] for row in connection.execute(query, (table,))]
@@ -245,7 +246,7 @@ def test_very_many_damaged_stories(tmp_path: Path) -> None:
         check_all(folder, ((f"{at} ^ {bit}", flipped(data, at, bit)) for at, bit in places), truth)
 
 
-# ------------------------------------------------------------------------- each kind of illegality
+# ------------------------------------------------------------------------------- illegal states
 
 
 @pytest.fixture(scope="module")
@@ -259,14 +260,14 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         with root.turn() as turn:
             turn.user("another way")
             turn.assistant("indeed")
-        fork = root.fork(holdfast.Head(1, 5), key="fork")  # Session 2: branch 3, behind 5 of 1.
+        fork = root.fork(holdfast.Head(1, 5), key="fork")  # Session 2: branch 3, after 5 of 1.
         fork.append(Message.user("fork 6"), Message.user("fork 7"))
-        gone = store.session("gone")  # Session 3: branch 4, a husk up to message 3.
+        gone = store.session("gone")  # Session 3: branch 4, a stub up to message 3.
         gone.append(*(Message.user(f"gone {n}") for n in range(5)))
-        heir = gone.fork(3, key="heir")  # Session 4: branch 5, behind 3 of 4.
+        heir = gone.fork(3, key="heir")  # Session 4: branch 5, after 3 of 4.
         heir.append(Message.user("heir 4"))
         data = File(name="f", mime="text/plain", data=b"file")
-        erased = store.session("erased")  # Session 5: branch 6, a husk of two tombstones.
+        erased = store.session("erased")  # Session 5: branch 6, a stub of two tombstones.
         erased.append(Message.user("erased 1"), Message.user([data]))
         erased.fork(key="keeper").append(Message.user([data]))  # Session 6: branch 7, and blob 1.
         parent = store.session("parent")  # Session 7: branch 8, purged without a trace.
@@ -285,48 +286,48 @@ def truth(family: bytes, tmp_path_factory: pytest.TempPathFactory) -> Content:
 
 
 ILLEGAL = {
-    "a husk with a head": (
+    "a stub with a head": (
         """INSERT INTO heads SELECT 3, tenant, 4, 1, 3, 0, NULL, 0, activity + 1000, 0, 0, 0, 0, 0,
              0, NULL, 0, 0, 0, 0 FROM heads WHERE session = 1""",
         "was purged but has a head",
     ),
-    "a husk with a title": (
+    "a stub with a title": (
         "UPDATE sessions SET title = 'who' WHERE n = 3",
         "was purged but its title is still there",
     ),
-    "a husk with metadata": (
+    "a stub with metadata": (
         "UPDATE sessions SET metadata = '{\"a\":1}' WHERE n = 3",
         "was purged but its metadata is still there",
     ),
-    "a husk with usage": (
+    "a stub with usage": (
         "INSERT INTO usage VALUES (3, 1, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
         "belongs to a session that was purged",
     ),
-    "a husk that nobody needs": (
+    "a stub that nobody needs": (
         """DELETE FROM heads WHERE session = 4; DELETE FROM sessions WHERE n = 4;
            DELETE FROM branches WHERE n = 5; DELETE FROM messages WHERE place >> 32 = 5""",
         "not exactly as long as its forks need",
     ),
-    "a husk without branches": (
+    "a stub without branches": (
         "UPDATE branches SET session = 2, number = 2 WHERE n = 4",
         "no fork shares any of its messages",
     ),
-    "a husk that is too long": (
+    "a stub that is too long": (
         """UPDATE branches SET fork_seq = 2 WHERE n = 5; DELETE FROM messages WHERE place >> 32 = 5;
            UPDATE heads SET seq = 2 WHERE session = 4""",
         "not exactly as long as its forks need",
     ),
-    "a husk that is none": (
+    "a stub that is none": (
         "UPDATE sessions SET purged_at = NULL WHERE n = 3",
         "head is missing",
     ),
-    "a session that is no husk": (
+    "a session that is no stub": (
         "UPDATE sessions SET purged_at = 1 WHERE n = 2",
         "was purged but has a head",
     ),
     "no head": ("DELETE FROM heads WHERE session = 2", "head is missing"),
     "no session": ("DELETE FROM sessions WHERE n = 1", "session number 1, which is missing"),
-    "no husk": ("DELETE FROM sessions WHERE n = 3", "session number 3, which is missing"),
+    "no stub": ("DELETE FROM sessions WHERE n = 3", "session number 3, which is missing"),
     "no parent": (
         "DELETE FROM branches WHERE n = 1",
         "starts at a message that its parent does not have",
@@ -383,7 +384,7 @@ ILLEGAL = {
         "UPDATE branches SET last_seq = NULL WHERE n = 1",
         "its end is not recorded",
     ),
-    "a husk's branch without an end": (
+    "a stub's branch without an end": (
         "UPDATE branches SET last_seq = NULL WHERE n = 4",
         "its end is not recorded",
     ),
@@ -497,7 +498,7 @@ def test_forks_of_a_lost_session_are_read_as_they_were(
 def test_what_a_purge_left_is_not_listed_because_its_row_is_lost(
     family: bytes, tmp_path: Path
 ) -> None:
-    """Neither as a husk's row, nor as its branch: what was purged does not come back."""
+    """Neither as a stub's row, nor as its branch: what was purged does not come back."""
     lost = ("DELETE FROM sessions WHERE n = 3", "DELETE FROM branches WHERE n = 4")
     for number, statement in enumerate(lost):
         path, target = put(tmp_path / f"a{number}.db", family), tmp_path / f"b{number}.db"
@@ -522,7 +523,7 @@ def test_a_lost_name_of_a_tenant_mixes_nobody(family: bytes, tmp_path: Path) -> 
 
 
 def test_large_messages_of_a_lost_branch_keep_their_blobs(family: bytes, tmp_path: Path) -> None:
-    """These tell whose they are, when several tenants share the file and nothing else does."""
+    """Blobs show the tenant, when several tenants share the file and nothing else shows it."""
     path, target = put(tmp_path / "a.db", family), tmp_path / "b.db"
     with holdfast.open(path, tenant="other") as store:
         store.session("far").append(Message.user("large " * 20_000))
@@ -553,7 +554,7 @@ def test_a_lost_branch_leaves_its_number_to_an_empty_one(family: bytes, tmp_path
         assert [message.text for message in root.messages(branch=1)] == FORK[:5]
 
 
-def test_a_floor_of_activity_is_carried(family: bytes, tmp_path: Path) -> None:
+def test_a_floor_of_activity_is_copied(family: bytes, tmp_path: Path) -> None:
     """A follower of the store that saw a purged session's number misses nothing afterwards."""
     path, target = put(tmp_path / "a.db", family), tmp_path / "b.db"
     salvage(path, target, create_store)

@@ -37,7 +37,7 @@ def _made_by_another(path: Path, others: list[Store]) -> None:
 
 
 def _missed(path: Path, then: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `then` happen right behind the look that found no file."""
+    """Call `then` right after the check that found no file."""
     look = os.lstat
     happened: list[bool] = []
 
@@ -54,7 +54,7 @@ def _missed(path: Path, then: Callable[[], None], monkeypatch: pytest.MonkeyPatc
 
 
 def _before_the_lock(then: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `then` happen before the lock is taken under which a store is made."""
+    """Call `then` before the lock is acquired under which a store is created."""
     enter = Turnstile.enter_within
     happened: list[bool] = []
 
@@ -73,25 +73,25 @@ def _ids(path: Path, *, readonly: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_a_store_made_right_behind_the_look_is_opened(
+def test_a_store_made_right_after_the_check_is_opened(
     tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch, readonly: bool
 ) -> None:
-    """No file, then the log of a file that came meanwhile: nothing is damaged, both share it."""
+    """A file created between the checks of file and log is not damage; both processes share it."""
     path = tmp_path / "store.db"
     _missed(path, partial(_made_by_another, path, others), monkeypatch)
     assert _ids(path, readonly=readonly) == ["other"]
 
 
-def test_a_store_made_right_behind_the_look_is_there_for_commands(
+def test_a_store_made_right_after_the_check_is_there_for_commands(
     tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked whether there is a store, it says yes, not that one is damaged."""
+    """The existence check returns true and does not report damage."""
     path = tmp_path / "store.db"
     _missed(path, partial(_made_by_another, path, others), monkeypatch)
     assert registry.empty_place(Location("sqlite", str(path))) is None
 
 
-def test_a_store_made_before_the_lock_is_had_is_opened(
+def test_a_store_made_before_the_lock_is_acquired_is_opened(
     tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store.db"
@@ -99,10 +99,10 @@ def test_a_store_made_before_the_lock_is_had_is_opened(
     assert _ids(path) == ["other"]
 
 
-def test_a_store_taken_away_before_the_lock_is_had_leaves_its_log_alone(
+def test_a_store_taken_away_before_the_lock_is_acquired_leaves_its_log_alone(
     tmp_path: Path, others: list[Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process makes a store, and its file is deleted: its log is not replayed into ours."""
+    """Another process's new file is deleted: its log is not replayed into a store made then."""
     path = tmp_path / "store.db"
     logs = []
 
@@ -118,8 +118,8 @@ def test_a_store_taken_away_before_the_lock_is_had_leaves_its_log_alone(
     assert place.companion(path, "-wal").read_bytes() == logs[0]
 
 
-def test_a_log_that_goes_while_it_is_looked_at_is_none(tmp_path: Path) -> None:
-    """The last process that uses a store removes its log: whoever counts bytes then is not hurt."""
+def test_a_log_that_is_removed_meanwhile_has_no_bytes(tmp_path: Path) -> None:
+    """The last process that uses a store removes its log: counting its bytes then does not fail."""
     assert place.log_size(tmp_path / "store.db") == 0
     (tmp_path / "store.db-wal").write_bytes(b"1234")
     assert place.log_size(tmp_path / "store.db") == 4

@@ -1,4 +1,4 @@
-"""Damaged stores: found by `verify`, never read as an empty history, carried over by `salvage`.
+"""Damaged stores: found by `verify`, never read as an empty history, copied by `salvage`.
 
 One sound store, in which every table has rows, is built once; every case damages a copy of its
 file.
@@ -131,7 +131,7 @@ def truth(sound: bytes, tmp_path_factory: pytest.TempPathFactory) -> Content:
 
 
 def _some_of(count: int, *, always: int) -> list[ParameterSet]:
-    """Return so many seeds, of which all but the first few are left to long runs."""
+    """Return so many seeds, of which all but the first few run only in long runs."""
     late = pytest.mark.long
     return [pytest.param(seed, marks=late if seed >= always else ()) for seed in range(count)]
 
@@ -201,7 +201,7 @@ def test_a_destroyed_page_costs_only_itself(sound: bytes, truth: Content, tmp_pa
 
 
 def _row_bytes(data: bytes, path: Path) -> dict[str, list[int]]:
-    """Where in the file the rows of each table lie, those of large tables aside."""
+    """Where in the file the rows of each table are, except those of large tables."""
     connection = apsw.Connection(str(put(path, data)))
     pages: list[Any] = connection.execute("""
         SELECT s.name, d.pageno FROM dbstat d JOIN sqlite_schema s ON s.name = d.name
@@ -227,7 +227,7 @@ def test_a_flipped_byte_of_any_row_of_any_table_is_noticed_or_changes_nothing(
     tables = _row_bytes(sound, tmp_path / "pages.db")
     assert set(tables) == set(truth) - {"messages", "blobs"}
     for table, places in tables.items():
-        # What a checksum covers is noticed alike wherever it lies; the long test flips every bit.
+        # A checksum detects any bit it covers equally well; the long test flips every bit.
         count = 12 if table in SEALED else 60
         for at in chance.sample(places, k=min(count, len(places))):
             bit = 1 << chance.randrange(8)
@@ -264,7 +264,7 @@ def test_very_many_flipped_bytes(sound: bytes, truth: Content, tmp_path: Path) -
     check_all(tmp_path, cases, truth)
 
 
-# ------------------------------------------------------------------------- what exactly is said
+# ------------------------------------------------------------------------- what exactly is reported
 
 
 Spoil = str
@@ -573,7 +573,7 @@ OF_ONE_ROW = [
 
 
 def _change(path: Path, table: str, column: str) -> object:
-    """Return one value of one row another value of its kind; tell the old one."""
+    """Change one value of one row to another of its type; return the old one."""
     found = f"FROM {table} WHERE {ONE_ROW[table]}"
     old = _one(path, f"SELECT {column} {found}")
     declared = f"SELECT type FROM pragma_table_info('{table}') WHERE name = '{column}'"  # noqa: S608
@@ -593,7 +593,7 @@ def _change(path: Path, table: str, column: str) -> object:
 def test_a_changed_value_is_reported_with_its_session_and_a_number_is_restored(
     sound: bytes, truth: Content, tmp_path: Path, table: str, column: str
 ) -> None:
-    """A row's checksum tells that it is damaged, and which number it was if one bit was flipped."""
+    """A row's checksum reveals damage, and the right number if one bit of it was flipped."""
     path = put(tmp_path / "a.db", sound)
     number = "n" if table == "sessions" else "session"
     owner = f"SELECT {number} FROM {table} WHERE {ONE_ROW[table]}"  # noqa: S608
@@ -848,14 +848,14 @@ print(report.messages, report.damage)
 
 
 def test_a_read_only_place_can_be_salvaged_from(sound: bytes) -> None:
-    """Nothing can be made beside the source; nothing is, and everything is carried over."""
+    """No file can be created beside the source; none is, and everything is copied."""
     with tempfile.TemporaryDirectory() as made:
         fixed, target = Path(made) / "fixed", Path(made) / "target"
         for folder in (fixed, target):
             folder.mkdir()
         path = put(fixed / "a.db", sound)
         fixed.chmod(0o500)
-        if os.geteuid() == 0:  # Nothing is read-only for root, so the child becomes somebody else.
+        if os.geteuid() == 0:  # Nothing is read-only for root, so the child changes its user.
             for owned in (Path(made), fixed, target, path):
                 os.chown(owned, _NOBODY, _NOBODY)
         ended = subprocess.run(

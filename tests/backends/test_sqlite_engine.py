@@ -1,8 +1,8 @@
-"""The rules of the SQLite engine: what it opens, what it refuses, and what it says of a write.
+"""The rules of the SQLite backend: which files it opens or refuses, and how it reports a write.
 
-Where the file may lie and whose it is; which files are left untouched; what a read-only store does
-not do; what happens to a store whose file is moved; how a schema is brought up to date; and that a
-failed commit is told truthfully and ends the connection.
+Location and ownership of the file; files that must not be changed; limits of a read-only store;
+stores whose file is moved; schema migrations; and failed commits, which are reported truthfully and
+end the connection.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def open_store(
     vfs: str | None = None,
     steps: migrations.Steps | None = None,
 ) -> Store:
-    """Open with what `holdfast.open` does not let a user choose."""
+    """Open a store with options that `holdfast.open` does not offer."""
     location = Location("sqlite", str(path), deadline=deadline)
     return Store(
         SQLiteBackend(
@@ -118,14 +118,14 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def without_locks(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Leave out the files that hold no data: our locks, and the engine's shared memory."""
+    """Leave out the files that hold no data: lock files, and SQLite's shared memory."""
     return {
         name: data for name, data in files.items() if not name.endswith(("-queue", "-lock", "-shm"))
     }
 
 
 def raw(path: Path, *statements: str) -> None:
-    """Do what a foreign program would do to the file."""
+    """Change the file as another program would."""
     connection = apsw.Connection(str(path))
     for statement in statements:
         connection.execute(statement)
@@ -156,7 +156,7 @@ def crashed(path: Path, *statements: str) -> None:
     ["3.7.0", "3.7.17", "3.40.1", "3.44.5", "3.44.7", "3.50.6", "3.50.8", "3.51.0", "3.51.2"],
 )
 def test_an_engine_that_may_corrupt_is_refused(version: str) -> None:
-    """All versions with the flaw are refused, and the error says what to do."""
+    """All affected versions are refused, and the error says what to do."""
     with pytest.raises(StoreUnavailable, match="Install a current apsw"):
         check_engine(version)
 
@@ -165,12 +165,12 @@ def test_an_engine_that_may_corrupt_is_refused(version: str) -> None:
     "version", ["3.6.23", "3.44.6", "3.50.7", "3.51.3", "3.51.10", "3.52.0", "3.54.1", "4.0.0"]
 )
 def test_an_engine_without_the_flaw_is_taken(version: str) -> None:
-    """Older and newer ones, and the two that were repaired, are not."""
+    """Older and newer versions, and the two patched ones, are accepted."""
     check_engine(version)
 
 
 def test_the_engine_in_use_is_sound() -> None:
-    """The one that is here may be used."""
+    """The installed version is accepted."""
     check_engine(apsw.sqlite_lib_version())
 
 
@@ -246,7 +246,7 @@ def test_files_and_directories_are_private_whatever_the_umask(tmp_path: Path) ->
 def test_the_name_of_a_new_store_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So are those of the folders made for it. The file itself is synced by the engine."""
+    """So are the names of the folders created for it. SQLite syncs the file itself."""
     path = tmp_path / "new" / "deep" / "store.db"
     log = SyncLog(monkeypatch)
     holdfast.open(path).close()
@@ -316,7 +316,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
 def test_where_nothing_can_be_made_is_an_error_of_ours() -> None:
-    """A directory that cannot be made is no raw system error."""
+    """A directory that cannot be created raises `StoreUnavailable`, not `OSError`."""
     with pytest.raises(StoreUnavailable):
         holdfast.open("/proc/holdfast/store.db")
 
@@ -376,13 +376,13 @@ def test_a_mount_point_outside_of_ascii_is_understood() -> None:
 
 
 def test_network_file_systems_are_known_by_name() -> None:
-    """Those on which locks do not hold are refused, local ones are not."""
+    """File systems without reliable locks are refused, local ones are not."""
     assert {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"} <= NETWORK
     assert NETWORK.isdisjoint({"ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "f2fs"})
 
 
 def test_no_mounts_no_answer() -> None:
-    """Where the table says nothing, nothing is said."""
+    """An empty table of mounts gives no file system."""
     assert filesystem_of(Path("/home"), "") is None
 
 
@@ -398,7 +398,7 @@ def test_an_empty_file_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_log_without_its_file_is_damage(path: Path) -> None:
-    """The file was taken away from its log: no new store is made on top of it."""
+    """The file was removed but its log was not: no new store is created beside the log."""
     crashed(path, "UPDATE heads SET turns = turns + 1")
     path.unlink()
     before = without_locks(contents(path.parent))
@@ -426,7 +426,7 @@ def test_what_is_no_database_is_damage_and_left_alone(tmp_path: Path, data: byte
 
 
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
-    """A database that is not ours is refused, byte by byte as it was, and nothing beside it."""
+    """Another program's database is refused; no byte of it changes, and no file is added."""
     path = tmp_path / "other.db"
     raw(path, "CREATE TABLE sessions (x)", "INSERT INTO sessions VALUES (1)")
     before = path.read_bytes()
@@ -451,7 +451,7 @@ def test_another_programs_log_is_left_alone(tmp_path: Path) -> None:
 def test_a_newer_format_is_left_alone(
     path: Path, change: Callable[..., None], readonly: bool
 ) -> None:
-    """A store of a newer program is refused, byte by byte as it was, log and all."""
+    """A store of a newer version is refused; no byte of it or its log changes."""
     change(path, "PRAGMA user_version=99")
     before = without_locks(contents(path.parent))
     with pytest.raises(SchemaTooNew, match="format 99"):
@@ -494,7 +494,7 @@ def test_a_read_only_store_changes_nothing(path: Path) -> None:
         assert store.stats().messages == 2
     after = contents(path.parent)
     assert {name: data for name, data in after.items() if name in before} == before
-    # The engine's shared memory and an empty log may stay; neither holds anything.
+    # SQLite's shared memory and an empty log may remain; neither holds data.
     assert set(after) - set(before) <= {"store.db-shm", "store.db-wal"}
     assert not after.get("store.db-wal")
 
@@ -533,14 +533,14 @@ def test_a_read_only_store_refuses_every_write(path: Path) -> None:
 
 
 def test_a_read_only_store_is_not_made(tmp_path: Path) -> None:
-    """Where no store is, none is made to be read."""
+    """A read-only open creates no store."""
     with pytest.raises(StoreUnavailable, match="does not exist"):
         holdfast.open(tmp_path / "new" / "store.db", readonly=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_read_only_store_is_not_brought_up_to_date(path: Path) -> None:
-    """An older format needs a writer first; nothing is changed."""
+    """An older format must be migrated by a writer first; nothing is changed."""
     before = path.read_bytes()
     with pytest.raises(ReadOnly, match="open it once for writing"):
         open_store(path, readonly=True, steps=_two_steps())
@@ -565,13 +565,13 @@ except holdfast.HoldfastError as error:
 
 @pytest.mark.parametrize("mode", [0o400, 0o600])
 def test_a_read_only_store_can_lie_in_a_read_only_place(path: Path, mode: int) -> None:
-    """Nothing can be made in the directory: reading works, writing is an error of ours."""
+    """In a read-only directory reading works, and writing raises an error of Holdfast's."""
     with tempfile.TemporaryDirectory() as made:
         copy = Path(made) / "store.db"
         shutil.copy(path, copy)
         copy.chmod(mode)
         Path(made).chmod(0o500)
-        if os.geteuid() == 0:  # Nothing is read-only for root, so the child becomes somebody else.
+        if os.geteuid() == 0:  # Nothing is read-only for root, so the child changes its user.
             os.chown(copy, NOBODY, NOBODY)
             os.chown(made, NOBODY, NOBODY)
         script = READER.format(nobody=NOBODY)
@@ -606,7 +606,7 @@ MOVES = [_move, _delete, _replace]
 def test_a_write_to_a_moved_file_is_not_acknowledged(
     path: Path, move: Callable[[Path], None]
 ) -> None:
-    """What is written to a file that its path no longer names would be lost: it is an error."""
+    """A write to a file that is no longer at its path would be lost, so it raises."""
     with holdfast.open(path) as store:
         session = store.session("talk")
         session.append(said("c"))
@@ -618,7 +618,7 @@ def test_a_write_to_a_moved_file_is_not_acknowledged(
 
 @pytest.mark.parametrize("move", MOVES)
 def test_a_read_of_a_moved_file_is_an_error(path: Path, move: Callable[[Path], None]) -> None:
-    """What is read there is not what the path leads to."""
+    """What is read does not come from the file at the path."""
     with holdfast.open(path) as store:
         session = store.session("talk")
         move(path)
@@ -627,7 +627,7 @@ def test_a_read_of_a_moved_file_is_an_error(path: Path, move: Callable[[Path], N
 
 
 def test_writes_that_were_handed_over_learn_of_the_move(path: Path) -> None:
-    """So do those that the writer thread runs together."""
+    """Each write that the writer thread runs raises, too."""
     with _held_up(path) as (store, submit, go_on):
         pending = [submit(_append(store, said(id))) for id in "cde"]
         _move(path)
@@ -847,7 +847,7 @@ def _fresh_look(path: Path) -> list[str]:
 def test_a_failed_commit_is_told_truthfully(
     path: Path, disk: FailingDisk, what: str, times: int
 ) -> None:
-    """Stored, or not stored, or unknown: what is said is what is found, and a retry settles it."""
+    """Stored, not stored or unknown: the report is what is found, and a retry settles it."""
     with open_store(path, vfs=disk.name) as store:
         session = store.session("talk")
         session.append(said("c"))
@@ -869,7 +869,7 @@ def test_a_failed_commit_is_told_truthfully(
 
 
 def test_one_failed_sync_is_mended_unseen(path: Path, disk: FailingDisk) -> None:
-    """The connection is thrown away, the write done again on a new one: nobody needs to know."""
+    """The connection is discarded and the write repeated on a new one; the caller sees no error."""
     with open_store(path, vfs=disk.name) as store:
         session = store.session("talk")
         session.append(said("c"))
@@ -881,7 +881,7 @@ def test_one_failed_sync_is_mended_unseen(path: Path, disk: FailingDisk) -> None
 
 
 def test_syncs_that_fail_for_good_leave_the_outcome_unknown(path: Path, disk: FailingDisk) -> None:
-    """Nobody can know what a disk kept that never syncs, and that is what is said."""
+    """If no sync succeeds, the outcome cannot be known, and `OutcomeUnknown` is raised."""
     with open_store(path, vfs=disk.name) as store:
         session = store.session("talk")
         session.append(said("c"))
@@ -968,7 +968,7 @@ class _GoOn:
         self._event.set()
 
     def hold(self, _: Transaction) -> None:
-        """Wait within a verb."""
+        """Block inside an operation."""
         self.held.set()
         assert self._event.wait(60)
 
@@ -1046,7 +1046,7 @@ def test_a_refusal_behind_a_write_costs_only_itself(
             write(tx, head)
             raise HeadMoved(Head(1, 2), Head(1, 3))
 
-        # The last one: nothing behind it could stumble over what it left.
+        # The last one: no later write could fail because of what it left.
         before = [submit(_append(store, said(id))) for id in "cd"]
         refusing = submit(refused)
         go_on()
@@ -1111,7 +1111,7 @@ def test_a_refusal_costs_only_itself_and_the_rest_share_one_sync(path: Path) -> 
 
 
 def test_a_withdrawn_write_is_not_done(path: Path) -> None:
-    """What was given up before it began never happens, and says that it did not."""
+    """A write withdrawn before it began is never run, and its result says so."""
     with _held_up(path) as (store, submit, go_on):
         kept, withdrawn = submit(_append(store, said("c"))), submit(_append(store, said("d")))
         assert withdrawn.give_up()
@@ -1128,7 +1128,7 @@ def test_a_withdrawn_write_is_not_done(path: Path) -> None:
 def test_a_write_can_be_withdrawn_until_its_transaction_has_begun(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """While the writer waits for a lock, of ours or of the engine, nothing has begun."""
+    """While the writer waits for the process lock or SQLite's own, nothing has begun."""
     waits, go_on = threading.Event(), threading.Event()
     real = getattr(SQLiteEngine, step)
 
@@ -1153,7 +1153,7 @@ def test_a_write_can_be_withdrawn_until_its_transaction_has_begun(
 
 
 def test_a_write_that_runs_is_not_withdrawn(path: Path) -> None:
-    """It is stored, and whoever wanted to give it up is told so."""
+    """It is stored, and the caller that tried to withdraw it learns that."""
     running, go_on = threading.Event(), threading.Event()
     with open_store(path) as store:
         append = _append(store, said("c"))
@@ -1177,7 +1177,7 @@ def test_a_write_that_runs_is_not_withdrawn(path: Path) -> None:
 def test_a_transaction_that_cannot_begin_is_told_to_all_who_wait(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: type[apsw.Error]
 ) -> None:
-    """They are not left to their deadlines; the store can be used again when it can begin."""
+    """They fail at once, not at their deadlines; the store works again when it can begin."""
 
     def fail(_: SQLiteEngine) -> None:
         raise error("fails on demand")
@@ -1199,7 +1199,7 @@ def _start_no_thread(_: threading.Thread) -> None:
 def test_a_thread_that_cannot_be_started_costs_one_write(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller is told that nothing was stored; others write, and the next one starts it."""
+    """Its caller learns that nothing was stored; others write, and the next one starts it."""
     with open_store(path) as store:
         handed_over = [_append(store, said(id)) for id in "ce"]
         monkeypatch.setattr(threading.Thread, "start", _start_no_thread)
@@ -1224,7 +1224,7 @@ def test_a_store_whose_thread_could_not_be_started_is_closed(
 
 
 def test_a_write_that_waits_too_long_is_withdrawn(path: Path) -> None:
-    """Somebody holds the store's lock for longer than the deadline: nothing is stored later."""
+    """A process holds the store's lock beyond the deadline: nothing is stored later."""
     with open_store(path, deadline=0.3) as store:
         session = store.session("talk")
         with path.with_name("store.db-lock").open("rb") as lock:
@@ -1237,7 +1237,7 @@ def test_a_write_that_waits_too_long_is_withdrawn(path: Path) -> None:
 
 
 def test_a_foreign_programs_lock_is_waited_for_and_no_longer(path: Path) -> None:
-    """A program that holds the engine's own lock makes writes fail, not hang, and not lie."""
+    """A program that holds SQLite's own lock makes writes fail truthfully, not hang."""
     other = apsw.Connection(str(path))
     try:
         with open_store(path, deadline=0.3) as store:
@@ -1273,7 +1273,7 @@ def test_closing_finishes_what_was_handed_over(path: Path, monkeypatch: pytest.M
 
 
 def test_closing_withdraws_what_cannot_begin(path: Path) -> None:
-    """Another process holds the lock: whoever waits is told, and nothing is stored later on."""
+    """Another process holds the lock: waiting callers get an error, and nothing is stored later."""
     threads = set(threading.enumerate())
     with path.with_name("store.db-lock").open("rb") as lock:
         store = open_store(path, deadline=0.1)
@@ -1295,7 +1295,7 @@ def test_closing_withdraws_what_cannot_begin(path: Path) -> None:
 def test_a_write_that_meets_a_close_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The store is closed when the write was let in: what belongs to it is not used any more."""
+    """The store is closed after the write was accepted: its resources are not used any more."""
     with open_store(path) as store:
         append = _append(store, said("c"))
         monkeypatch.setattr(store.backend, "_refuse_write", store.close)
@@ -1323,7 +1323,7 @@ def test_flushing_waits_for_what_runs(path: Path) -> None:
 
 
 def test_a_closed_store_refuses_everything(path: Path, tmp_path: Path) -> None:
-    """Whatever is asked of a closed store, it says that it is closed; closing again is nothing."""
+    """Every call on a closed store says that it is closed; closing again does nothing."""
     store = holdfast.open(path)
     session = store.session("talk")
     store.close()
@@ -1401,7 +1401,7 @@ WRITES: dict[str, Callable[[int], Verb[object]]] = {
     ],
 )
 def test_a_number_of_one_tenant_is_of_no_use_to_another(tmp_path: Path, use: str) -> None:
-    """Even with the inner number of a session, another tenant's backend gives nothing."""
+    """Even by its internal number, another tenant's backend does not return a session."""
     path = tmp_path / "store.db"
     with open_store(path, tenant="ann") as ann, open_store(path, tenant="bob") as bob:
         ann.session("talk").append(said("a"))

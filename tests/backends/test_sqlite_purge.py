@@ -152,13 +152,13 @@ def test_purge_leaves_no_byte_and_takes_none_of_others(tmp_path: Path, seed: int
                 }
         assert store.verify() == []
         kept = {number: flock.told(number) for number in flock.sessions}
-        flock.live(40)  # Whoever writes on does not bring it back from its memory.
+        flock.live(40)  # Further writes do not bring it back from a page cache.
     assert _left(tmp_path, flock.purged) == {}
     assert _left(tmp_path, set(kept))["a.db"] == set(kept)
 
 
 def test_without_wiping_gaps_bytes_would_stay(tmp_path: Path) -> None:
-    """The test above can fail: the engine's own overwriting leaves copies in gaps of pages."""
+    """The test above can fail: SQLite's own overwriting leaves copies in gaps of pages."""
     path = tmp_path / "a.db"
     chance = random.Random(3)
     with holdfast.open(path, durability="process") as store:

@@ -12,10 +12,11 @@ locations, each with its own remedy:
 
 Whatever could not be removed is reported.
 
-The transaction that erases something records a wipe note, a row of `meta`, under a name of its
-own backend. Only that backend deletes the note, once the bytes are gone: no other process knows
-whether its search index has dropped the words. If a crash or a reader prevented the wipe, the next
-process that opens the store finds the note, deletes the search indexes and wipes again.
+The transaction that erases something records a wipe note, a row of `meta`, under a name unique to
+its backend. That backend deletes the note once the bytes are gone. Others that have the store open
+do not, because they cannot know whether the search index has dropped the words. If a crash or a
+reader prevented the wipe, the next process that opens the store finds the note, deletes the search
+indexes, wipes again and deletes the note.
 
 Overwriting a gap is safe. SQLite never reads it, and a commit follows, so connections that have the
 page cached read it again. It is written through SQLite's own file layer, so no lock is dropped.
@@ -83,8 +84,8 @@ def _wipe_log_and_gaps(
             return
     yield (
         "the write-ahead log or the file still holds bytes of what was erased, because other "
-        "connections are using the store; the next purge, or the next time the store is opened, "
-        "removes them."
+        "connections are using the store; they are removed by the next purge, or when the store "
+        "is next opened."
     )
 
 

@@ -82,7 +82,7 @@ class Standing:
             self._report("the session was purged, and no fork shares any of its messages", n)
 
     def _indexed(self, n: int, values: Values) -> bool:
-        """Compare with the index, which holds the same bytes a second time."""
+        """True if a row agrees with the indexes, which hold the same bytes a second time."""
         tenant, name, key = values["tenant"], values["id"], values["key"]
         if isinstance(name, BadText) or isinstance(key, BadText):
             return True  # It is reported already, and cannot be bound as text.
