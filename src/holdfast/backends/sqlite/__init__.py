@@ -1,1 +1,1 @@
-"""One SQLite file, through apsw."""
+"""The SQLite backend: a store in one file, through apsw."""

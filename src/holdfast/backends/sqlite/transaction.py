@@ -115,7 +115,7 @@ def unbind_json(value: str | bytes | None) -> bytes | None:
 
 @cache
 def _in(name: str, count: int) -> str:
-    """Return a statement with `count` placeholders in its list."""
+    """Return a statement with `count` bound parameters in its list."""
     return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
 
 
@@ -287,7 +287,7 @@ class SQLiteSnapshot:
             return list(islice(self._list_singly(listing, newest), limit))
 
     def _list(self, listing: Listing, before: int, limit: int) -> Iterator[Listed]:
-        """Yield a page in one query; the most recent sessions are tried first and usually do."""
+        """Yield a page of the most recent sessions, or of all if those do not fill it."""
         bounds = {"tenant": self._tenant, "before": before, "limit": limit}
         conditions, values = _conditions(listing), bounds | _filter_values(listing)
         if listing.text is not None:
@@ -556,7 +556,7 @@ class SQLiteSnapshot:
 
 
 class SQLiteTransaction(SQLiteSnapshot):
-    """Reads and writes. `writes` counts the writes: a refusal before the first one is harmless."""
+    """Reads and writes. `writes` counts the writes, so that a refusal before any is recognised."""
 
     def __init__(
         self,
@@ -645,7 +645,7 @@ class SQLiteTransaction(SQLiteSnapshot):
         self._write(name, *values, seal(values))
 
     def cut_branch(self, n: int, last_seq: int) -> Cut:
-        """Erase the messages of a branch after `last_seq`, which becomes its last seq."""
+        """Erase a branch's messages after `last_seq`, its new end; return their count and blobs."""
         ends = (place(n, last_seq + 1), place(n, _SEQ_MASK))
         blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_messages"], ends))
         self._write("drop_blob_uses", *ends)
@@ -668,12 +668,14 @@ class SQLiteTransaction(SQLiteSnapshot):
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
         """Replace a message by its tombstone; return the blobs that it referenced."""
-        at = place(branch, row.seq)
-        blobs = frozenset(found[0] for found in self._execute(SQL["blobs_of_messages"], (at, at)))
+        rowid = place(branch, row.seq)
+        blobs = frozenset(
+            found[0] for found in self._execute(SQL["blobs_of_messages"], (rowid, rowid))
+        )
         self._write("add_wipe_note", self._wipe_note)
         self._note_erasure()
-        self._write("drop_blob_uses", at, at)
-        self._write("put_message", at, row.crc, bind_json(row.body))
+        self._write("drop_blob_uses", rowid, rowid)
+        self._write("put_message", rowid, row.crc, bind_json(row.body))
         return blobs
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:

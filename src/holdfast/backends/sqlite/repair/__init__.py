@@ -1,1 +1,1 @@
-"""Damage: finding it (`verify`), and carrying everything readable into a new store (`salvage`)."""
+"""Finding damage (`verify`), and copying everything readable into a new store (`salvage`)."""

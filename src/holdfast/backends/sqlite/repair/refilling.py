@@ -150,7 +150,7 @@ class Refiller:
         return count <= _SHORT_TAIL and missing.branch.session not in self._mender.doubted
 
     def _message(self, branch: Branch, found: Found) -> None:
-        at, values = place(branch.number, found.seq), found.row.values
+        rowid, values = place(branch.number, found.seq), found.row.values
         if found.row.filed_as is not None:
             problem = "the message was stored under a wrong number"
             self._carrier.tell(problem, branch.session, found.seq)
@@ -164,16 +164,16 @@ class Refiller:
         if typed != values:
             problem = "the message was not stored as it was written"
             self._carrier.tell(problem, branch.session, found.seq)
-        self._carrier.insert("messages", {"place": at, **typed})
+        self._carrier.insert("messages", {"place": rowid, **typed})
         self.messages += 1
         for sha256 in needed:
-            self._use(branch.tenant, at, sha256)
+            self._use(branch.tenant, rowid, sha256)
 
-    def _use(self, tenant: int | None, at: int, sha256: str) -> None:
+    def _use(self, tenant: int | None, rowid: int, sha256: str) -> None:
         query = "SELECT n FROM blobs WHERE tenant = ? AND sha256 = ?"
         blob = self._carrier.number(query, tenant, sha256)
         if blob:
-            self._carrier.insert("blob_uses", {"place": at, "blob": blob})
+            self._carrier.insert("blob_uses", {"place": rowid, "blob": blob})
 
     def _bad_message(self, branch: Branch, seq: int, values: Values, why: str) -> None:
         number = self._carrier.keep_aside("messages", why, values["body"])
@@ -183,29 +183,29 @@ class Refiller:
 
     def _stand_in(self, branch: Branch, seq: int) -> None:
         """Insert a placeholder for a missing message, keeping what can be read of it."""
-        at = place(branch.number, seq)
-        name, turn = self._left_of_name(at)
+        rowid = place(branch.number, seq)
+        name, turn = self._left_of_name(rowid)
         number = None
-        body = self._left_of_body(at)
+        body = self._left_of_body(rowid)
         if body:
             number = self._carrier.keep_aside("messages", "only its beginning can be read", body)
         self._add_stand_in(branch, seq, name or ids.message_id(), turn, number)
 
-    def _left_of_name(self, at: int) -> tuple[str | None, int | None]:
+    def _left_of_name(self, rowid: int) -> tuple[str | None, int | None]:
         query = "SELECT CAST(id AS BLOB), turn FROM messages NOT INDEXED WHERE place = ?"
         try:
-            name, turn = self._carrier.source.execute(query, (at,)).fetchone() or (None, None)
+            name, turn = self._carrier.source.execute(query, (rowid,)).fetchone() or (None, None)
         except (*UNREADABLE, UnicodeDecodeError):
             return None, None
         text = text_of(name) if isinstance(name, bytes) else None
         return text, turn if isinstance(turn, int) else None
 
-    def _left_of_body(self, at: int) -> bytes:
+    def _left_of_body(self, rowid: int) -> bytes:
         """Return the readable beginning of a body."""
         data = b""
         try:
             with self._carrier.source.blob_open(
-                "main", "messages", "body", at, writeable=False
+                "main", "messages", "body", rowid, writeable=False
             ) as body:
                 while chunk := body.read(min(_PIECE, body.length() - len(data))):
                     data += chunk
@@ -228,16 +228,16 @@ class Refiller:
         self._carrier.insert("messages", row)
         self._keep_uses(place(branch.number, seq))
 
-    def _keep_uses(self, at: int) -> None:
+    def _keep_uses(self, rowid: int) -> None:
         """Keep a lost message's blob references, so that its blobs are purged with it."""
         query = "SELECT blob FROM blob_uses WHERE place = ?"
         try:
-            found = self._carrier.source.execute(query, (at,)).fetchall()
+            found = self._carrier.source.execute(query, (rowid,)).fetchall()
         except (*UNREADABLE, UnicodeDecodeError):
             return
         for (blob,) in found:
             if self._carrier.number("SELECT n FROM blobs WHERE n = ?", blob):
-                self._carrier.insert("blob_uses", {"place": at, "blob": blob})
+                self._carrier.insert("blob_uses", {"place": rowid, "blob": blob})
 
     def _finish(self, branch: Branch | None, reached: int) -> None:
         """Set the end of a branch, in its head or its row, to its last message."""

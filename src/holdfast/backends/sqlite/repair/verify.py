@@ -264,9 +264,9 @@ class _Verifier:
             except (*UNREADABLE, UnicodeDecodeError) as error:
                 self._report(f"the table blob_uses cannot be read: {error}")
                 return
-            for at, blob in found:
-                if isinstance(at, int):
-                    self._report_at(problem.format(blob), at)
+            for rowid, blob in found:
+                if isinstance(rowid, int):
+                    self._report_at(problem.format(blob), rowid)
 
     def _meta(self) -> None:
         """Check that the values of `meta` are numbers.
@@ -282,10 +282,10 @@ class _Verifier:
             if not isinstance(value, int) or value < 0:
                 self._report(f"the value of {name!r} in meta is not a valid number")
 
-    def _report_at(self, what: str, key: int) -> None:
+    def _report_at(self, what: str, rowid: int) -> None:
         """Record damage at a rowid of the table of messages."""
-        owner = self._first("SELECT session FROM branches WHERE n = ?", key >> SEQ_BITS)
-        self._report(what, owner[0] if owner else None, key & SEQ_MASK)
+        owner = self._first("SELECT session FROM branches WHERE n = ?", rowid >> SEQ_BITS)
+        self._report(what, owner[0] if owner else None, rowid & SEQ_MASK)
 
     # ------------------------------------------------------------------ turns, drafts, queues
 
@@ -389,22 +389,22 @@ class _Verifier:
 
     def _needs(self, found: Found, needed: Collection[str]) -> None:
         """Compare the blobs that a message references with those recorded for it."""
-        branch, seq, at = found.branch, found.seq, found.row.key
-        if not needed and at < self._noted_next:
+        branch, seq, rowid = found.branch, found.seq, found.row.key
+        if not needed and rowid < self._noted_next:
             return  # Messages come in rowid order, so most of them need no query.
         query = "SELECT 1 FROM blob_uses JOIN blobs ON n = blob WHERE place = ? AND sha256 = ?"
         known = 0
         for sha256 in sorted(needed):
-            recorded = self._there(query, at, sha256)
+            recorded = self._there(query, rowid, sha256)
             known += recorded
             if not recorded and self._getter(branch.tenant)(sha256) is not None:
                 problem = "the message references a blob that is not recorded for it"
                 self._report(problem, branch.session, seq)
-        if self._number("SELECT count(*) FROM blob_uses WHERE place = ?", at) > known:
+        if self._number("SELECT count(*) FROM blob_uses WHERE place = ?", rowid) > known:
             problem = "a blob is recorded for the message, which does not reference it"
             self._report(problem, branch.session, seq)
         query = "SELECT min(place) FROM blob_uses WHERE place > ?"
-        self._noted_next = self._number(query, at) or LAST_KEY
+        self._noted_next = self._number(query, rowid) or LAST_KEY
 
     def _number(self, query: str, *values: Value) -> int:
         found = self._first(query, *values)
