@@ -35,8 +35,8 @@ from tests.cli.shell import HOSTILE, RAW, Shell
         (["append", "--no-create", "nobody", "x"], 3, "no session matches 'nobody'"),
         (["log", "nobody"], 3, "no session matches 'nobody'"),
         (["recover", "nobody"], 3, "no session matches 'nobody'"),
-        (["ls", "--store", "/dev/null"], 5, "/dev/null is not a file"),
-        (["append", "a", "x", "--store", "/dev/null"], 5, "/dev/null is not a file"),
+        (["ls", "--store", "/dev/null"], 5, "/dev/null is not a regular file"),
+        (["append", "a", "x", "--store", "/dev/null"], 5, "/dev/null is not a regular file"),
     ],
 )
 def test_an_error_is_a_line_and_a_hint(
