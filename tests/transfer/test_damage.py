@@ -156,7 +156,7 @@ def test_a_message_out_of_place(exported: Path, target: Store) -> None:
     line = exported.read_bytes().splitlines(keepends=True)[at]
     put(exported, at, line + line)
     report = target.import_(exported)
-    assert f"line {at + 2} is out of place" in _lines(report)
+    assert f"line {at + 2} is out of order" in _lines(report)
     assert _texts(target) == ["one", "two", "three", "four", "other five", "six"]
     assert target.verify() == []
 
@@ -197,7 +197,7 @@ def test_who_it_is_is_lost(exported: Path, target: Store) -> None:
     flip(exported, end)
     report = target.import_(exported)
     assert report.sessions == 2
-    assert any("who it is was lost" in what for what in _lines(report))
+    assert any("its title and other fields were lost" in what for what in _lines(report))
     (link, _) = target.get("fork").lineage()
     nameless = target.get(link.session_id)
     assert (nameless.key, nameless.info().title) == (None, None)
@@ -212,7 +212,7 @@ def test_a_branch_that_is_lost_twice(exported: Path, target: Store, source: Stor
     flip(exported, next(at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')))
     flip(exported, find(exported, type="branch", number=2))
     report = target.import_(exported)
-    assert "where branch 2 starts was lost; its messages were left out" in _lines(report)
+    assert "the start of branch 2 was lost; its messages were not imported" in _lines(report)
     assert _texts(target) == ["one", "two", "three", "four", "five"]
     assert _texts(target, "fork") == ["one", "two", "three", "four", "forked"]
     assert target.verify() == []
@@ -226,7 +226,7 @@ def test_no_branch_is_left(exported: Path, target: Store) -> None:
     flip(exported, find(exported, type="branch", number=1, seq=5, reason="start"))
     report = target.import_(exported)
     assert report.sessions == 1
-    assert any("none of its branches is there" in what for what in _lines(report))
+    assert any("all of its branches are missing" in what for what in _lines(report))
     assert _texts(target, "fork") == ["one", "two", "three", "four", "forked"]
     assert target.verify() == []
 

@@ -85,7 +85,7 @@ def test_a_file_that_is_not_ours(full: Store, tmp_path: Path, data: bytes) -> No
 def test_a_newer_version(full: Store, exported: Path) -> None:
     """What it may hold is not known here, so nothing of it is taken."""
     put(exported, 0, b'{"type":"holdfast","version":2,"new":"field"}\n')
-    _refused(full, exported, Invalid, "newer Holdfast.*Update this program")
+    _refused(full, exported, Invalid, "newer Holdfast.*Update Holdfast")
 
 
 def test_a_header_that_was_changed(full: Store, exported: Path) -> None:
@@ -164,13 +164,13 @@ def test_data_as_deep_as_it_may_be(source: Store, target: Store, tmp_path: Path)
 def test_few_lines_that_claim_many_messages(full: Store, exported: Path) -> None:
     """Two hundred bytes do not become four billion rows."""
     _claim(exported, 0, 1, {"seq": 2**32 - 1})
-    _refused(full, exported, TooLarge, "claims .* messages and has no room for them")
+    _refused(full, exported, TooLarge, "claims .* messages, more than its size allows")
 
 
 def test_a_fork_that_claims_a_long_history(full: Store, exported: Path) -> None:
     """Also not for a parent that is not there."""
     _claim(exported, 1, 0, {"parent_id": "a" * 16, "fork_seq": 2**32 - 2, "seq": 2**32 - 1})
-    _refused(full, exported, TooLarge, "claims .* messages and has no room for them")
+    _refused(full, exported, TooLarge, "claims .* messages, more than its size allows")
 
 
 def test_a_fork_of_more_than_there_is(exported: Path, target: Store) -> None:
@@ -178,7 +178,7 @@ def test_a_fork_of_more_than_there_is(exported: Path, target: Store) -> None:
     _claim(exported, 1, 0, {"fork_seq": 100, "seq": 101})
     report = target.import_(exported)
     assert report.sessions == 1
-    wanted = "the session was not imported: its branch 1 starts where no history is"
+    wanted = "the session was not imported: its branch 1 starts at a message that does not exist"
     assert wanted in [damage.what for damage in report.damage]
     assert target.verify() == []
 
@@ -262,7 +262,7 @@ def test_a_session_of_wrong_types(exported: Path, full: Store, field: str) -> No
     at = find(exported, type="session", key="talk")
     change(exported, at, lambda record: record.update({field: ["wrong"]}))
     report = full.import_(exported)
-    assert f"line {at + 1} is not what a line can be" in [d.what for d in report.damage]
+    assert f"line {at + 1} is not a valid line" in [d.what for d in report.damage]
     assert full.session("talk", create=False).info().title == "A talk"
     assert full.verify() == []
 

@@ -1,1 +1,1 @@
-"""Export and import: conversations as lines of JSON, to be read, kept and carried elsewhere."""
+"""Export, import and copy sessions; an export is a file of JSON lines."""

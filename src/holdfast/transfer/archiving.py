@@ -1,8 +1,7 @@
-"""An archive: an export that is read back before anybody relies on it.
+"""An archive: an unredacted export that is read back and verified before it is relied on.
 
-It is a whole copy, nothing in it is replaced. It counts once it was read again from the disk, every
-line fits its checksum and every file its hash, and each session has as many messages in it as in
-the store.
+It is valid once it was read again from the disk, every line matches its checksum and every blob
+its hash, and each session has as many messages in it as in the store.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ def archive(
     progress: Progress | None,
     report: Report,
 ) -> tuple[ExportReport, dict[str, str]]:
-    """Write sessions (ids, and how many messages each wrote) to a new file, and check it.
+    """Write sessions to a new file and verify it; `messages` counts each session's own messages.
 
-    Gives the report, and which sessions are not in it as they were, and why.
+    Return the report, and the sessions whose archived copy is not reliable, each with the reason.
     """
-    met: list[Damage] = []
+    damages: list[Damage] = []
 
     def note(damage: Damage) -> None:
-        met.append(damage)
+        damages.append(damage)
         report(damage)
 
     written = export(
@@ -48,11 +47,11 @@ def archive(
         progress=progress,
         report=note,
     )
-    return written, _unlike(messages, check(written), met)
+    return written, _unlike(messages, check(written), damages)
 
 
 def check(written: ExportReport) -> Survey:
-    """Read an export back; `Damaged` if it is not what was written."""
+    """Read an export back; raise `Damaged` if it is not what was written."""
     with Source(written.path) as source:
         surveyor = Surveyor(source)
         for line in source.lines():
@@ -60,7 +59,7 @@ def check(written: ExportReport) -> Survey:
         found = surveyor.finish()
     there = sum(section.messages for section in found.sections.values())
     if there != written.messages or len(found.blobs) != written.blobs:
-        raise _not_whole(written, "it does not hold what was written to it")
+        raise _not_whole(written, "it does not contain what was written to it")
     for damage in (*found.damage.values(), *found.extra):
         raise _not_whole(written, damage.what)
     return found
@@ -68,19 +67,19 @@ def check(written: ExportReport) -> Survey:
 
 def _not_whole(written: ExportReport, why: str) -> Damaged:
     return Damaged(
-        f"{written.path} was written and cannot be relied on: {why}. Nothing else was changed. "
-        "Delete it and try again, on another disk if it stays so."
+        f"{written.path} was written but did not pass verification: {why}. Nothing else was "
+        "changed. Delete it and try again; if it fails again, use another disk."
     )
 
 
-def _unlike(messages: Mapping[str, int], found: Survey, met: list[Damage]) -> dict[str, str]:
-    """Which sessions are not in the archive as they were when it was decided to write them."""
+def _unlike(messages: Mapping[str, int], found: Survey, damages: list[Damage]) -> dict[str, str]:
+    """Return the sessions that changed since they were counted, or are damaged, and why."""
     unlike: dict[str, str] = {}
     for id, count in messages.items():
         section = found.sections.get(id)
         if section is None or section.messages != count:
             unlike[id] = "it changed while it was archived"
-    for damage in met:
+    for damage in damages:
         for id in messages if damage.session_id is None else (damage.session_id,):
-            unlike[id] = "it cannot be archived as it is, some of it is damaged"
+            unlike[id] = "it is damaged and cannot be archived completely"
     return unlike

@@ -1,19 +1,20 @@
-"""Copying a whole store into another one, of any kind.
+"""Copy a whole store into another one, of any backend.
 
-Four passes over the sessions, some families (sessions that share messages) at a time:
+Four passes over the sessions, in batches of families (sessions that share messages):
 
-1. Sessions that are in the target already are compared. If one of them is neither the same nor an
-   earlier copy, the copy is refused, and the target is as it was.
-2. What is missing is brought, each family in one transaction, from one snapshot of the source. So
-   a session is there whole or not at all, whatever stops the copy, and doing it again goes on where
-   it stopped.
-3. Lists show the sessions in the order of the source.
-4. Everything is read again on both sides, and compared.
+1. Compare: sessions that the target already has are compared. If one is neither identical nor an
+   earlier copy, the copy is refused and the target is unchanged.
+2. Copy: what is missing is inserted, each family in one transaction, from one snapshot of the
+   source. A session is therefore copied completely or not at all, whatever stops the copy, and
+   running it again resumes where it stopped.
+3. Reorder: lists in the target show the sessions in the order of the source.
+4. Verify: everything is read again on both sides and compared.
 
-The source may be written to meanwhile. What changes behind the copy is found in the last pass and
-named; copying again brings it.
+The source may be written to during the copy. Sessions that changed after they were copied are
+found in the last pass and reported; copying again brings the changes.
 
-Both stores are at work at the same time, one inside the other: each one's errors stay its own.
+The target is used inside reads of the source, so each store's errors are tagged: an error of one
+must not be handled as an error of the other.
 Memory grows with the number of sessions and files, not with their messages.
 """
 
@@ -37,7 +38,7 @@ from holdfast.verbs.histories import Report
 from holdfast.verbs.importing import in_order
 
 T = TypeVar("T")
-_PASSES: Final = 3  # that read messages
+_PASSES: Final = 3  # Those that read messages: compare, copy, verify.
 _PACE: Final = 1_000
 _FAMILIES_AT_ONCE: Final = 50
 _MESSAGES_AT_ONCE: Final = 2_000
@@ -48,7 +49,7 @@ _END: Final = object()
 def copy(
     source: Backend, target: Backend, *, progress: Progress | None, report: Report
 ) -> CopyReport:
-    """Bring everything of one store into another, and compare both."""
+    """Copy every session of `source` into `target`, then compare both stores."""
     if source is target:
         raise Invalid("a store cannot be copied into itself; nothing was copied.")
     if target.readonly:
@@ -60,31 +61,31 @@ def copy(
 
 
 class Batch(msgspec.Struct):
-    """Some families: the ids of their sessions, and about how many messages these have."""
+    """Families that are copied together: their session ids, and about how many messages."""
 
     families: list[list[str]]
     messages: int = 0
 
     @property
     def ids(self) -> list[str]:
-        """All their sessions."""
+        """The ids of all sessions in the batch."""
         return [id for family in self.families for id in family]
 
     def has_room(self, messages: int) -> bool:
-        """Return whether a family of so many messages may join."""
+        """True if a family with this many messages still fits into the batch."""
         few = len(self.families) < _FAMILIES_AT_ONCE
         return few and self.messages + messages <= _MESSAGES_AT_ONCE
 
 
 class Pair(NamedTuple):
-    """A session on both sides."""
+    """The digests of one session in the source and in the target, if it is there."""
 
     ours: Print
     theirs: Print | None
 
 
 class _Copy:
-    """One copy."""
+    """One run of `copy`."""
 
     def __init__(
         self, source: Backend, target: Backend, progress: Progress | None, report: Report
@@ -93,7 +94,7 @@ class _Copy:
         self._target = target
         self._report = report
         self._damage: dict[Damage, None] = {}
-        self._stamps: dict[str, int | None] = {}  # Of the sessions that were copied or compared.
+        self._stamps: dict[str, int | None] = {}  # As copied, or as compared.
         self._added = self._renewed = self._unchanged = 0
         self._order, self._batches = source.read(self._plan)
         self._coming = frozenset(self._order)
@@ -102,7 +103,7 @@ class _Copy:
         self._meter = Meter(total, progress, _PACE)
 
     def run(self) -> CopyReport:
-        """Do all passes."""
+        """Run all passes."""
         missing: list[Batch] = []
         refused: dict[str, str] = {}
         for batch in self._batches:
@@ -120,19 +121,19 @@ class _Copy:
         return report
 
     def _pass(self, batch: Batch) -> None:
-        """Count a batch as done, however much of it was read."""
+        """Count a batch as done in the progress, even if parts of it were not read."""
         self._done += batch.messages
         self._meter.go_to(self._done)
 
     def _note(self, damage: Damage) -> None:
-        """Remember what could not be read in the source."""
+        """Record and report damage found in the source."""
         self._damage[damage] = None
         self._report(damage)
 
     def _plan(self, snapshot: Snapshot) -> tuple[list[str], list[Batch]]:
-        """Name all sessions in the order of lists, and put families together."""
-        everybody = every_session(snapshot, self._note)
-        names = dict(everybody)
+        """Return all session ids in list order, and the families grouped into batches."""
+        sessions = every_session(snapshot, self._note)
+        names = dict(sessions)
         try:
             plan = Plan(snapshot, list(names))
         except Damaged:
@@ -143,10 +144,10 @@ class _Copy:
                 batches.append(Batch([]))
             batches[-1].families.append([names[n] for n in family.sessions if n in names])
             batches[-1].messages += family.messages
-        return [id for _, id in everybody], batches
+        return [id for _, id in sessions], batches
 
     def _is_readable(self, snapshot: Snapshot, n: int, id: str) -> bool:
-        """Return whether the branches of a session, and those it comes from, can be read."""
+        """True if the branches of a session, and their ancestors, can be read."""
         try:
             Plan(snapshot, [n])
         except Damaged as error:
@@ -160,7 +161,7 @@ class _Copy:
     # ------------------------------------------------------------------------- the two stores
 
     def _sparing(self, batch: Batch, work: Callable[[Batch], None]) -> None:
-        """Work on a batch; a family that is damaged in the source costs only itself."""
+        """Process a batch; on damage, retry family by family and skip only the damaged ones."""
         try:
             work(batch)
         except Damaged as error:
@@ -172,34 +173,34 @@ class _Copy:
                 self._leave_out(id, error)
 
     def _ask(self, query: Query[T]) -> T:
-        """Ask the target."""
+        """Run a query on the target."""
         return _of_target(lambda: self._target.read(query))
 
     def _pairs(self, batch: Batch, sound: Sound) -> dict[str, Pair]:
-        """Sum up some sessions of the source, and what the target has of them."""
+        """Return the digests of a batch's sessions in the source and in the target."""
         reach: dict[str, dict[int, int]] = {}
 
-        def ours(snapshot: Snapshot) -> dict[str, Print]:
+        def of_source(snapshot: Snapshot) -> dict[str, Print]:
             rows = Rows(snapshot, self._note, self._meter.step, sound.ours)
-            found = {}
-            for who in (who for family in rows.families(batch.ids) for who in family):
-                reach[who.name] = {branch.number: branch.last_seq for branch in who.branches}
-                found[who.name] = rows.summed_up(who)
-            return found
+            digests = {}
+            for session in (one for family in rows.families(batch.ids) for one in family):
+                reach[session.name] = {one.number: one.last_seq for one in session.branches}
+                digests[session.name] = rows.summed_up(session)
+            return digests
 
-        def theirs(snapshot: Snapshot) -> dict[str, Print]:
+        def of_target(snapshot: Snapshot) -> dict[str, Print]:
             rows = Rows(snapshot, _nobody, _nothing, sound.theirs)
-            there = {id: rows.there(id, so_far) for id, so_far in reach.items()}
-            return {id: rows.summed_up(who) for id, who in there.items() if who is not None}
+            copies = {id: rows.there(id, last_seqs) for id, last_seqs in reach.items()}
+            return {id: rows.summed_up(one) for id, one in copies.items() if one is not None}
 
-        prints = self._source.read(ours)
-        copies = self._ask(theirs)
-        return {id: Pair(ours, copies.get(id)) for id, ours in prints.items()}
+        originals = self._source.read(of_source)
+        copies = self._ask(of_target)
+        return {id: Pair(digest, copies.get(id)) for id, digest in originals.items()}
 
     # ------------------------------------------------------------------------------ the passes
 
     def _compare(self, batch: Batch, missing: list[Batch], refused: dict[str, str]) -> None:
-        """See what the target has of these sessions; note what is missing, and what is not ours."""
+        """Compare a batch with the target; add to `missing` and `refused` what is to be done."""
         same: set[str] = set()
         pairs: dict[str, Pair] = {}
         if self._ask(lambda snapshot: any(snapshot.relative(id) for id in batch.ids)):
@@ -215,10 +216,10 @@ class _Copy:
 
         def check(snapshot: Snapshot) -> None:
             rows = Rows(snapshot, self._note, self._meter.step)
-            everybody = [who for family in rows.families(batch.ids) for who in family]
-            others = [who for who in everybody if who.name not in same]
+            sessions = [one for family in rows.families(batch.ids) for one in family]
+            others = [session for session in sessions if session.name not in same]
             guarded = _guarded(rows)
-            self._ask(lambda there: refuse_unlike(there, others, guarded, self._is_coming))
+            self._ask(lambda target: refuse_unlike(target, others, guarded, self._is_coming))
 
         try:
             self._source.read(check)
@@ -231,14 +232,14 @@ class _Copy:
         return id in self._coming
 
     def _bring(self, batch: Batch) -> None:
-        """Store what is missing of these sessions."""
+        """Insert into the target what it lacks of these sessions."""
 
         def store(snapshot: Snapshot) -> tuple[Brought, dict[str, int | None]]:
             rows = Rows(snapshot, self._note, self._meter.step)
             families = rows.families(batch.ids)
-            stamps = {who.name: rows.stamp(who) for family in families for who in family}
-            verb = bring(families, _guarded(rows), self._is_coming)
-            return _of_target(lambda: patiently(self._target, verb, self._meter)), stamps
+            stamps = {one.name: rows.stamp(one) for family in families for one in family}
+            operation = bring(families, _guarded(rows), self._is_coming)
+            return _of_target(lambda: patiently(self._target, operation, self._meter)), stamps
 
         brought, stamps = self._source.read(store)
         self._stamps |= stamps
@@ -248,8 +249,8 @@ class _Copy:
             self._note(damage)
 
     def _put_in_order(self) -> None:
-        """Let lists show the sessions as they do in the source, if they do not."""
-        there = {id: n for n, id in self._ask(lambda one: every_session(one, _nobody))}
+        """Reorder the target's sessions as in the source, unless they are already."""
+        there = {id: n for n, id in self._ask(lambda target: every_session(target, _nobody))}
         wanted = [id for id in self._order if id in there]
         if [id for id in there if id in self._coming] == wanted:
             return
@@ -259,7 +260,7 @@ class _Copy:
             patiently(self._target, in_order(enumerate(some)), self._meter)
 
     def _verify(self) -> CopyReport:
-        """Read everything again, as it is now, and compare."""
+        """Read both stores again as they are now, compare them, and return the report."""
         order, batches = self._source.read(self._plan)
         verdict = _Verdict(self._stamps)
         for batch in batches:
@@ -280,14 +281,14 @@ class _Copy:
 
 
 class Sound(NamedTuple):
-    """Which files were looked at, on both sides, and whether they are what they were."""
+    """The blobs read so far in both stores, by hash, and whether each matches its hash."""
 
     ours: dict[bytes, bool]
     theirs: dict[bytes, bool]
 
 
 class _Sum:
-    """What one side holds."""
+    """Accumulates the counts and the digest of one store."""
 
     def __init__(self) -> None:
         self._hash = sha256()
@@ -302,7 +303,7 @@ class _Sum:
         self._queued += session.queued
 
     def contents(self, sound: dict[bytes, bool]) -> Contents:
-        """Return all together."""
+        """Return the totals; `sound` are the blobs of this store."""
         return Contents(
             sessions=self._sessions,
             messages=self._messages,
@@ -314,7 +315,7 @@ class _Sum:
 
 
 class _Verdict:
-    """What both sides hold, and which sessions are not the same."""
+    """Compares both stores session by session, and totals each."""
 
     def __init__(self, stamps: dict[str, int | None]) -> None:
         self._stamps = stamps
@@ -325,7 +326,7 @@ class _Verdict:
         self.interrupted: list[str] = []
 
     def add(self, pairs: dict[str, Pair]) -> None:
-        """Judge some sessions."""
+        """Compare some sessions and add them to the totals."""
         for id, (ours, theirs) in pairs.items():
             self.ours.add(id, ours)
             if theirs is not None:
@@ -336,16 +337,16 @@ class _Verdict:
                 (self.changed if self._went_on(id, ours) else self.differs).append(id)
 
     def _went_on(self, id: str, ours: Print) -> bool:
-        """Return whether a session is not what it was when it was copied."""
+        """True if a session of the source was written to since it was copied."""
         stamp = self._stamps.get(id)
         return stamp is None or stamp != ours.stamp
 
 
-# ------------------------------------------------------------------------- whose error it is
+# ------------------------------------------------------------------- errors of the two stores
 
 
 class _TargetFailed(Exception):
-    """An error of the target, to be told apart from those of the source."""
+    """Wraps an error of the target, to distinguish it from errors of the source."""
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(str(error))
@@ -353,7 +354,7 @@ class _TargetFailed(Exception):
 
 
 class _SourceFailed(Exception):
-    """An error of the source, met inside the target: there it would pass for one of its own."""
+    """Wraps an error of the source, so that the target does not handle it as its own."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -361,7 +362,7 @@ class _SourceFailed(Exception):
 
 
 def _of_target(work: Callable[[], T]) -> T:
-    """Do something with the target inside a reading of the source."""
+    """Call the target from inside a read of the source, tagging the target's errors."""
     try:
         return work()
     except _SourceFailed as failed:
@@ -371,13 +372,13 @@ def _of_target(work: Callable[[], T]) -> T:
 
 
 class _Guard:
-    """Rows of the source for use inside the target."""
+    """Proxy for `StoreSessionSource` inside the target; tags the errors of the source."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a method."""
+        """Return the method, wrapped."""
         method = getattr(self._rows, name)
 
         def call(*args: object) -> object:
@@ -410,8 +411,8 @@ def _marked() -> Iterator[None]:
 
 
 def _nobody(damage: Damage) -> None:
-    """Tell nobody: what is damaged in the target shows in the comparison."""
+    """Ignore damage in the target: it shows up in the comparison."""
 
 
 def _nothing(count: int) -> None:
-    """Count nothing: this was counted in the source."""
+    """Ignore progress: these messages were counted in the source."""

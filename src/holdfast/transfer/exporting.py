@@ -1,12 +1,13 @@
-"""Writing sessions as lines.
+"""Export sessions to a file of JSON lines.
 
 Everything is read from one snapshot, page by page, and written as it is read, so memory does not
-grow with the histories. Sessions that share messages (a *family*) stand together, a parent before
-its forks, and each message once, with the session that wrote it. Of a parent that is not exported
-itself only what its forks share is written, and it is marked as purged, which is what it will be
-where it is imported. The oldest come first, so that a later export begins as an earlier one.
+grow with the histories. Sessions that share messages (a *family*) are written together, a parent
+before its forks, and each message once, with the session that wrote it. A parent that is not
+exported itself becomes a *stub*: only the messages that its forks share are written, and it is
+marked as purged, because that is its state after an import. The oldest sessions come first, so
+that a later export begins with the same lines as an earlier one.
 
-What cannot be read is written as the stand-in that a reader would get, and reported.
+A message that cannot be read is written as the placeholder that a reader would get, and reported.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def export(
     progress: Progress | None,
     report: Report,
 ) -> ExportReport:
-    """Write sessions to a new file: those named, or all."""
+    """Write the sessions that `refs` name, or all, to a new file."""
     redactor = Redactor(chosen(redact))
     queries = [find_anywhere(ref, report) for ref in refs]
     _refuse_store(backend, to)
@@ -121,7 +122,7 @@ def review(
     progress: Progress | None,
     report: Report,
 ) -> Review:
-    """Do all that an export does but keep what it writes, and tell what it found."""
+    """Run an export without keeping the file; return what redaction would replace."""
     redactor = Redactor(chosen(redact))
     queries = [find_anywhere(ref, report) for ref in refs]
     with Path(os.devnull).open("wb") as file:
@@ -131,7 +132,7 @@ def review(
 
 
 class Job(NamedTuple):
-    """What is the same for all of an export: where to, without which secrets, whom to tell."""
+    """The parameters of one export."""
 
     file: BinaryIO
     redactor: Redactor
@@ -141,16 +142,18 @@ class Job(NamedTuple):
 
 
 def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: Job) -> Output:
-    everybody = [] if queries else every_session(snapshot, job.report)
-    wanted = _named(snapshot, queries) if queries else [n for n, _ in everybody]
-    plan = Plan(snapshot, wanted)
+    if queries:
+        numbers = _named(snapshot, queries)
+    else:
+        numbers = [n for n, _ in every_session(snapshot, job.report)]
+    plan = Plan(snapshot, numbers)
     output = Output(job.file, plan.messages, job.progress)
     _write(snapshot, plan, output, job)
     return output
 
 
 def _refuse_store(backend: Backend, to: str) -> None:
-    """Refuse to write over the store itself."""
+    """Raise `Invalid` if the export would overwrite a file of the store itself."""
     here = os.path.realpath(to)
     if any(os.path.realpath(backend.url + suffix) == here for suffix in _COMPANIONS):
         raise Invalid(f"{to} is the store itself; nothing was exported. Choose another path.")
@@ -160,7 +163,7 @@ def _refuse_store(backend: Backend, to: str) -> None:
 
 
 def _named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int]:
-    """Find the sessions that were asked for, by when they were written to."""
+    """Return the numbers of the named sessions, the least recently written first."""
     active: dict[int, int] = {}
     for query in queries:
         row = query(snapshot)
@@ -170,7 +173,7 @@ def _named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int
 
 
 def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
-    """Find all sessions, those in the trash too, by when they were written to: number and id."""
+    """Return number and id of all sessions, trashed ones too, least recently written first."""
     active: list[tuple[int, int, str]] = []
     for trashed in (False, True):
         before: int | None = None
@@ -181,7 +184,7 @@ def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
             for item in found:
                 if isinstance(item, Unreadable):
                     before = item.activity
-                    # Damage lists what cannot be read under either heading.
+                    # An unreadable session is in both lists: report it once.
                     if not trashed:
                         report(Damage(what=item.why))
                 else:
@@ -193,7 +196,7 @@ def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
 
 
 class Family(msgspec.Struct):
-    """Sessions that share messages: those to be exported, and those only there for them."""
+    """Sessions that share messages; `stubs` are those written only for what forks share."""
 
     sessions: list[int]
     husks: dict[int, str]
@@ -201,10 +204,9 @@ class Family(msgspec.Struct):
 
 
 class Plan:
-    """What is to be written, and in which order."""
+    """Which sessions and messages are written, and in which order."""
 
     def __init__(self, snapshot: Snapshot, chosen: Sequence[int]) -> None:
-        """Find out who shares messages with whom."""
         self._snapshot = snapshot
         self.ranks = {n: rank for rank, n in enumerate(chosen, 1)}
         self._above: dict[int, int] = {}
@@ -222,11 +224,11 @@ class Plan:
             self.messages += family.messages
 
     def _join(self, n: int) -> None:
-        """Put a session into one family with those on whose branches its own start."""
-        wanted = self._snapshot.branches(n)
+        """Join a session's family with those of the sessions that its branches start in."""
+        pending = self._snapshot.branches(n)
         seen: set[int] = set()
-        while wanted:
-            branch = wanted.pop()
+        while pending:
+            branch = pending.pop()
             if branch.parent is None or branch.parent in seen:
                 continue
             seen.add(branch.parent)
@@ -237,7 +239,7 @@ class Plan:
                 self._unite(branch.session, parent.session)
             if parent.session not in self.ranks:
                 self._husks[parent.session] = parent.session_id
-                wanted.append(parent)
+                pending.append(parent)
 
     def _unite(self, one: int, two: int) -> None:
         first, second = self._root(one), self._root(two)
@@ -260,7 +262,7 @@ class Plan:
         return list(groups.values())
 
     def branches(self, family: Family) -> dict[int, list[BranchRow]]:
-        """The branches of each session of a family, of those that are husks what is shared."""
+        """Return the branches of each session of a family, those of stubs cut to what is shared."""
         found = {n: self._snapshot.branches(n) for n in family.sessions}
         stretches = [
             Stretch(row.n, row.session, row.parent, row.fork_seq)
@@ -281,10 +283,10 @@ class Plan:
 
 
 class Output:
-    """The file, and what was written to it."""
+    """Writes lines to the file, and counts them."""
 
     def __init__(self, file: BinaryIO, total: int, progress: Progress | None) -> None:
-        """Write here; of `total` messages there is to be told how many are done."""
+        """Write to `file`; `progress` gets the messages written so far, and `total`."""
         self._file = file
         self._total = total
         self._progress = progress
@@ -293,7 +295,7 @@ class Output:
         self.lines = self.checksum = 0
 
     def begin_session(self) -> None:
-        """Sum up anew."""
+        """Restart the line count and the checksum that the session's last line holds."""
         self.lines = self.checksum = 0
 
     def put(self, record: Header | Record) -> None:
@@ -305,16 +307,16 @@ class Output:
         self.checksum = crc32(line, self.checksum)
 
     def tell(self) -> None:
-        """Return how far it came."""
+        """Call `progress` with the messages written so far."""
         if self._progress is not None:
             self._progress(self.messages, self._total)
 
     def has_blob(self, sha256: str) -> bool:
-        """Return whether a blob is in the file already."""
+        """True if a blob is in the file already."""
         return bytes.fromhex(sha256) in self._written
 
     def put_blob(self, sha256: str, data: bytes) -> None:
-        """Write a blob, once."""
+        """Write a blob, unless it is in the file already."""
         if not self.has_blob(sha256):
             self.put(BlobLine(sha256=sha256, data=data))
             self._written.add(bytes.fromhex(sha256))
@@ -343,7 +345,7 @@ def _write(snapshot: Snapshot, plan: Plan, output: Output, job: Job) -> None:
 
 
 class _Section:
-    """The lines of one session."""
+    """Writes the lines of one session."""
 
     def __init__(
         self,
@@ -361,7 +363,7 @@ class _Section:
         self._report = job.report
 
     def write(self, rank: int | None) -> None:
-        """Write all; one without a rank is only there for its forks."""
+        """Write all lines; a session without a rank is a stub."""
         output, before = self._output, self._output.messages
         identity = self._redactor.identity(_identity(self._row) if rank else _husk(self._row))
         branches = [self._branch(row) for row in self._rows]
@@ -412,9 +414,9 @@ class _Section:
             for _, rows in self._snapshot.messages([span]):
                 if [row.seq for row in rows] != list(range(first, last + 1)):
                     raise Damaged(
-                        f"session {branch.session_id}: of messages {first} to {last} some are "
-                        "missing; nothing was exported. Run store.verify(), and store.salvage(to) "
-                        "to keep what can be read, and export that."
+                        f"session {branch.session_id}: some of the messages {first} to {last} are "
+                        "missing; nothing was exported. Run store.verify(); store.salvage(to) "
+                        "writes what can be read to a new store, which can be exported."
                     )
                 for row in rows:
                     self._output.put(self._message(branch, row))
@@ -439,12 +441,12 @@ class _Section:
         return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._sound)
 
     def _sound(self, sha256: str) -> bytes | None:
-        """Read a blob; `None` if it is not what it was."""
+        """Return a blob; `None` if it is missing or does not match its hash."""
         data = self._snapshot.blob(sha256)
         return data if data is not None and codec.digest(data) == sha256 else None
 
     def _blobs(self, seq: int | None, message: Message, own: Mapping[str, bytes]) -> list[str]:
-        """Write the files of a message, from its own data or the store; name those there are."""
+        """Write the blobs of a message, from `own` or the store; return those that exist."""
         names = list(dict.fromkeys(codec.files_named(message)))
         for sha256 in names:
             if sha256 in own:
@@ -454,7 +456,7 @@ class _Section:
         return [sha256 for sha256 in names if self._output.has_blob(sha256)]
 
     def _blob(self, seq: int | None, sha256: str) -> None:
-        """Write a blob, unless it is there; a file whose data is lost keeps its name."""
+        """Write a blob of the store; report it if its data is lost (the message still names it)."""
         if self._output.has_blob(sha256):
             return
         data = self._sound(sha256)
@@ -464,11 +466,11 @@ class _Section:
         else:
             self._output.put_blob(sha256, data)
 
-    # ----------------------------------------------------------------------------- belongings
+    # ------------------------------------------------------------------- turns, queue and drafts
 
     def _belongings(self, head: HeadRow) -> None:
         snapshot, n, name = self._snapshot, self._row.n, self._row.id
-        for number in range(1, head.turns + 1):  # one by one: there may be very many
+        for number in range(1, head.turns + 1):  # One by one: a session may have very many.
             turn = snapshot.turn(n, number)
             if turn is not None:
                 line = _turn(name, turn, snapshot.tools(n, number))
@@ -485,7 +487,7 @@ class _Section:
         try:
             message = queued_message(self._snapshot, row)
         except Damaged:
-            what = "input that waits cannot be read"
+            what = "a queued message cannot be read"
             self._report(Damage(what=what, session_id=self._row.id))
             return
         own = dict(row.blobs)
@@ -509,7 +511,7 @@ class _Section:
             try:
                 lines.append(_draft(self._row.id, turn, number, record))
             except _UNDECODABLE:
-                what = "a piece of a draft cannot be read"
+                what = "a record of a draft cannot be read"
                 self._report(Damage(what=what, session_id=self._row.id))
         for line in self._redactor.draft(lines):
             self._output.put(line)
@@ -519,7 +521,7 @@ class _Section:
 
 
 def _by_day(line: UsageLine) -> tuple[date, str]:
-    """Order usage alike in all backends."""
+    """Sort key: usage lines are in the same order whatever the backend."""
     return line.day, line.model or ""
 
 
@@ -535,7 +537,7 @@ def _used(session_id: str, row: UsageRow) -> UsageLine:
 
 
 def stand_in_for(row: MessageRow) -> Message:
-    """Return what a reader would get of a message that cannot be read."""
+    """Return the placeholder that a reader gets for a message that cannot be read."""
     return Message(
         id=row.id,
         role="system",
@@ -568,13 +570,13 @@ def _identity(row: SessionRow) -> SessionLine:
 
 
 def _husk(row: SessionRow) -> SessionLine:
-    """Return what is said of a session that is only there for its forks."""
+    """Return the line of a session that is written only for the messages its forks share."""
     return SessionLine(
         session=row.id,
         created_at=to_datetime(row.created_at),
         parent=row.parent,
         relation=row.relation,
-        # One that is alive here will be as good as purged there, since ever.
+        # A session that still exists here counts as purged from the start after an import.
         purged_at=to_datetime(row.created_at if row.purged_at is None else row.purged_at),
     )
 

@@ -1,9 +1,8 @@
-"""The file an export is written to.
+"""The file that an export is written to: written atomically and readable only by its owner.
 
-It is written under another name beside the target, readable by its owner alone from the first byte
-on, synced, and only then gets the target's name. So there is never half an export under that name,
-and whatever goes wrong leaves nothing behind. No link is ever followed: neither a planted one at
-the other name nor one at the target.
+The lines go to a temporary file beside the target, which is synced and only then renamed. So the
+target's name never refers to half an export, and an error leaves no file behind. Symbolic links are
+never followed, neither at the temporary name nor at the target.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ _SAFE: Final = "nothing was exported, and the store is unchanged."
 
 @contextmanager
 def fresh_file(target: str, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Return a file to write to; it becomes `target` if the block ends well."""
+    """Open a temporary file for writing; rename it to `target` if the block succeeds."""
     folder, name = os.path.split(os.path.abspath(target))  # noqa: PTH100 - keeps symbolic links
-    draft = os.path.join(folder, f".{name[:80]}.{ids.session_id()}.new")  # noqa: PTH118
+    temporary = os.path.join(folder, f".{name[:80]}.{ids.session_id()}.new")  # noqa: PTH118
     with _in_our_words():
         refuse_target(target, overwrite=overwrite)
-        descriptor = os.open(draft, _NEW, _PRIVATE)
+        descriptor = os.open(temporary, _NEW, _PRIVATE)
         try:
             with os.fdopen(descriptor, "wb", buffering=1024 * 1024) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            _give_name(draft, target, overwrite=overwrite)
+            _give_name(temporary, target, overwrite=overwrite)
             _sync(folder)
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(draft)  # noqa: PTH108
+                os.unlink(temporary)  # noqa: PTH108
 
 
 def refuse_target(target: str, *, overwrite: bool) -> None:
-    """Refuse what may not be replaced."""
+    """Raise `Invalid` if `target` must not be created or replaced."""
     if not os.path.basename(target):  # noqa: PTH119
-        raise Invalid(f"{target!r} names no file; {_SAFE}")
+        raise Invalid(f"{target!r} is not the name of a file; {_SAFE}")
     try:
         found = os.lstat(target)
     except FileNotFoundError:
@@ -56,28 +55,28 @@ def refuse_target(target: str, *, overwrite: bool) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise Invalid(f"{target} is a symbolic link and is not followed; {_SAFE}")
     if not stat.S_ISREG(found.st_mode):
-        raise Invalid(f"{target} is not a file; {_SAFE}")
+        raise Invalid(f"{target} is not a regular file; {_SAFE}")
     if not overwrite:
         raise Invalid(f"{target} exists already; {_SAFE} Choose another path, or overwrite it.")
 
 
-def _give_name(draft: str, target: str, *, overwrite: bool) -> None:
-    """Name the file; without `overwrite`, never in the place of one that came meanwhile."""
+def _give_name(temporary: str, target: str, *, overwrite: bool) -> None:
+    """Rename the file; without `overwrite`, refuse if the target was created meanwhile."""
     if overwrite:
         refuse_target(target, overwrite=True)
-        os.replace(draft, target)  # noqa: PTH105
+        os.replace(temporary, target)  # noqa: PTH105
         return
     try:
-        os.link(draft, target, follow_symlinks=False)
+        os.link(temporary, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         refuse_target(target, overwrite=False)
-        os.rename(draft, target)  # noqa: PTH104
+        os.rename(temporary, target)  # noqa: PTH104
 
 
 def _sync(folder: str) -> None:
-    """Make the new name survive a power cut."""
+    """Sync the directory, so that the new name survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -92,8 +91,10 @@ def _in_our_words() -> Iterator[None]:
     except FileExistsError as error:
         raise Invalid(f"{error.filename2 or error.filename} exists already; {_SAFE}") from error
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise Invalid(f"{error.filename}: there is no such folder; {_SAFE}") from error
+        raise Invalid(f"{error.filename}: no such directory; {_SAFE}") from error
     except OSError as error:
         if error.errno in _FULL:
-            raise StoreFull(f"the disk is full ({error}); {_SAFE} Free some space.") from error
+            raise StoreFull(
+                f"the disk is full ({error}); {_SAFE} Free some space and export again."
+            ) from error
         raise StoreUnavailable(f"the export cannot be written ({error}); {_SAFE}") from error

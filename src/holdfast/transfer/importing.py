@@ -1,12 +1,12 @@
-"""Reading sessions from lines.
+"""Import sessions from a file of JSON lines.
 
-Two passes. The first (`survey`) reads and checks the whole file and changes nothing; a file that
-should not be imported is refused there. The second reads it again, family by family: sessions that
-share messages come in one transaction each, so that a session is there whole or not at all,
-whatever stops the import. Doing it again goes on where it stopped, since what is here already is
-left as it is.
+Two passes. The first (`survey`) reads and checks the whole file without storing anything; an
+invalid file is refused there. The second reads it again, family by family: sessions that share
+messages are imported in one transaction, so that a session is imported completely or not at all,
+whatever stops the import. Running it again resumes where it stopped, because sessions that exist
+already are skipped.
 
-Lines are read as they are needed, in both passes, so memory does not grow with the histories.
+Both passes stream the lines, so memory does not grow with the histories.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 500
 
 
 def import_(backend: Backend, path: str, progress: Progress | None) -> ImportReport:
-    """Read a file of sessions and add those that are not here."""
+    """Import the sessions of a file that the store does not have."""
     if backend.readonly:
         raise ReadOnly("this store was opened for reading only; nothing was imported.")
     with Source(path) as source:
@@ -44,14 +44,14 @@ def import_(backend: Backend, path: str, progress: Progress | None) -> ImportRep
 
 
 class _Stopped(Exception):
-    """The caller does not wait any more."""
+    """The caller was interrupted and no longer waits."""
 
 
 class Meter:
-    """Says how far it came, and stops it when nobody waits."""
+    """Reports progress; raises in the worker once the caller no longer waits."""
 
     def __init__(self, total: int, progress: Progress | None, pace: int = _STEP) -> None:
-        """Tell `progress` whenever so much more of `total` is done."""
+        """Call `progress` each time another `pace` of `total` is done."""
         self._total = total
         self._progress = progress
         self._pace = pace
@@ -59,7 +59,7 @@ class Meter:
         self.stopped = False
 
     def step(self, size: int) -> None:
-        """Count what was done."""
+        """Count `size` as done."""
         if self.stopped:
             raise _Stopped
         self._done += size
@@ -68,18 +68,18 @@ class Meter:
             self._progress(min(self._done, self._total), self._total)
 
     def go_to(self, done: int) -> None:
-        """Note that everything before this place is done."""
+        """Set how much is done."""
         self._done = done
 
     def finish(self) -> None:
-        """Say that it is done."""
+        """Report that all is done."""
         if self._progress is not None:
             self._progress(self._total, self._total)
 
 
-def patiently(backend: Backend, verb: Verb[T], meter: Meter) -> T:
-    """Run a verb that may take longer than any deadline, once it has begun."""
-    pending, done = backend.submit(verb), threading.Event()
+def patiently(backend: Backend, operation: Verb[T], meter: Meter) -> T:
+    """Run an operation; the deadline covers only its wait in the queue, not its run."""
+    pending, done = backend.submit(operation), threading.Event()
     pending.when_done(done.set)
     try:
         if not done.wait(backend.deadline) and not pending.give_up():
@@ -93,7 +93,7 @@ def patiently(backend: Backend, verb: Verb[T], meter: Meter) -> T:
 
 
 class _Import:
-    """The second pass."""
+    """The second pass of an import."""
 
     def __init__(self, backend: Backend, source: Source, survey: Survey, meter: Meter) -> None:
         self._backend = backend
@@ -105,7 +105,7 @@ class _Import:
         self._whole = Arrived([], 0, [], [])
 
     def run(self) -> ImportReport:
-        """Add family after family, then put them in order."""
+        """Import family after family, then set the order in which lists show them."""
         whole = self._whole
         for family in _families(self._survey.sections):
             self._family(family)
@@ -136,24 +136,24 @@ class _Import:
         self._extra += hold.missing.values()
 
     def _newcomers(self, sections: Sequence[Section]) -> list[Newcomer]:
-        """Return who comes, parents first; one whose history cannot be made out stays away."""
+        """Return the sessions to import, parents first; report and skip those without a history."""
         known: dict[str, Newcomer] = {}
         for section in sections:
             try:
                 known[section.id] = newcomer(self._source, section, self._extra.append)
             except NotImportable as error:
                 self._leave_out(section.id, error)
-        found = {who.name: who for who in made_up(list(known.values()))}
+        found = {session.name: session for session in made_up(list(known.values()))}
         for name in found:
-            what = "the session is not in the file, and forks come from it"
+            what = "the session is not in the file, but forks in the file start from it"
             self._extra.append(Damage(what=what, session_id=name))
-        for who in known.values():
+        for session in known.values():
             try:
-                check_starts(who, found)
+                check_starts(session, found)
             except NotImportable as error:
-                self._leave_out(who.name, error)
+                self._leave_out(session.name, error)
             else:
-                found[who.name] = who
+                found[session.name] = session
         return list(found.values())
 
     def _leave_out(self, name: str, why: NotImportable) -> None:
@@ -162,7 +162,7 @@ class _Import:
 
 
 def _families(sections: dict[str, Section]) -> Iterator[list[Section]]:
-    """Group sessions that share messages, each group with parents first."""
+    """Return groups of sessions that share messages, each with parents first."""
     above: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -183,16 +183,16 @@ def _families(sections: dict[str, Section]) -> Iterator[list[Section]]:
 
 
 def _parents_first(group: list[Section]) -> list[Section]:
-    """Order a group; an export has it in order already."""
-    placed: dict[str, Section] = {}
+    """Sort a group so that parents come first, as an export has it already."""
+    ordered: dict[str, Section] = {}
     names = {section.id for section in group}
     waiting = group
     while waiting:
-        before = len(placed)
+        before = len(ordered)
         for section in waiting:
-            if all(parent in placed or parent not in names for parent in section.parents):
-                placed[section.id] = section
-        if len(placed) == before:  # They go round in a circle, which no history does.
-            placed.update({section.id: section for section in waiting})
-        waiting = [section for section in waiting if section.id not in placed]
-    return list(placed.values())
+            if all(parent in ordered or parent not in names for parent in section.parents):
+                ordered[section.id] = section
+        if len(ordered) == before:  # A cycle, which no store writes: any order will do.
+            ordered.update({section.id: section for section in waiting})
+        waiting = [section for section in waiting if section.id not in ordered]
+    return list(ordered.values())

@@ -1,15 +1,15 @@
-r"""The lines of an export.
+r"""The format of an export: the lines, and how they are encoded and decoded.
 
-Each line is one JSON object in UTF-8, told apart by `type`; docs/format.md explains every field to
-people. Every line but for blobs names its session, so that it makes sense by itself. It ends with
-`crc`, the CRC-32 of what stands before it on the line.
+Each line is one JSON object in UTF-8; `type` says which kind. docs/format.md describes every field.
+Every line except blobs names its session, so that it can be understood by itself. The last field is
+`crc`, the CRC-32 of everything before it on the line.
 
-A line is read only if it is as this program would write it: the same fields in the same order, none
-twice, none unknown. So nothing can be smuggled past a reader that takes the first of two fields
-where another takes the last, and nothing that is not understood is dropped.
+A line is accepted only if this program would write exactly the same bytes: the same fields in the
+same order, no duplicates, none unknown. So no content can hide in a duplicate field, of which some
+readers take the first and others the last, and no unknown field is silently dropped.
 
-JSON has no place for surrogates that are no characters, so these are written as escapes (`\ud800`)
-and read back as they were, one by one; characters are never escaped so.
+UTF-8 cannot encode lone surrogates, so they are written as escapes (`\ud800`), one by one, and
+read back as they were; no other character is escaped this way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from holdfast.records import (
 
 VERSION: Final = 1
 LONGEST_HEADER: Final = 4096
-# A message may have 256 MiB, and what must be escaped takes twice the room.
+# A message may have 256 MiB, and escaping at most doubles it.
 LONGEST_LINE: Final = 2 * codec.MAX_MESSAGE_BYTES + 1024 * 1024
 DEEPEST: Final = MAX_DEPTH + 16
 
@@ -70,7 +70,7 @@ Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class BadLine(ValueError):
-    """A line that is not as it was written, and why; the words hold nothing of the line."""
+    """An invalid line; the message is a predicate ("is cut off") and quotes nothing of it."""
 
 
 class Line(
@@ -81,13 +81,14 @@ class Line(
     forbid_unknown_fields=True,
     tag_field="type",
 ):
-    """What is on a line, but for its checksum."""
+    """The fields of a line, without its checksum."""
 
 
 class Header(Line, frozen=True, kw_only=True, tag="holdfast"):
-    """The first line: what this is, in which version, and how much should follow.
+    """The first line: the version of the format, and how many sessions and messages follow.
 
-    Where it is `redacted`, secrets were looked for, and what was found is not in the file.
+    If it is `redacted`, detectors were applied, and the secrets that they found are not in the
+    file.
     """
 
     version: int
@@ -98,7 +99,7 @@ class Header(Line, frozen=True, kw_only=True, tag="holdfast"):
 
 
 class SessionLine(Line, frozen=True, kw_only=True, tag="session"):
-    """Who a session is. One with `purged_at` is only there because forks share its messages."""
+    """A session's own fields; with `purged_at` it is a stub for messages that forks share."""
 
     session: SessionId
     created_at: Moment
@@ -120,7 +121,7 @@ class SessionLine(Line, frozen=True, kw_only=True, tag="session"):
 
 
 class BranchLine(Line, frozen=True, kw_only=True, tag="branch"):
-    """A branch: it leaves branch `parent` of session `parent_id` behind `fork_seq`, to `seq`."""
+    """A branch: it starts after `fork_seq` of its parent branch and ends with `seq`."""
 
     session: SessionId
     number: Number
@@ -135,7 +136,7 @@ class BranchLine(Line, frozen=True, kw_only=True, tag="branch"):
 
 
 class MessageLine(Line, frozen=True, kw_only=True, tag="message"):
-    """A message at its place, and what is stored of it."""
+    """A message and its position."""
 
     session: SessionId
     branch: Number
@@ -156,7 +157,7 @@ class MessageLine(Line, frozen=True, kw_only=True, tag="message"):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of a turn's ledger."""
+    """A tool call in a turn's ledger."""
 
     call_id: str
     name: str | None = None
@@ -166,7 +167,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnLine(Line, frozen=True, kw_only=True, tag="turn"):
-    """A turn and its ledger."""
+    """A turn and its ledger of tool calls."""
 
     session: SessionId
     number: Number
@@ -195,7 +196,7 @@ class UsageLine(Line, frozen=True, kw_only=True, tag="usage"):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a message says that has no place yet."""
+    """The content of a message that has no position yet."""
 
     role: Role
     at: Moment
@@ -210,7 +211,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueuedLine(Line, frozen=True, kw_only=True, tag="queued"):
-    """Input that waits; `blobs` are the files that wait with it."""
+    """A queued message; `blobs` are the files that are queued with it."""
 
     session: SessionId
     id: Name
@@ -220,7 +221,7 @@ class QueuedLine(Line, frozen=True, kw_only=True, tag="queued"):
 
 
 class DraftLine(Line, frozen=True, kw_only=True, tag="draft"):
-    """A record of a reply that was being streamed: number 0 opens it, each other adds to it."""
+    """A record of a draft: number 0 opens it, each later one appends to it."""
 
     session: SessionId
     turn: Number
@@ -234,14 +235,14 @@ class DraftLine(Line, frozen=True, kw_only=True, tag="draft"):
 
 
 class BlobLine(Line, frozen=True, kw_only=True, tag="blob"):
-    """The bytes of a file, before the first message that has it."""
+    """The bytes of a file, written before the first message that refers to it."""
 
     sha256: str
     data: bytes
 
 
 class EndLine(Line, frozen=True, kw_only=True, tag="end"):
-    """The end of a session: what it is made of once more, and what must have come before."""
+    """The end of a session: repeats its fields and branches, and counts the lines before."""
 
     session: SessionId
     identity: SessionLine
@@ -268,7 +269,7 @@ Record: TypeAlias = (
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """What any version's first line says."""
+    """The fields that the first line has in every version of the format."""
 
     type: str
     version: int
@@ -278,13 +279,13 @@ class Introduction(msgspec.Struct, frozen=True):
 
 
 def encode_line(record: Header | Record) -> bytes:
-    """Write a line, its end included."""
+    """Return the bytes of a line, including the newline."""
     data = _escaped(codec.to_json(record))[:-1]
     return b'%s,"crc":"%08x"}\n' % (data, crc32(data))
 
 
 def _escaped(data: bytes) -> bytes:
-    """Write surrogates that are no characters as escapes."""
+    """Return the data with lone surrogates written as escapes."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -300,20 +301,20 @@ _decode_record: Callable[[bytes], Record] = msgspec.json.Decoder(Record).decode
 
 
 def decode_line(line: bytes) -> Record:
-    """Read a line; `BadLine` if it is not one that `encode_line` made."""
+    """Decode a line; raise `BadLine` unless `encode_line` would write the same bytes."""
     data = _summed_up(line)
     try:
         record = _decode_record(data) if b"\\ud" not in data else _decode_escaped(data)
         again = _escaped(codec.to_json(record))
     except _UNDECODABLE:
-        raise BadLine("is not what a line can be") from None
+        raise BadLine("is not a valid line") from None
     if again != data:
         raise BadLine("is not as it was written")
     return record
 
 
 def _decode_escaped(data: bytes) -> Record:
-    """Read a line with surrogates that were written as escapes, or with text that looks so."""
+    """Decode a line that has escaped surrogates, or text that looks like them."""
     plain = codec.encode_text(_ESCAPE.sub(_unescape, data.decode("utf-8")))
     if plain == data:
         return _decode_record(data)
@@ -321,19 +322,19 @@ def _decode_escaped(data: bytes) -> Record:
 
 
 def decode_header(line: bytes) -> Header:
-    """Read the first line."""
+    """Decode the first line; raise `BadLine` as `decode_line` does."""
     data = _summed_up(line)
     try:
         header = codec.from_json(data, Header)
     except _UNDECODABLE:
-        raise BadLine("is not what a first line can be") from None
+        raise BadLine("is not a valid header") from None
     if codec.to_json(header) != data:
         raise BadLine("is not as it was written")
     return header
 
 
 def _summed_up(line: bytes) -> bytes:
-    """Check the checksum; give the line as it was before it was added."""
+    """Verify the checksum, and return the line without it; raise `BadLine` if it is wrong."""
     body = line.removesuffix(b"\n")
     found = _CRC.fullmatch(body, max(0, len(body) - _CRC_LENGTH))
     if found is None:
@@ -349,7 +350,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def is_too_deep(line: bytes) -> bool:
-    """Return whether a line is nested deeper than any that could have been written."""
+    """True if a line is nested deeper than an export can be."""
     if line.count(b"[") + line.count(b"{") <= DEEPEST:
         return False
     depth = 0
@@ -368,23 +369,23 @@ def is_too_deep(line: bytes) -> bool:
 
 
 def to_money(pico: int) -> Decimal:
-    """Return a sum, counted in units of 10⁻¹², as people write it."""
+    """Convert an amount from units of 10⁻¹² to a decimal."""
     return MONEY.normalize(Decimal(pico).scaleb(-_PICO, MONEY)) if pico else Decimal(0)
 
 
 def from_money(amount: Decimal) -> int:
-    """Count a sum in units of 10⁻¹²; `BadLine` if that is no number a store can hold."""
+    """Convert an amount to units of 10⁻¹²; raise `BadLine` if a store cannot hold it."""
     try:
         pico = int(amount.scaleb(_PICO, MONEY)) if amount.is_finite() else -1
     except InvalidOperation:
         pico = -1
     if not 0 <= pico <= _MOST:
-        raise BadLine("has a cost that cannot be counted")
+        raise BadLine("has a cost that is negative or out of range")
     return pico
 
 
 def message_line(*, session: str, branch: int, turn: int | None, message: Message) -> MessageLine:
-    """Return a message as a line; it has its seq and its time."""
+    """Return the line of a stored message (one with `seq` and `created_at`)."""
     return MessageLine(
         session=session,
         branch=branch,
@@ -406,7 +407,7 @@ def message_line(*, session: str, branch: int, turn: int | None, message: Messag
 
 
 def said(message: Message) -> Said:
-    """Return what a message says that has no place yet."""
+    """Return the content of a message that has no position yet."""
     return Said(
         role=message.role,
         at=message.created_at or EPOCH,
@@ -422,7 +423,7 @@ def said(message: Message) -> Said:
 
 
 def to_message(line: MessageLine | Said, message_id: str) -> Message:
-    """Return the message that a line tells of."""
+    """Return the message of a line."""
     return Message(
         id=message_id,
         role=line.role,

@@ -1,15 +1,15 @@
-"""Lines without the secrets in them.
+"""Redact the lines of an export.
 
-Whatever a line says in words is looked through: messages, waiting input and the text of files, also
-titles, goals, metadata, what a turn failed with, the names of tools and models. A draft was stored
-in pieces, and a secret may begin in one and end in the next; so it is put together first, and
-written as one piece if anything was found.
+Every text in a line is scanned: messages, queued messages and text files, also titles, goals,
+metadata, the errors of turns, and the names of tools and models. A draft was stored in chunks, and
+a secret may begin in one and end in the next; so the chunks are joined first, and the draft is
+written as one chunk if a secret was found.
 
-Left alone are ids (of sessions, messages, turns, runs and calls), times and numbers. A key that
-holds a secret is left out: its mark could be another session's key as well.
+Ids (of sessions, messages, turns, runs and calls), times and numbers are not scanned. A session key
+that contains a secret is left out, because two keys could get the same mark.
 
-What was done is remembered, up to a number: a list of millions is read by nobody, and must not take
-the memory that the histories do not.
+Findings are counted, and kept up to `MAX_FINDINGS`, so that memory does not grow with the
+histories.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from holdfast.transfer.lines import (
 MOST_TOLD: Final = 10_000
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"default": DEFAULT, "all": ALL}
 _TOO_LONG: Final = "[redacted: too long]"
-_ROOM: Final = 1024  # for what stands on a line beside the message
+_ROOM: Final = 1024  # For the fields of a line beside the message.
 
 
 def chosen(names: str | Sequence[str] | None) -> Detectors:
-    """Return the detectors that a caller names; `default` and `all` name several, `None` none."""
+    """Return the detectors with these names; `default` and `all` are groups, `None` is none."""
     if names is None:
         return ()
-    wanted = (names,) if isinstance(names, str) else names
-    if not isinstance(wanted, Iterable) or not all(isinstance(name, str) for name in wanted):
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, Iterable) or not all(isinstance(name, str) for name in listed):
         raise BadQuery("redact: expected names of detectors, 'default', 'all', or None.")
-    return detectors(one for name in wanted for one in _GROUPS.get(name, (name,)))
+    return detectors(one for name in listed for one in _GROUPS.get(name, (name,)))
 
 
 class Redactor:
-    """Redacts what is written, and remembers what it did. Without detectors all stays as it is."""
+    """Redacts lines and records the findings; without detectors it changes nothing."""
 
     def __init__(self, using: Detectors, *, longest: int = LONGEST_LINE) -> None:
-        """Use these detectors; a message whose line would be longer than this loses its parts."""
+        """Use these detectors; a message whose line exceeds `longest` bytes loses its parts."""
         self._using = using
         self._longest = longest
         self._findings: list[Redaction] = []
@@ -76,11 +76,11 @@ class Redactor:
 
     @property
     def active(self) -> bool:
-        """Whether anything is looked for."""
+        """True if there are any detectors."""
         return bool(self._using)
 
     def review(self) -> Review | None:
-        """Tell what was done; `None` if nothing was looked for."""
+        """Return the findings; `None` without detectors."""
         if not self.active:
             return None
         return Review(
@@ -100,9 +100,9 @@ class Redactor:
     def message(
         self, session: str, message: Message, blob: codec.GetBlob, *, before: str = ""
     ) -> tuple[Message, dict[str, bytes]]:
-        """Redact a message; give also the new data of its files, by hash.
+        """Return the redacted message, and the new data of its files by hash.
 
-        `blob` reads the files' data, and `before` stands before every place that is told.
+        `blob` reads the data of files; `before` prefixes `where` in every finding.
         """
         if not self.active:
             return message, {}
@@ -126,7 +126,7 @@ class Redactor:
     def _that_fits(
         self, session: str, message: Message, before: str
     ) -> tuple[Message, dict[str, bytes]]:
-        """Return a message as it is written; marks may be longer than what they stand for."""
+        """Move file data out of a message; drop its parts if its marks make it too long."""
         fresh: dict[str, bytes] = {}
         now = _with_files(message, lambda file: _unloaded(file, fresh))
         line = message_line(session=session, branch=1, turn=None, message=now)
@@ -148,10 +148,10 @@ class Redactor:
         )
         return bare, {}
 
-    # -------------------------------------------------------------------------- what else it has
+    # ------------------------------------------------------------------------- other lines
 
     def identity(self, line: SessionLine) -> SessionLine:
-        """Redact who a session is."""
+        """Redact the fields of a session."""
         if not self.active:
             return line
         texts = _Texts(self._using, line.session, self._note)
@@ -170,7 +170,7 @@ class Redactor:
         )
 
     def turn(self, line: TurnLine) -> TurnLine:
-        """Redact a turn and its ledger."""
+        """Redact a turn and its ledger of tool calls."""
         if not self.active:
             return line
         texts, where = _Texts(self._using, line.session, self._note), f"turns[{line.number}]"
@@ -184,7 +184,7 @@ class Redactor:
         )
 
     def usage(self, lines: Sequence[UsageLine]) -> list[UsageLine]:
-        """Redact what a session used; models whose names are the same then are added up."""
+        """Redact the models' names; add up usage whose names have become equal."""
         found: dict[tuple[object, str | None], UsageLine] = {}
         for line in lines:
             now = line
@@ -196,7 +196,7 @@ class Redactor:
         return list(found.values())
 
     def draft(self, lines: Sequence[DraftLine]) -> Sequence[DraftLine]:
-        """Redact a reply that was being streamed: as one piece, if anything is found in it."""
+        """Redact a draft; return it as one chunk if anything is found in it."""
         if not self.active or not lines:
             return lines
         opening = lines[0]
@@ -221,7 +221,7 @@ class Redactor:
 
 
 class _Texts:
-    """Redacts the texts of one session that are not messages."""
+    """Redacts the fields of one session, its turns and its usage."""
 
     def __init__(self, using: Detectors, session: str, note: Callable[[Redaction], None]) -> None:
         self._using = using
@@ -234,7 +234,7 @@ class _Texts:
         return changed if isinstance(changed, str) else None
 
     def name(self, text: str | None, where: str) -> str | None:
-        """Redact a text of limited length; one that its marks make too long is left out."""
+        """Redact a text of limited length; `None` if its marks make it too long."""
         changed = self.text(text, where)
         if changed is None or len(codec.encode_text(changed)) <= MAX_NAME_BYTES:
             return changed
@@ -243,7 +243,7 @@ class _Texts:
         return None
 
     def whole(self, text: str | None, where: str) -> str | None:
-        """Leave a text out that holds a secret."""
+        """Return a text; `None` if it contains a secret."""
         return text if self._json(text, where, "left out") == text else None
 
     def json(self, value: dict[str, JSON], where: str) -> dict[str, JSON]:
@@ -256,8 +256,8 @@ class _Texts:
             return value
         changed, found = redact_json(value, self._using)
         for one in found:
-            place = f"{where}.{one.where}" if one.where else where
-            self._tell(place, one.detector, one.preview, action)
+            path = f"{where}.{one.where}" if one.where else where
+            self._tell(path, one.detector, one.preview, action)
         return changed
 
     def _tell(self, where: str, detector: str, preview: str, action: RedactionAction) -> None:
@@ -300,7 +300,7 @@ def _added(one: UsageLine, two: UsageLine) -> UsageLine:
 
 
 def _loaded(message: Message, blob: codec.GetBlob) -> Message:
-    """Return a message with the data of its text files in it."""
+    """Return a message with the data of its text files loaded."""
 
     def load(file: File) -> File:
         if file.sha256 is None or file.data is not None or not is_text_file(file):
@@ -311,7 +311,7 @@ def _loaded(message: Message, blob: codec.GetBlob) -> Message:
 
 
 def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
-    """Take the data out of a file again, and keep them."""
+    """Return a file without its data, which is added to `fresh`."""
     if file.data is None or file.sha256 is None:
         return file
     fresh[file.sha256] = bytes(file.data)
@@ -319,7 +319,7 @@ def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
 
 
 def _with_files(message: Message, change: Callable[[File], File]) -> Message:
-    """Return a message with its files changed; the same if it has none."""
+    """Return a message with `change` applied to each file; the same message if it has none."""
     if not codec.files_named(message):
         return message
     parts = tuple(_with_file(part, change) for part in message.parts)

@@ -1,11 +1,12 @@
-"""Sessions of a store as another store takes them: row by row, as they are.
+"""The sessions of one store as the source of a copy, row by row.
 
-Beside the lines of a file this is the other cargo that can be brought in. Nothing is decoded but to
-see that it can be: the bytes of a message, a draft or waiting input are those that were stored.
-What cannot be read is the stand-in that a reader would get, and is reported. A turn that is open
-comes with all it has, but for its lease: whoever holds it holds it in the store it comes from.
+It implements the same protocol as an import file. Rows are decoded only to check that they can be:
+the bytes of a message, a draft or a queued message are copied as they were stored. A message that
+cannot be read becomes the placeholder that a reader would get, and is reported. An open turn is
+copied without its lease, which stays with the holder in the source store.
 
-A *print* sums a session up, in any store: two that are the same have the same print.
+A `SessionDigest` identifies the content of a session in any store: equal sessions have equal
+digests.
 """
 
 from __future__ import annotations
@@ -41,10 +42,16 @@ from holdfast.verbs.importing import Item, NewBranch, Newcomer, NewDraft, NewMes
 
 _PAGE: Final = 200
 _MAY_NAME_BLOBS: Final = b'"sha256"'
+# Part of every digest, and thus of what a copy reports: they stay when a class is renamed.
+_DIGEST_TAGS: Final[Mapping[type, str]] = {
+    NewTurn: "NewTurn",
+    UsageRow: "UsageRow",
+    NewDraft: "NewDraft",
+}
 
 
 class Print(msgspec.Struct, frozen=True, kw_only=True):
-    """A session summed up; `stamp` tells whether it was written to."""
+    """The digest and counts of a session; a different `change_stamp` means it was written to."""
 
     husk: bool
     digest: bytes
@@ -56,7 +63,7 @@ class Print(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rows:
-    """The sessions of one snapshot."""
+    """The sessions of one snapshot, as the source of a copy."""
 
     def __init__(
         self,
@@ -65,9 +72,9 @@ class Rows:
         step: Callable[[int], None],
         sound: dict[bytes, bool] | None = None,
     ) -> None:
-        """Read here; `step` is told how many messages were read.
+        """Read from `snapshot`; `step` is called with the number of messages read.
 
-        `sound` is what is known of the blobs, and is added to.
+        `sound` caches, by hash, whether a blob is intact; it is updated.
         """
         self._snapshot = snapshot
         self._report = report
@@ -75,12 +82,12 @@ class Rows:
         self._branches: dict[tuple[str, int], BranchRow] = {}
         self._sound: dict[bytes, bool] = {} if sound is None else sound
 
-    # --------------------------------------------------------------------------- who they are
+    # ------------------------------------------------------------------------- fields and branches
 
     def families(self, ids: Iterable[str]) -> list[list[Newcomer]]:
-        """Return those of these sessions that are here, with whom they share messages.
+        """Return the sessions that exist, grouped with those they share messages with.
 
-        Parents come first. A session that is only there for its forks comes with what they share.
+        Parents come first. A stub has only the messages that its forks share.
         """
         found = [self._snapshot.find_session(id=id) for id in ids]
         plan = Plan(self._snapshot, [row.n for row in found if row is not None])
@@ -97,7 +104,7 @@ class Rows:
         return families
 
     def newcomer(self, row: SessionRow, branches: Sequence[BranchRow]) -> Newcomer:
-        """Return who a session is, and how its history runs."""
+        """Return the fields and branches of a session, as an import takes them."""
         head = self._snapshot.head(row.n)
         self._branches |= {(row.id, branch.number): branch for branch in branches}
         return Newcomer(
@@ -124,7 +131,7 @@ class Rows:
         )
 
     def there(self, id: str, reach: Mapping[int, int] | None) -> Newcomer | None:
-        """Find a session by its id; with `reach`, only these of its branches, and so far."""
+        """Find a session by its id; `reach` limits a stub to these branches and last seqs."""
         row = self._snapshot.relative(id)
         if row is None:
             return None
@@ -137,78 +144,79 @@ class Rows:
             ]
         return self.newcomer(row, branches)
 
-    # -------------------------------------------------------------------------- what they hold
+    # ------------------------------------------------------------------------------- the content
 
-    def items(self, who: Newcomer) -> Iterator[Item]:
-        """Return what a session holds, in order."""
-        yield from self.messages(who)
-        if not who.is_husk:
-            yield from self.turns(who)
-            yield from self.usage(who)
-            yield from self.queue(who)
-            yield from self._drafts(who)
+    def items(self, session: Newcomer) -> Iterator[Item]:
+        """Return the content of a session, in the order of an import."""
+        yield from self.messages(session)
+        if not session.is_husk:
+            yield from self.turns(session)
+            yield from self.usage(session)
+            yield from self.queue(session)
+            yield from self._drafts(session)
 
     def blob(self, name: str) -> bytes | None:
-        """Read a blob; `None` if it is not what it was."""
+        """Return a blob; `None` if it is missing or does not match its hash."""
         data = self._snapshot.blob(name)
         return data if data is not None and codec.digest(data) == name else None
 
-    def messages(self, who: Newcomer) -> Iterator[NewMessage]:
-        """Return the messages of each branch, as far as `who` says it goes."""
-        for branch in who.branches:
-            n = self._branches[who.name, branch.number].n
+    def messages(self, session: Newcomer) -> Iterator[NewMessage]:
+        """Return the messages of each branch, up to its `last_seq`."""
+        for branch in session.branches:
+            n = self._branches[session.name, branch.number].n
             for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE):
                 last = min(branch.last_seq, first + _PAGE - 1)
-                for _, rows in self._snapshot.messages([Segment(n, first, last, who.name)]):
+                for _, rows in self._snapshot.messages([Segment(n, first, last, session.name)]):
                     if [row.seq for row in rows] != list(range(first, last + 1)):
                         raise Damaged(
-                            f"session {who.name}: of messages {first} to {last} some are missing"
+                            f"session {session.name}: some of the messages {first} to {last} are "
+                            "missing"
                         )
                     self._step(len(rows))
-                    yield from (self._message(who, branch.number, row) for row in rows)
+                    yield from (self._message(session, branch.number, row) for row in rows)
 
-    def _message(self, who: Newcomer, branch: int, row: MessageRow) -> NewMessage:
+    def _message(self, session: Newcomer, branch: int, row: MessageRow) -> NewMessage:
         try:
             return NewMessage(branch=branch, row=row, needs=self._named(row))
         except Damaged as error:
-            self._report(Damage(what=str(error), session_id=who.name, seq=row.seq))
+            self._report(Damage(what=str(error), session_id=session.name, seq=row.seq))
         item = codec.encode(stand_in_for(row), EPOCH, limit=None, known=True)
         crc = codec.checksum(row.id, row.turn, item.body)
         row = MessageRow(row.seq, row.id, row.turn, crc, item.body)
         return NewMessage(branch=branch, row=row, blobs=item.blobs, lost=True)
 
     def _named(self, row: MessageRow) -> tuple[str, ...]:
-        """Name the blobs of a message; `Damaged` if it cannot be read."""
+        """Return the hashes of a message's blobs; raise `Damaged` if it cannot be read."""
         if codec.checksum(row.id, row.turn, row.body) != row.crc:
             raise Damaged(f"message {row.seq} does not fit its checksum")
         if _MAY_NAME_BLOBS not in row.body:
             return ()
         message = codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self.blob)
-        # Those of a large part stand in its blob, and not in the body.
+        # A large part is a blob itself: the files it names are not in the body.
         return tuple(dict.fromkeys([*fragments.hashes(row.body), *codec.files_named(message)]))
 
-    def turns(self, who: Newcomer) -> Iterator[NewTurn]:
-        """Return the turns, one by one: there may be very many."""
-        for number in range(1, who.turns + 1):
-            row = self._snapshot.turn(who.row.n, number)
+    def turns(self, session: Newcomer) -> Iterator[NewTurn]:
+        """Return the turns, read one by one because there may be very many."""
+        for number in range(1, session.turns + 1):
+            row = self._snapshot.turn(session.row.n, number)
             if row is not None:
-                tools = self._snapshot.tools(who.row.n, number)
+                tools = self._snapshot.tools(session.row.n, number)
                 yield NewTurn(
                     _unheld(row), tuple(msgspec.structs.replace(tool, session=0) for tool in tools)
                 )
 
-    def usage(self, who: Newcomer) -> list[UsageRow]:
-        """Return what was used, by day and model."""
-        return self._snapshot.usage(who.row.n)
+    def usage(self, session: Newcomer) -> list[UsageRow]:
+        """Return the usage by day and model."""
+        return self._snapshot.usage(session.row.n)
 
-    def queue(self, who: Newcomer) -> Iterator[QueueRow]:
-        """Return input that waits, with the data of all its files."""
-        for row in self._snapshot.queue(who.row.n):
+    def queue(self, session: Newcomer) -> Iterator[QueueRow]:
+        """Return queued messages, with the data of all their files."""
+        for row in self._snapshot.queue(session.row.n):
             try:
                 named = codec.files_named(queued_message(self._snapshot, row))
             except Damaged:
-                what = "input that waits cannot be read"
-                self._report(Damage(what=what, session_id=who.name))
+                what = "a queued message cannot be read"
+                self._report(Damage(what=what, session_id=session.name))
                 continue
             own = dict(row.blobs)
             for name in named:
@@ -217,28 +225,30 @@ class Rows:
                     own[name] = data
             yield QueueRow(0, row.id, row.created_at, row.body, tuple(sorted(own.items())))
 
-    def became(self, who: Newcomer, id: str) -> bool:
-        """Return whether a message of this id is somewhere in a session."""
-        return bool(self._snapshot.placed(who.row.n, [id]))
+    def became(self, session: Newcomer, id: str) -> bool:
+        """True if any branch of the session has a message with this id."""
+        return bool(self._snapshot.placed(session.row.n, [id]))
 
-    def _drafts(self, who: Newcomer) -> Iterator[NewDraft]:
-        head = self._snapshot.head(who.row.n)
+    def _drafts(self, session: Newcomer) -> Iterator[NewDraft]:
+        head = self._snapshot.head(session.row.n)
         if head is None or head.open_turn is None:
             return
-        for number, record in enumerate(self._snapshot.draft(who.row.n, head.open_turn)):
+        for number, record in enumerate(self._snapshot.draft(session.row.n, head.open_turn)):
             yield NewDraft(head.open_turn, number, record, None)
 
-    # ------------------------------------------------------------------------------ summing up
+    # --------------------------------------------------------------------------------- digests
 
-    def summed_up(self, who: Newcomer) -> Print:
-        """Sum a session up: read all of it, its files included."""
-        head = self._snapshot.head(who.row.n)
+    def summed_up(self, session: Newcomer) -> Print:
+        """Read all of a session, including its files, and return its digest."""
+        head = self._snapshot.head(session.row.n)
         digest = sha256()
-        # When it was purged is each store's own matter.
-        row = msgspec.structs.replace(who.row, n=0, purged_at=0 if who.is_husk else None)
-        digest.update(codec.to_json((row, who.branches, None if head is None else _stands(head))))
+        # The time of a purge differs between stores.
+        row = msgspec.structs.replace(session.row, n=0, purged_at=0 if session.is_husk else None)
+        digest.update(
+            codec.to_json((row, session.branches, None if head is None else _stands(head)))
+        )
         messages = turns = queued = 0
-        for item in self.items(who):
+        for item in self.items(session):
             messages += isinstance(item, NewMessage)
             turns += isinstance(item, NewTurn)
             queued += isinstance(item, QueueRow)
@@ -246,24 +256,27 @@ class Rows:
             if isinstance(item, NewMessage):
                 digest.update(item.row.body)
         return Print(
-            husk=who.is_husk,
+            husk=session.is_husk,
             digest=digest.digest(),
             messages=messages,
             turns=turns,
             queued=queued,
             interrupted=head is not None and head.open_turn is not None,
-            stamp=self.stamp(who),
+            stamp=self.stamp(session),
         )
 
-    def stamp(self, who: Newcomer) -> int | None:
-        """Mark a session as it is now; not every step of an open turn would show: `None`."""
-        head = self._snapshot.head(who.row.n)
+    def stamp(self, session: Newcomer) -> int | None:
+        """Return a checksum that changes with each write; `None` while a turn is open.
+
+        Not every write to an open turn changes the rows that it is computed from.
+        """
+        head = self._snapshot.head(session.row.n)
         if head is not None and head.open_turn is not None:
             return None
-        return crc32(codec.to_json((0 if head is None else head.activity, who.row)))
+        return crc32(codec.to_json((0 if head is None else head.activity, session.row)))
 
     def _outline(self, item: Item) -> object:
-        """Return what an item is made of, the body of a message and the data of files aside."""
+        """Return an item without message bodies and file data, for the digest."""
         if isinstance(item, NewMessage):
             row, own = item.row, dict(item.blobs)
             names = sorted({*own, *item.needs})
@@ -272,10 +285,10 @@ class Rows:
         if isinstance(item, QueueRow):
             files = [(name, codec.digest(data) == name) for name, data in item.blobs]
             return ("queued", item.id, item.created_at, item.body, files)
-        return (type(item).__name__, item)
+        return (_DIGEST_TAGS[type(item)], item)
 
     def _is_sound(self, name: str) -> bool:
-        """Return whether a blob is there and fits its hash; each is read once."""
+        """True if a blob exists and matches its hash; each is read only once."""
         key = bytes.fromhex(name)
         if key not in self._sound:
             self._sound[key] = self.blob(name) is not None
@@ -283,7 +296,7 @@ class Rows:
 
 
 def _stands(head: HeadRow) -> tuple[object, ...]:
-    """Return where a session stands, in no numbers of a store's own."""
+    """Return the fields of a head that do not depend on the store's row numbers."""
     return (
         head.branch_no,
         head.seq,
@@ -302,6 +315,6 @@ def _shows(head: HeadRow) -> Preview:
 
 
 def _unheld(row: TurnRow) -> TurnRow:
-    """Return a turn as it stands elsewhere: nobody holds it there."""
+    """Return a turn without its lease, which is valid only in the source store."""
     lease = 0 if row.state == "open" else row.lease_until
     return msgspec.structs.replace(row, session=0, lease_until=lease)

@@ -1,8 +1,7 @@
-"""From lines to what a store keeps.
+"""Decode the lines of sessions in an import file into rows of a store.
 
-A session's lines are turned into rows, checked as if a caller had given them. Where a message
-should be and is not, or cannot be read, a stand-in takes its seq, with the line that was in its
-place, so that every other message keeps its own.
+Rows are validated like input from a caller. Where a message is missing or cannot be read, a
+placeholder takes its seq and holds the unreadable line, so that every other message keeps its seq.
 """
 
 from __future__ import annotations
@@ -53,37 +52,39 @@ T = TypeVar("T")
 L = TypeVar("L", EndLine, SessionLine)
 C = TypeVar("C", Usage, Measured)
 _NOBODY: Final = Holder("?", 0, "", "", "")
-_EARLIEST: Final = -50_000_000_000_000_000  # Some time in the year 385.
+_EARLIEST: Final = -50_000_000_000_000_000  # Microseconds; in the year 385.
 _RAW_BYTES: Final = 64 * 1024 * 1024
 _LONGEST_TOKEN: Final = 100
 
 
 class NotImportable(Exception):
-    """A session whose branches cannot be made out, and why."""
+    """A session cannot be imported because its branches are lost or invalid."""
 
 
-# ----------------------------------------------------------------------------------- who it is
+# ------------------------------------------------------------------------ fields and branches
 
 
-def newcomer(source: Source, section: Section, tell: Callable[[Damage], None]) -> Newcomer:
-    """Return who a session is and how its history runs; `NotImportable` if that is lost."""
+def newcomer(source: Source, section: Section, report: Callable[[Damage], None]) -> Newcomer:
+    """Return the fields and branches of a session; raise `NotImportable` if the latter are lost."""
     end = _read_again(source, section.end_at, EndLine)
-    who = section.identity or _read_again(source, section.identity_at, SessionLine)
+    session_line = section.identity or _read_again(source, section.identity_at, SessionLine)
     lines = section.branches
     if end is not None:
-        who = who or end.identity
+        session_line = session_line or end.identity
         lines = {branch.number: branch for branch in end.branches}
     branches = [_branch(section.id, lines[number]) for number in sorted(lines)]
     if not branches:
-        raise NotImportable("none of its branches is there")
+        raise NotImportable("all of its branches are missing")
     try:
-        row = _session_row(section.id, who, branches[0].created_at)
+        row = _session_row(section.id, session_line, branches[0].created_at)
     except (BadLine, Invalid) as error:
-        tell(Damage(what=f"who it is was lost: {error}", session_id=section.id))
+        what = f"its title and other fields were lost: {error}"
+        report(Damage(what=what, session_id=section.id))
         row = _session_row(section.id, None, branches[0].created_at)
     else:
-        if who is None:
-            tell(Damage(what="who it is was lost: its line is damaged", session_id=section.id))
+        if session_line is None:
+            what = "its title and other fields were lost: its line is damaged"
+            report(Damage(what=what, session_id=section.id))
     _check_numbers(branches, husk=row.purged_at is not None)
     return Newcomer(
         name=section.id,
@@ -96,19 +97,19 @@ def newcomer(source: Source, section: Section, tell: Callable[[Damage], None]) -
 
 
 def _updated_at(end: EndLine | None, branches: Sequence[NewBranch]) -> int:
-    """Return when a session was last written to, as far as is known."""
+    """Return when a session was last written to; the newest branch's start if unknown."""
     newest = max(branch.created_at for branch in branches)
-    said = None if end is None else end.updated_at
-    return newest if said is None else max(_EARLIEST, to_micros(said))
+    updated_at = None if end is None else end.updated_at
+    return newest if updated_at is None else max(_EARLIEST, to_micros(updated_at))
 
 
 def _read_again(source: Source, offset: int | None, kind: type[L]) -> L | None:
-    """Read a line that was found to be sound; `None` if there was none."""
+    """Decode again a line that was valid in the first pass; `None` if there was none."""
     if offset is None:
         return None
     record = source.record(offset)
     if not isinstance(record, kind):
-        raise StoreUnavailable(f"{source.path} was changed while it was read.")
+        raise StoreUnavailable(f"{source.path} was changed while it was read; import it again.")
     return record
 
 
@@ -116,7 +117,7 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
     if line is None:
         line = SessionLine(session=name, created_at=EPOCH)
     elif line.session != name:
-        raise BadLine("its line is another's")
+        raise BadLine("its line belongs to another session")
     else:
         created_at = _micros(line.created_at)
     said = identity(
@@ -155,10 +156,10 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
 
 def _branch(session: str, line: BranchLine) -> NewBranch:
     if line.session != session:
-        raise NotImportable(f"its branch {line.number} is another's")
-    whole = (line.parent is None) == (line.parent_id is None) == (line.fork_seq == 0)
-    if not whole or line.seq < line.fork_seq:
-        raise NotImportable(f"its branch {line.number} starts where no history can be")
+        raise NotImportable(f"its branch {line.number} belongs to another session")
+    consistent = (line.parent is None) == (line.parent_id is None) == (line.fork_seq == 0)
+    if not consistent or line.seq < line.fork_seq:
+        raise NotImportable(f"its branch {line.number} has an invalid start")
     parent = None
     if line.parent is not None and line.parent_id is not None:
         parent = (line.parent_id, line.parent)
@@ -184,16 +185,18 @@ def _check_numbers(branches: list[NewBranch], *, husk: bool) -> None:
         raise NotImportable("some of its branches are missing")
 
 
-def check_starts(who: Newcomer, known: Mapping[str, Newcomer]) -> None:
-    """Check that each branch starts on a message of an older one."""
+def check_starts(session: Newcomer, known: Mapping[str, Newcomer]) -> None:
+    """Raise `NotImportable` unless each branch starts after a message of an earlier branch."""
     own: dict[int, NewBranch] = {}
-    for branch in who.branches:
+    for branch in session.branches:
         if branch.parent is not None:
             name, number = branch.parent
             others = known[name].branches if name in known else ()
-            parent = own.get(number) if name == who.name else _numbered(others, number)
+            parent = own.get(number) if name == session.name else _numbered(others, number)
             if parent is None or not parent.fork_seq < branch.fork_seq <= parent.last_seq:
-                raise NotImportable(f"its branch {branch.number} starts where no history is")
+                raise NotImportable(
+                    f"its branch {branch.number} starts at a message that does not exist"
+                )
         own[branch.number] = branch
 
 
@@ -202,23 +205,23 @@ def _numbered(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
 
 
 def made_up(newcomers: Sequence[Newcomer]) -> list[Newcomer]:
-    """Stand in for sessions that these come from and that are not among them."""
-    known = {who.name for who in newcomers}
+    """Return stubs for the missing sessions that these were forked from."""
+    known = {session.name for session in newcomers}
     reach: dict[str, dict[int, int]] = {}
     oldest: dict[str, int] = {}
-    for who in newcomers:
-        for branch in who.branches:
+    for session in newcomers:
+        for branch in session.branches:
             if branch.parent is None or branch.parent[0] in known:
                 continue
             name, number = branch.parent
             ends = reach.setdefault(name, {})
             ends[number] = max(branch.fork_seq, ends.get(number, 0))
-            oldest[name] = min(who.row.created_at, oldest.get(name, who.row.created_at))
+            oldest[name] = min(session.row.created_at, oldest.get(name, session.row.created_at))
     return [_made_up(name, ends, oldest[name]) for name, ends in reach.items()]
 
 
 def _made_up(name: str, ends: Mapping[int, int], created_at: int) -> Newcomer:
-    """Stand in for a session of which is known how far some branches go."""
+    """Return a stub that has these branches, up to these seqs."""
     row = _session_row(name, SessionLine(session=name, created_at=EPOCH), 0)
     row = msgspec.structs.replace(
         row, id=ids.session_id(), created_at=created_at, purged_at=created_at
@@ -239,14 +242,14 @@ def _made_up(name: str, ends: Mapping[int, int], created_at: int) -> Newcomer:
     return Newcomer(name=name, row=row, branches=branches, turns=0, updated_at=created_at, rank=0)
 
 
-# ------------------------------------------------------------------------------- what it holds
+# -------------------------------------------------------------------------------- the content
 
 
 class Hold:
-    """The contents of sessions, read from the file as they are asked for."""
+    """The sessions of a file as the source of an import; their content is read on demand."""
 
     def __init__(self, source: Source, survey: Survey, step: Callable[[int], None]) -> None:
-        """Read here; `step` is told how many bytes were read."""
+        """Read from `source`; `step` is called with the number of bytes read."""
         self._source = source
         self._survey = survey
         self._step = step
@@ -254,7 +257,7 @@ class Hold:
         self.missing: dict[tuple[str, int, int], Damage] = {}  # By session, branch and seq.
 
     def blob(self, sha256: str) -> bytes | None:
-        """Read a blob; `None` if the file has none of this name."""
+        """Return a blob; `None` if the file does not have it."""
         offset = self._survey.blobs.get(bytes.fromhex(sha256))
         if offset is None:
             return None
@@ -262,10 +265,10 @@ class Hold:
         fits = isinstance(record, BlobLine) and codec.digest(record.data) == sha256
         return record.data if isinstance(record, BlobLine) and fits else None
 
-    def items(self, who: Newcomer) -> Iterator[Item]:
-        """Return what a session holds, in order."""
-        section = self._survey.sections.get(who.name)
-        filler = _Filler(who, self.damaged, self.missing)
+    def items(self, session: Newcomer) -> Iterator[Item]:
+        """Return the content of a session, in the order of the file."""
+        section = self._survey.sections.get(session.name)
+        filler = _Filler(session, self.damaged, self.missing)
         if section is not None:
             reader = _Reader(self.blob)
             for line in self._source.lines(section.start, section.stop, section.first_line):
@@ -297,61 +300,61 @@ class Hold:
 
 
 class _Filler:
-    """Puts messages in their places, and stand-ins where there are none."""
+    """Passes on messages in order of seq, and inserts placeholders for missing ones."""
 
     def __init__(
         self,
-        who: Newcomer,
+        session: Newcomer,
         damaged: dict[int, Damage],
         missing: dict[tuple[str, int, int], Damage],
     ) -> None:
-        self._name = who.row.id
+        self._name = session.row.id
         self._damaged = damaged
         self._missing = missing
-        self._branches = {branch.number: branch for branch in who.branches}
-        self._left = list(who.branches)
+        self._branches = {branch.number: branch for branch in session.branches}
+        self._left = list(session.branches)
         self._bad: list[RawLine] = []
         self._size = 0
-        self._next = 1 if not who.branches else who.branches[0].fork_seq + 1
+        self._next = 1 if not session.branches else session.branches[0].fork_seq + 1
 
     def bad(self, line: RawLine) -> None:
-        """Keep a line that cannot be read: it may have been the message that is missed next."""
+        """Keep a line that cannot be read: it may be the next message that is missing."""
         self._size += len(line.data)
         keep = line.data if self._size <= _RAW_BYTES else b""
         self._bad.append(msgspec.structs.replace(line, data=keep))
 
     def branch(self, number: int) -> Iterator[NewMessage]:
-        """Go on to a branch; what is missing of those before is filled in."""
+        """Advance to a branch, with placeholders for what is missing of those before it."""
         while self._left and self._left[0].number < number:
             yield from self._fill(self._left[0].last_seq)
             self._left.pop(0)
             self._next = self._left[0].fork_seq + 1 if self._left else 0
 
     def message(self, item: NewMessage) -> Iterator[NewMessage]:
-        """Put a message in its place."""
+        """Return a message, after placeholders for those missing before it."""
         yield from self.branch(item.branch)
         branch, seq = self._branches.get(item.branch), item.row.seq
         if branch is None or seq > branch.last_seq:
-            return  # It belongs to a part that nobody needs.
+            return  # Beyond what the branches of the file use.
         current = self._left[0].number if self._left else 0
         if item.branch != current or seq < self._next:
-            raise BadLine("is out of place")
+            raise BadLine("is out of order")
         yield from self._fill(seq - 1)
         self._forget()
         self._next = seq + 1
         yield item
 
     def finish(self) -> Iterator[NewMessage]:
-        """Fill in what is missing of all branches."""
+        """Return placeholders for what is missing of the remaining branches."""
         if self._left:
             yield from self.branch(self._left[-1].number + 1)
 
     def _forget(self) -> None:
-        """Forget lines that stood where no message is missing: they were something else."""
+        """Drop the unreadable lines kept so far: no message is missing where they were."""
         self._bad, self._size = [], 0
 
     def _fill(self, last: int) -> Iterator[NewMessage]:
-        """Stand in for the messages up to `last`, with the bad lines before this place."""
+        """Return placeholders up to `last`, holding the unreadable lines read before it."""
         number = self._left[0].number
         first = self._next
         raw = iter(self._bad)
@@ -368,7 +371,7 @@ class _Filler:
         if last < first:
             return
         for seq, line in zip(range(first, last + 1), self._bad, strict=False):
-            what = f"line {line.number} cannot be read; a stand-in is in the place of message {seq}"
+            what = f"line {line.number} cannot be read; a placeholder replaces message {seq}"
             self._damaged[line.number] = Damage(what=what, session_id=self._name, seq=seq)
         missing = first + len(self._bad)
         if missing <= last:
@@ -379,20 +382,20 @@ class _Filler:
 
 
 class _Reader:
-    """Turns lines into rows, checking them as what a caller gives is checked."""
+    """Decodes lines into rows, with the validation that input from a caller gets."""
 
     def __init__(self, blob: codec.GetBlob) -> None:
         self._blob = blob
 
     def message(self, line: MessageLine) -> NewMessage:
-        """Read a message."""
+        """Return the row of a message."""
         item = _encoded(line, line.id)
         crc = codec.checksum(item.id, line.turn, item.body)
         row = MessageRow(line.seq, item.id, line.turn, crc, item.body)
         return NewMessage(branch=line.branch, row=row, blobs=item.blobs, needs=item.refers)
 
     def belonging(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> Item:
-        """Read what else a session has."""
+        """Return the row of a turn, usage, queued message or draft."""
         if isinstance(line, TurnLine):
             return _turn(line)
         if isinstance(line, UsageLine):
@@ -413,14 +416,14 @@ class _Reader:
 
 
 def _encoded(line: MessageLine | Said, message_id: str) -> codec.Encoded:
-    """Check a message and make it ready to be stored, as any that is appended."""
+    """Validate and encode a message like one that is appended."""
     return codec.encode(to_message(line, message_id), EPOCH, limit=None, known=True)
 
 
 def _used(line: UsageLine) -> UsageRow:
     day = (line.day - EPOCH.date()).days
     if day < 0:
-        raise BadLine("is of a day that cannot be")
+        raise BadLine("has a day before 1970")
     cost = from_money(line.cost)
     return UsageRow(day, line.model, _counts(line.usage), cost, _counts(line.measured))
 
@@ -462,7 +465,7 @@ def _turn(line: TurnLine) -> NewTurn:
 def _draft(line: DraftLine) -> NewDraft:
     if line.number == 0:
         if line.id is None or line.at is None:
-            raise BadLine("opens no draft")
+            raise BadLine("opens a draft without an id or a time")
         opening = Opening(checks.check_name(line.id, "id"), line.model, _micros(line.at))
         return NewDraft(line.turn, 0, codec.to_json(opening), line.id)
     for number, delta in enumerate(line.deltas):
@@ -481,7 +484,7 @@ def _draft(line: DraftLine) -> NewDraft:
 def _micros(moment: datetime) -> int:
     found = to_micros(moment)
     if found < _EARLIEST:
-        raise BadLine("has a time that cannot be")
+        raise BadLine("has a time that is out of range")
     return found
 
 
@@ -491,11 +494,11 @@ def _maybe(convert: Callable[[datetime], T], value: datetime | None) -> T | None
 
 def _counts(counts: C) -> C:
     if not all(0 <= count <= 2**63 - 1 for count in msgspec.structs.astuple(counts)):
-        raise BadLine("has counts that cannot be")
+        raise BadLine("has counts that are negative or out of range")
     return counts
 
 
 def _token(text: str) -> str:
-    """Take a mark as it is if it can be one of ours."""
+    """Return the token; empty if no store could have written it."""
     fits = len(text) <= _LONGEST_TOKEN and text.isascii() and text.isprintable()
     return text if fits else ""

@@ -1,8 +1,8 @@
-"""The file an import is read from.
+"""The file that an import reads.
 
-It is opened once and read by place, so several readers, in whatever threads, do not disturb one
-another, and what is read later is what was checked before, whatever becomes of the path meanwhile.
-Lines come one by one; a line that is too long to have been written is never held.
+It is opened once and read by offset, so that readers in several threads share no position, and the
+second pass reads the file that was checked even if the path is replaced meanwhile. Lines are read
+one by one; one that is longer than an export can write is never held in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEGINNING: Final = b'{"type":"'
 
 
 class RawLine(msgspec.Struct, frozen=True):
-    """A line as it is in the file. One that is not `whole` is the last, and has no end."""
+    """A line as it is in the file; the last one is not `whole` if it has no newline."""
 
     number: int
     offset: int
@@ -36,26 +36,28 @@ class RawLine(msgspec.Struct, frozen=True):
 
 
 class Source:
-    """A file of lines."""
+    """A file of lines, read by offset."""
 
     def __init__(self, path: str) -> None:
-        """Open a file; `Invalid` if it is none."""
+        """Open a file; raise `Invalid` if that fails or it is not a regular file."""
         self.path = path
         try:
-            # Without waiting: a pipe that nobody writes to would keep us for ever.
+            # Non-blocking: opening a pipe without a writer would never return.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise Invalid(f"{path} does not exist; nothing was imported.") from error
         except OSError as error:
-            raise Invalid(f"{path} cannot be opened ({error.strerror}).") from error
+            raise Invalid(
+                f"{path} cannot be opened ({error.strerror}); nothing was imported."
+            ) from error
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             os.close(self._descriptor)
-            raise Invalid(f"{path} is not a file; nothing was imported.")
+            raise Invalid(f"{path} is not a regular file; nothing was imported.")
         self.size = found.st_size
 
     def __enter__(self) -> Self:
-        """Use it within a `with` block."""
+        """Return the file itself."""
         return self
 
     def __exit__(
@@ -64,11 +66,11 @@ class Source:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the file."""
         os.close(self._descriptor)
 
     def lines(self, start: int = 0, stop: int | None = None, number: int = 1) -> Iterator[RawLine]:
-        """Go through the lines between two places; the first has this number."""
+        """Return the lines between two offsets; `number` is that of the first."""
         end = self.size if stop is None else stop
         offset = start
         buffer = min(max(end - start, _SMALLEST), _BUFFER)
@@ -76,13 +78,18 @@ class Source:
             while offset < end:
                 data, length, whole = self._line(reader, number)
                 if not length:
-                    raise StoreUnavailable(f"{self.path} became shorter while it was read.")
+                    raise StoreUnavailable(
+                        f"{self.path} was truncated while it was read; import it again."
+                    )
                 yield RawLine(number, offset, length, data, whole)
                 offset += length
                 number += 1
 
     def _line(self, reader: BinaryIO, number: int) -> tuple[bytes, int, bool]:
-        """Read a line: its bytes (of rubbish the beginning), its length, and if it has an end."""
+        """Read a line; return its bytes, its length, and whether it ends with a newline.
+
+        Of a long line that does not begin as ours do, only the first bytes are returned.
+        """
         data = reader.readline(_PIECE)
         length = len(data)
         if data.endswith(b"\n") or length < _PIECE:
@@ -101,21 +108,23 @@ class Source:
                 return data if held is None else b"".join(held), length, bool(piece)
 
     def record(self, offset: int) -> Record:
-        """Read again what is on a line that was found to be sound."""
+        """Decode again a line that was valid in the first pass."""
         with io.BufferedReader(_Pieces(self, offset, self.size), _PIECE) as reader:
             data, _, _ = self._line(reader, 0)
         try:
             return decode_line(data)
         except BadLine as error:
-            raise StoreUnavailable(f"{self.path} was changed while it was read.") from error
+            raise StoreUnavailable(
+                f"{self.path} was changed while it was read; import it again."
+            ) from error
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Read some bytes."""
+        """Return up to `size` bytes at an offset."""
         return os.pread(self._descriptor, size, offset)
 
 
 class _Pieces(io.RawIOBase):
-    """Part of the file, with a place of its own."""
+    """A byte range of the file, with a read position of its own."""
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
         self._source = source
@@ -123,13 +132,13 @@ class _Pieces(io.RawIOBase):
         self._stop = stop
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
-        """Read the next bytes."""
-        wanted = min(len(buffer), self._stop - self._at)
-        data = self._source.read_at(self._at, wanted) if wanted > 0 else b""
+        """Read the next bytes into the buffer; return how many."""
+        size = min(len(buffer), self._stop - self._at)
+        data = self._source.read_at(self._at, size) if size > 0 else b""
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

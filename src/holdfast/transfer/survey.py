@@ -1,11 +1,11 @@
-"""The first pass over a file: is it ours, can it be trusted, and which sessions are in it.
+"""The first pass of an import: validate the file, and find its sessions.
 
-Nothing is stored yet. A file that is not an export, comes from a newer version, or holds what no
-export can (a line too long or nested too deep, more messages claimed than the file has room for)
-is refused whole. A line that is damaged is noted.
+Nothing is stored yet. A file is refused if it is not an export, comes from a newer version, or has
+content that no export has (a line too long or nested too deep, more messages claimed than fit into
+the file). A damaged line is recorded.
 
-What is remembered of a session is where its lines are and which other sessions its branches start
-on: memory grows with the number of sessions and blobs, not with their messages.
+Of each session only the offsets of its lines and the sessions that its branches start in are kept:
+memory grows with the number of sessions and blobs, not with their messages.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _NOT_OURS: Final = "is not an export of Holdfast; nothing was imported."
 
 
 class Section(msgspec.Struct):
-    """Where the lines of a session are, and what is known of it before they are read.
+    """Where the lines of a session are, and what the first pass found in them.
 
-    Who it is and what its branches are is read again from its first and its last line; if the last
-    one is damaged, it is kept here.
+    The second pass reads the session's fields and branches again from its first and its last line;
+    they are kept here only if the last line is damaged.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Section(msgspec.Struct):
 
 
 class Survey(msgspec.Struct):
-    """What was found."""
+    """The result of the first pass."""
 
     header: Header
     sections: dict[str, Section]
@@ -77,10 +77,10 @@ class Survey(msgspec.Struct):
 
 
 class Surveyor:
-    """Goes through a file once."""
+    """Reads a file once, line by line, and builds its `Survey`."""
 
     def __init__(self, source: Source) -> None:
-        """Look at this file."""
+        """Read the header; raise `Invalid` if the file is not an export."""
         self._source = source
         self._header = _header(source)
         self._sections: dict[str, Section] = {}
@@ -88,18 +88,21 @@ class Surveyor:
         self._damage: dict[int, Damage] = {}
         self._extra: list[Damage] = []
         self._section: Section | None = None
-        self._loose: tuple[int, int] | None = None  # Where lines begin whose session is to come.
+        self._loose: tuple[int, int] | None = (
+            None  # Offset and number of the first line whose session is not known yet.
+        )
         self._lines = self._sum = self._bad = 0  # Since the last session ended.
         self._alive = self._claimed = 0
-        self._used: set[int] = set()  # The branches of which messages were seen.
+        self._used: set[int] = set()  # The branches that have messages.
 
     def add(self, line: RawLine) -> None:
-        """Look at the next line."""
+        """Check the next line."""
         if line.number == 1:
             return
         if is_too_deep(line.data):
             raise TooLarge(
-                f"line {line.number} is nested more than {DEEPEST} deep; nothing was imported."
+                f"line {line.number} is nested more than {DEEPEST} levels deep; "
+                "nothing was imported."
             )
         record = self._read(line)
         self._lines += 1
@@ -126,7 +129,7 @@ class Surveyor:
         return record
 
     def _note(self, number: int, why: str) -> None:
-        """Remember a damaged line."""
+        """Record a damaged line; raise `Invalid` if there are too many."""
         session = None if self._section is None else self._section.id
         self._damage[number] = Damage(what=f"line {number} {why}", session_id=session)
         if len(self._damage) > MOST_DAMAGED:
@@ -136,7 +139,7 @@ class Surveyor:
             )
 
     def finish(self) -> Survey:
-        """Return what was found."""
+        """Return the survey, after the last line was added."""
         cut = self._section is not None and self._section.cut
         last = self._section
         self._close()
@@ -170,18 +173,24 @@ class Surveyor:
             raise BadLine("does not fit its hash")
         self._blobs.setdefault(bytes.fromhex(record.sha256), line.offset)
         if len(self._blobs) > _MOST_BLOBS:
-            raise TooLarge(f"line {line.number}: there are more than {_MOST_BLOBS} blobs.")
+            raise TooLarge(
+                f"line {line.number}: there are more than {_MOST_BLOBS} blobs; "
+                "nothing was imported."
+            )
 
     def _of(self, line: RawLine, session: str) -> Section:
-        """Find the section a line belongs to: sessions stand one after the other."""
+        """Return the section of a line's session; the lines of a session are contiguous."""
         if self._section is not None and self._section.id == session:
             return self._section
         if self._section is not None:
             self._close()
         if session in self._sections:
-            raise BadLine("belongs to a session that ended before")
+            raise BadLine("belongs to a session whose lines ended before")
         if len(self._sections) >= _MOST_SESSIONS:
-            raise TooLarge(f"line {line.number}: there are more than {_MOST_SESSIONS} sessions.")
+            raise TooLarge(
+                f"line {line.number}: there are more than {_MOST_SESSIONS} sessions; "
+                "nothing was imported."
+            )
         start, number = self._loose or (line.offset, line.number)
         section = Section(session, start, number, line.offset, branches={})
         self._sections[session] = self._section = section
@@ -194,14 +203,14 @@ class Surveyor:
             what = f"{missing} lines are missing before line {line.number}"
             self._extra.append(Damage(what=what, session_id=section.id))
         elif not self._bad and record.checksum != f"{self._sum:08x}":
-            what = f"the lines before line {line.number} are not those that were written"
+            what = f"the lines before line {line.number} are not those that were exported"
             self._extra.append(Damage(what=what, session_id=section.id))
         section.end_at = line.offset
         section.identity = section.identity or record.identity
         section.branches = {branch.number: branch for branch in record.branches}
 
     def _close(self) -> None:
-        """End a section: what its last line repeats need not be remembered."""
+        """Finish a section; drop what can be read again from its last line."""
         section, self._section = self._section, None
         used, self._used = self._used, set()
         self._loose, self._lines, self._sum, self._bad = None, 0, 0, 0
@@ -210,13 +219,13 @@ class Surveyor:
         branches = [branch for branch in section.branches.values() if branch.session == section.id]
         foreign = [branch for branch in branches if branch.parent_id not in {None, section.id}]
         self._claimed += sum(max(0, branch.seq - branch.fork_seq) for branch in branches)
-        # What a branch shares with one that is not in the file would have to be made up.
+        # Messages shared with a branch that is not in the file would all become placeholders.
         self._claimed += sum(branch.fork_seq for branch in foreign if not self._is_there(branch))
         self._refuse_claims()
         section.reach = max((branch.seq for branch in branches), default=0)
         section.parents = tuple(dict.fromkeys(b.parent_id for b in foreign if b.parent_id))
         for number in sorted(used - section.branches.keys()):
-            what = f"where branch {number} starts was lost; its messages were left out"
+            what = f"the start of branch {number} was lost; its messages were not imported"
             self._extra.append(Damage(what=what, session_id=section.id))
         section.cut = False
         self._alive += section.identity is None or section.identity.purged_at is None
@@ -228,10 +237,10 @@ class Surveyor:
         return parent is not None and branch.fork_seq <= parent.reach
 
     def _refuse_claims(self) -> None:
-        """Refuse a few lines that stand for a sea of messages."""
+        """Raise `TooLarge` if a few lines claim more messages than the file can have."""
         if self._claimed > self._source.size // _SHORTEST_MESSAGE + MOST_DAMAGED:
             raise TooLarge(
-                f"the file claims {self._claimed} messages and has no room for them; nothing was "
+                f"the file claims {self._claimed} messages, more than its size allows; nothing was "
                 "imported."
             )
 
@@ -248,9 +257,9 @@ def _header(source: Source) -> Header:
         raise Invalid(f"{source.path} {_NOT_OURS}")
     if introduction.version > VERSION:
         raise Invalid(
-            f"{source.path} was exported by a newer Holdfast (its version is "
-            f"{introduction.version}, this one knows {VERSION}); nothing was imported. Update this "
-            "program."
+            f"{source.path} was exported by a newer Holdfast (format version "
+            f"{introduction.version}; this one reads up to {VERSION}); nothing was imported. "
+            "Update Holdfast and try again."
         )
     try:
         header = decode_header(first[0] + first[1])
