@@ -64,7 +64,7 @@ def test_what_is_wrong_is_told_and_the_rest_shown(shell: Shell, own: Path) -> No
     ran = shell.run("config")
     assert ran.code == 1
     assert "retry.base" in ran.out
-    assert f"{own}, line 2: there is no key retry.atempts; did you mean attempts?" in ran.err
+    assert f"{own}, line 2: unknown key retry.atempts; did you mean attempts?" in ran.err
     checked = shell.run("config", "--check")
     assert (checked.code, checked.out, checked.err) == (1, "", ran.err)
     own.write_text("[retry]\nattempts = 3\n")

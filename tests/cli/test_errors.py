@@ -181,7 +181,7 @@ _ERRORS = [
     errors.ModelMissing("local cannot be used here: its weights are not here"),
     errors.ModelFailed("gpt-9 answered 400: no"),
     errors.ContextTooLong("too long"),
-    errors.BadConfig("holdfast.toml, line 3: there is no key x"),
+    errors.BadConfig("holdfast.toml, line 3: unknown key x"),
     errors.HoldfastError("something new"),
 ]
 

@@ -74,7 +74,7 @@ def test_an_empty_variable_says_nothing(world: World) -> None:
 def test_what_the_environment_says_is_checked_too(world: World) -> None:
     world.environ["HOLDFAST_SCOPE"] = "x" * 2000
     [problem] = world.survey().problems
-    assert str(problem) == "$HOLDFAST_SCOPE: session.scope: expected a text"
+    assert str(problem) == "$HOLDFAST_SCOPE: session.scope: expected a string"
 
 
 def test_the_workspace_is_found_from_below_and_not_from_above(world: World) -> None:
@@ -211,7 +211,7 @@ def test_a_file_that_everybody_may_write_does_not_count(world: World) -> None:
     world.own.chmod(0o666)
     found = world.survey()
     assert found.settings == schema.Settings()
-    assert "everybody may write" in str(found.problems[0])
+    assert "every user may write" in str(found.problems[0])
 
 
 def test_a_named_file_must_be_there(world: World) -> None:

@@ -50,29 +50,29 @@ _PRICES = "prices.x: expected input and output, numbers from 0 to 1,000,000"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[modle]\nname = 'x'", "1: there is no key modle; did you mean model?"),
-        ("[retry]\natempts = 2", "2: there is no key retry.atempts; did you mean attempts?"),
-        ("model = 'gpt'", "1: model is a table: [model]"),
+        ("[modle]\nname = 'x'", "1: unknown key modle; did you mean model?"),
+        ("[retry]\natempts = 2", "2: unknown key retry.atempts; did you mean attempts?"),
+        ("model = 'gpt'", "1: model must be a table: [model]"),
         ("[retry]\nattempts = 0", "2: retry.attempts: expected a whole number from 1 to 100"),
         ("[retry]\nattempts = true", "2: retry.attempts: expected a whole number from 1 to 100"),
         ("[retry]\nbase = nan", "2: retry.base: expected a number from 0 to 86,400"),
         ("[retry]\nmax = inf", "2: retry.max: expected a number from 0 to 86,400"),
         ("[retry]\nbroken = 'x'", "2: retry.broken: expected one of continue, anew"),
         ("[session]\nrestore = 1", "2: session.restore: expected true or false"),
-        ("[session]\nstore = ''", "2: session.store: expected a text"),
+        ("[session]\nstore = ''", "2: session.store: expected a string"),
         (
             "[retention]\nolder_than = '30'",
-            "2: retention.older_than: expected a time such as 12h, 30d, 8w, 6m or 1y",
+            "2: retention.older_than: expected a duration such as 12h, 30d, 8w, 6m or 1y",
         ),
-        ("prices = 3", '1: prices is made of tables: [prices."MODEL"]'),
-        ("[prices]\nx = 3", '2: prices.x is a table: [prices."x"]'),
+        ("prices = 3", '1: prices must contain tables: [prices."MODEL"]'),
+        ("[prices]\nx = 3", '2: prices.x must be a table: [prices."x"]'),
         ("[prices.x]\ninput = 3", f"1: {_PRICES}"),
         ("[prices.x]\ninput = -1\noutput = 1", f"1: {_PRICES}"),
         ("[prices.x]\ninput = nan\noutput = 1", f"1: {_PRICES}"),
         ("[prices.x]\ninput = inf\noutput = 1", f"1: {_PRICES}"),
         (
             "[prices.x]\ninput = 1\noutput = 1\ncash = 2",
-            "4: there is no key prices.x.cash; there are input, output, cache_read, cache_write",
+            "4: unknown key prices.x.cash; valid keys: input, output, cache_read, cache_write",
         ),
     ],
 )
@@ -82,12 +82,12 @@ def test_what_is_wrong_is_said_with_its_place(file: Path, text: str, said: str) 
 
 def test_a_key_like_no_other_is_told_what_there_is(file: Path) -> None:
     [said] = _wrong(file, "zzz = 1")
-    assert said.startswith(", line 1: there is no key zzz; there are model, retry, window")
+    assert said.startswith(", line 1: unknown key zzz; valid keys: model, retry, window")
 
 
 def test_what_is_no_toml_is_said_with_its_place(file: Path) -> None:
     [said] = _wrong(file, "[retry]\nattempts 3")
-    assert said.startswith(": it is no TOML: ")
+    assert said.startswith(": it is not valid TOML: ")
     assert "line 2" in said
 
 
@@ -113,7 +113,7 @@ def test_a_secret_in_the_wrong_place_is_not_repeated(file: Path, text: str) -> N
 
 def test_a_key_is_told_where_it_belongs(file: Path) -> None:
     [said] = _wrong(file, "[model]\napi_key = 'x'")
-    assert "api_key_env names the variable" in said
+    assert "set api_key_env to the variable" in said
 
 
 def test_everything_wrong_is_told_and_the_rest_counts(file: Path) -> None:
@@ -126,7 +126,7 @@ def test_everything_wrong_is_told_and_the_rest_counts(file: Path) -> None:
     ("data", "said"),
     [
         (b"\xff\xfe", "it is not UTF-8 (byte 1)"),
-        (b"#" * 300_000, "over 262,144 bytes: this is no configuration"),
+        (b"#" * 300_000, "it is larger than 262,144 bytes"),
         (b"a = " + b"[" * 100_000, None),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
 def test_a_pipe_or_a_folder_does_not_hold_us_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     [problem] = read(tmp_path / "pipe").problems
-    assert problem.what == "this is no regular file"
+    assert problem.what == "it is not a regular file"
     assert read(tmp_path).problems
     [problem] = read(tmp_path / "absent").problems
     assert problem.what == "it cannot be read: No such file or directory"

@@ -1,5 +1,5 @@
-"""What can be set in `holdfast.toml`, and what is in force here.
+"""Configuration: the keys of `holdfast.toml` and the values in effect.
 
-`schema` has every key, `places` where the files are, `reading` how one is read, and `loading` how
-files, environment and options come together. Nothing here is read unless it is asked for.
+`schema` defines every key, `paths` locates the files, `file` reads one, and `loader` merges files,
+environment and options. No file is read on import.
 """

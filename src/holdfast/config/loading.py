@@ -1,8 +1,8 @@
-"""What is in force: the files, the environment and the options put together.
+"""Load the configuration: merge files, environment and options.
 
-Later words win: what Holdfast does without a word, the user's file, the workspace's file, the
-environment, the options of a command. Each value knows where it came from. A list or a model's
-prices replace what was there before as a whole.
+The order of precedence, lowest first: the defaults, the user's file, the workspace's file, the
+environment, the options of a command. Each value has its origin. A list, or the prices of a model,
+replaces the earlier one completely.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIABLES: Final = {
 _Layer: TypeAlias = dict[str, tuple[object, "Source"]]
 _LOCAL: Final = "local:"
 _WEIGHTS: Final = ".gguf"
-# A model that is certainly no file: whose it is and its name, or a plain name.
+# A model that is certainly not a file: a provider and a name, or a plain name.
 _NAMED: Final = re.compile(
     r"(openai|anthropic):\S+|local|(?!local:)[A-Za-z0-9][\w.:@-]*(?<!\.gguf)", re.ASCII
 )
@@ -38,14 +38,14 @@ _EVERYBODY: Final = 0o002
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a value came from: what kind of place, and which."""
+    """Where a value came from: the kind of source, and its name or path."""
 
     kind: Kind
     where: str | None = None
     line: int | None = None
 
     def __str__(self) -> str:
-        """Say it in a few words."""
+        """Return the path and line, the name, or the kind."""
         if self.where is None:
             return self.kind
         return self.where if self.line is None else f"{self.where}, line {self.line}"
@@ -55,17 +55,17 @@ DEFAULT: Final = Source("default")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """What an option of a command says; `name` is how it is written."""
+    """A value from a command-line option; `name` is the option as the user writes it."""
 
     name: str
     value: object
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force, where each value came from, and what was wrong and does not count.
+    """The values in effect, the origin of each, and the problems, whose values are ignored.
 
-    `served` is the model that was named beside `base_url` and `api_key_env`: a model of somebody
-    else, named later, must not be asked for there, nor with that key.
+    `base_url_model` is the model in the layer that set `base_url` or `api_key_env`. A model of
+    another provider, named in a later layer, must not be requested at that URL or with that key.
     """
 
     settings: Settings
@@ -76,7 +76,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
     def source(self, key: str) -> Source:
-        """Return where a value came from."""
+        """Return the origin of a value."""
         return self.sources.get(key, DEFAULT)
 
 
@@ -87,7 +87,7 @@ def load(
     home: Path | None = None,
     options: Mapping[str, Option] | None = None,
 ) -> Config:
-    """Return what is in force; `BadConfig` names everything that is wrong."""
+    """Return the configuration; raise `BadConfig` with all problems if there are any."""
     config = survey(environ, directory, home=home, options=options)
     if config.problems:
         raise BadConfig("; ".join(map(str, config.problems)))
@@ -97,9 +97,9 @@ def load(
 def store(
     environ: Mapping[str, str], directory: Path | None, *, home: Path | None = None
 ) -> str | None:
-    """Return the configured store; `BadConfig` if the user's file may name one and cannot be read.
+    """Return the configured store; raise `BadConfig` if the user's setting of it is invalid.
 
-    What else is wrong with the files is none of a command's business that only wants the store.
+    Other problems are ignored: commands that need only the store must not fail because of them.
     """
     config = survey(environ, directory, home=home)
     own = [p for p in config.problems if p.where == str(config.user) and p.key in _ABOUT_STORE]
@@ -115,16 +115,15 @@ def survey(
     home: Path | None = None,
     options: Mapping[str, Option] | None = None,
 ) -> Config:
-    """Return what is in force as far as it makes sense, and what does not."""
+    """Return the configuration from all valid values, and the problems."""
     user = places.users_file(environ)
     own = _users_own(user, required=bool(environ.get(places.VARIABLE)))
     workspace = places.workspace_file(directory, home)
     if workspace is not None and user is not None and _same(workspace, user):
         workspace = None
     of_workspace = _of_workspace(workspace, own)
-    told = {**_environment(environ), **_options(options or {})}
-    said, wrong = _checked(told)
-    layers = [_layer("user", own), _layer("workspace", of_workspace), said]
+    given, problems = _checked({**_environment(environ), **_options(options or {})})
+    layers = [_layer("user", own), _layer("workspace", of_workspace), given]
     values, sources = _merged(layers)
     return Config(
         settings=_settings(values),
@@ -132,7 +131,7 @@ def survey(
         user=user,
         workspace=workspace,
         served=_served(layers),
-        problems=own.problems + of_workspace.problems + wrong,
+        problems=own.problems + of_workspace.problems + problems,
     )
 
 
@@ -146,13 +145,13 @@ def _users_own(path: Path | None, *, required: bool) -> Found:
         return Found(path=path)
     found = reading.read(path)
     if found.values and path.stat().st_mode & _EVERYBODY:
-        what = "everybody may write this file, so it could say anything: chmod o-w it"
+        what = "the file is ignored because every user may write to it; run chmod o-w on it"
         return Found(path=path, problems=(*found.problems, Problem(where=str(path), what=what)))
     return found
 
 
 def _of_workspace(path: Path | None, own: Found) -> Found:
-    """Read the workspace's file; what strangers may not say is a problem, and does not count."""
+    """Read the workspace's file; keys that it may not set are problems and are ignored."""
     if path is None:
         return Found(path=Path(os.devnull))
     found = reading.read(path)
@@ -167,9 +166,9 @@ def _of_workspace(path: Path | None, own: Found) -> Found:
 
 
 def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
-    """Return why a workspace may not set a key, if it may not."""
+    """Return why a workspace may not set a key; `None` if it may."""
     if key in schema.USERS_OWN:
-        return f"{key} can only be set in your own file"
+        return f"{key} can only be set in your own configuration file"
     if trusted:
         return None
     by_name = key != "model.name" or names_no_file(str(found.values[key]))
@@ -178,17 +177,17 @@ def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
     what = key if by_name else "a model that may be a file"
     return (
         f"a workspace may not set {what} unless you trust it: add "
-        f"{str(found.path.parent)!r} to `trusted` in your own file"
+        f"{str(found.path.parent)!r} to `trusted` in your own configuration file"
     )
 
 
 def names_no_file(model: str) -> bool:
-    """Return whether a model is certainly none in a file, however its name is understood."""
+    """True if a model is certainly not a file, however its name is resolved."""
     return _NAMED.fullmatch(model) is not None
 
 
 def _is_trusted(directory: Path, own: Found) -> bool:
-    """True if the user trusts exactly this directory: what lies below may be a stranger's."""
+    """True if the user trusts exactly this directory; trust does not extend to those below."""
     named = own.values.get("trusted", ())
     assert isinstance(named, tuple)  # noqa: S101 - the schema says so
     return directory.resolve() in {Path(one).expanduser().resolve() for one in named}
@@ -213,7 +212,7 @@ def _layer(kind: Kind, found: Found) -> _Layer:
 
 
 def _placed(key: str, value: object, directory: Path) -> object:
-    """Let a relative path mean the same from anywhere: it begins where its file is."""
+    """Return the value; a relative path is resolved against the directory of its file."""
     if key == "session.store" and isinstance(value, str):
         return value if ":" in value else _path(value, directory)
     if key == "model.name" and isinstance(value, str) and _is_a_file(value):
@@ -287,7 +286,7 @@ def _settings(values: Mapping[str, object]) -> Settings:
 
 
 def settings_by_key(settings: Settings) -> Iterator[tuple[str, object]]:
-    """List the values of all keys."""
+    """Return every key and its value."""
     for key in schema.every_key():
         value: object = settings
         for name in key.split("."):

@@ -1,9 +1,9 @@
-"""Where configuration files are: the user's own, and the one of the workspace.
+"""The paths of the configuration files: the user's, and the workspace's.
 
 The user's is `holdfast.toml` in their configuration directory, or what `$HOLDFAST_CONFIG` names.
 The workspace's is the nearest `holdfast.toml` from the working directory upwards, no further than
-the repository's root or the home directory. Outside of both only the directory itself is looked at:
-what lies above it, such as `/tmp`, is anybody's.
+the repository's root or the home directory. Outside of both only the working directory itself is
+searched: other users may be able to write to its parents, such as `/tmp`.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ VARIABLE: Final = "HOLDFAST_CONFIG"
 
 
 def users_file(environ: Mapping[str, str]) -> Path | None:
-    """Return where the user's file is, there or not; `None` if there is to be none."""
+    """Return the path of the user's file, which may not exist; `None` if it is disabled."""
     named = environ.get(VARIABLE)
     if named:
         return None if named == os.devnull else Path(named).expanduser().absolute()
-    import platformdirs  # noqa: PLC0415 - only if it is not named
+    import platformdirs  # noqa: PLC0415 - slow, and needed only without the variable
 
     return Path(platformdirs.user_config_dir("holdfast", appauthor=False)) / NAME
 
 
 def workspace_file(directory: Path | None, home: Path | None) -> Path | None:
-    """Find the file of the workspace that a directory lies in."""
+    """Return the configuration file of the workspace that contains a directory, if any."""
     if directory is None:
         return None
-    for place in _upwards(directory, home):
-        if os.path.lexists(place / NAME):
-            return place / NAME
+    for candidate in _upwards(directory, home):
+        if os.path.lexists(candidate / NAME):
+            return candidate / NAME
     return None
 
 
 def files(environ: Mapping[str, str], directory: Path | None, home: Path | None) -> list[Path]:
-    """Find the files that are there, or that are named; without reading any."""
+    """Return the files that exist or that the environment names, without reading any."""
     own, here = users_file(environ), workspace_file(directory, home)
     found = [] if own is None or not (environ.get(VARIABLE) or os.path.lexists(own)) else [own]
     return found if here is None else [*found, here]
 
 
 def here() -> Path | None:
-    """Return where the program runs, if that is still there."""
+    """Return the working directory; `None` if it was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def here() -> Path | None:
 
 
 def home() -> Path | None:
-    """Return where the user's home is, if they have one."""
+    """Return the user's home directory; `None` if there is none."""
     try:
         return Path.home()
     except RuntimeError:
@@ -62,8 +62,8 @@ def home() -> Path | None:
 
 def _upwards(directory: Path, home: Path | None) -> Iterator[Path]:
     passed = []
-    for place in (directory, *directory.parents):
-        passed.append(place)
-        if place == home or os.path.lexists(place / ".git"):
+    for candidate in (directory, *directory.parents):
+        passed.append(candidate)
+        if candidate == home or os.path.lexists(candidate / ".git"):
             return iter(passed)
     return iter([directory])

@@ -1,6 +1,6 @@
-"""Reading one file: each key checked by itself, and everything wrong with it collected.
+"""Read one configuration file: validate each key by itself, and collect all problems.
 
-A problem names the file, the line if it is cheap to tell, and the key. It never shows a value: what
+A problem names the file, the key, and the line if it is cheap to find. It never shows a value: what
 was put under a wrong key may be a secret.
 """
 
@@ -30,7 +30,7 @@ _SECRET: Final = re.compile(r"(api_?)?key|token|secret|password", re.IGNORECASE)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something wrong in a place: a file, a variable, an option."""
+    """An invalid setting; `where` is a file, a variable or an option."""
 
     where: str
     what: str
@@ -38,13 +38,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return the problem as one line."""
         where = self.where if self.line is None else f"{self.where}, line {self.line}"
         return f"{where}: {self.what}"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says: values by their keys' full names, and what is wrong with the rest."""
+    """The content of a file: the valid values by their keys' full names, and the problems."""
 
     path: Path
     values: dict[str, object] = {}
@@ -53,7 +53,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> Found:
-    """Read a file that is there."""
+    """Read a file; errors are among the problems of the result."""
     try:
         text = _text(path)
         document = tomllib.loads(text)
@@ -65,7 +65,7 @@ def read(path: Path) -> Found:
 
 
 def checked(key: str, value: object) -> object:
-    """Return a value as its key wants it; `ValueError` says what was expected."""
+    """Convert a value to the type of its key; raise `ValueError` with what was expected."""
     kind = schema.every_key()[key].type
     try:
         return msgspec.convert(value, kind)
@@ -78,14 +78,14 @@ def _unreadable(path: Path, why: str) -> Found:
 
 
 def _text(path: Path) -> str:
-    """Read a regular file of a bearable size; a pipe or a device could hold us for ever."""
+    """Read a regular file of limited size; reading a pipe or a device could block for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("this is no regular file")
+            raise ValueError("it is not a regular file")
         data = file.read(_LARGEST + 1)
     if len(data) > _LARGEST:
-        raise ValueError(f"over {_LARGEST:,} bytes: this is no configuration")
+        raise ValueError(f"it is larger than {_LARGEST:,} bytes")
     return data.decode("utf-8-sig")
 
 
@@ -94,11 +94,15 @@ def _said(error: OSError | ValueError) -> str:
         return f"it cannot be read: {error.strerror}"
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 (byte {error.start + 1})"
-    return f"it is no TOML: {error}" if isinstance(error, tomllib.TOMLDecodeError) else str(error)
+    return (
+        f"it is not valid TOML: {error}"
+        if isinstance(error, tomllib.TOMLDecodeError)
+        else str(error)
+    )
 
 
 class _Reader:
-    """A file that is being read."""
+    """Validates the content of one file."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -107,7 +111,7 @@ class _Reader:
         self._values: dict[str, object] = {}
 
     def read(self, document: Mapping[str, object]) -> Found:
-        """Check every key."""
+        """Validate every key of the document."""
         tables = schema.tables()
         for name, value in document.items():
             if name == "prices":
@@ -127,7 +131,7 @@ class _Reader:
 
     def _table(self, table: str, content: object) -> None:
         if not isinstance(content, dict):
-            self._complain(table, f"{table} is a table: [{table}]")
+            self._complain(table, f"{table} must be a table: [{table}]")
             return
         known = schema.every_key()
         for name, value in content.items():
@@ -146,7 +150,7 @@ class _Reader:
 
     def _prices(self, content: object) -> None:
         if not isinstance(content, dict):
-            self._complain("prices", 'prices is made of tables: [prices."MODEL"]')
+            self._complain("prices", 'prices must contain tables: [prices."MODEL"]')
             return
         good = {name: table for name, one in content.items() if (table := self._price(name, one))}
         if good:
@@ -155,7 +159,7 @@ class _Reader:
     def _price(self, model: str, content: object) -> schema.PriceTable | None:
         key = f"prices.{model}"
         if not isinstance(content, dict):
-            self._complain(key, f'{key} is a table: [prices."{model}"]')
+            self._complain(key, f'{key} must be a table: [prices."{model}"]')
             return None
         known = schema.price_keys()
         for name in content.keys() - known.keys():
@@ -175,10 +179,10 @@ class _Reader:
     def _unknown(self, key: str, known: Iterable[str]) -> None:
         last = key.rpartition(".")[2]
         near = difflib.get_close_matches(last, list(known), n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        hint = f"; did you mean {near[0]}?" if near else f"; valid keys: {', '.join(known)}"
         if _SECRET.fullmatch(last):
-            hint = "; keys are not kept here: api_key_env names the variable that holds one"
-        self._complain(key, f"there is no key {key}{hint}")
+            hint = "; API keys do not belong here: set api_key_env to the variable that holds one"
+        self._complain(key, f"unknown key {key}{hint}")
 
     def _complain(self, key: str, what: str) -> None:
         line = self._lines.get(key)
@@ -190,7 +194,7 @@ def _is_a_price(value: Decimal | None) -> bool:
 
 
 def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """Say in which line each key is, as far as a look at single lines tells."""
+    """Return the line of each key, as far as it can be found without parsing TOML."""
     table: Sequence[str] = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.match(line):

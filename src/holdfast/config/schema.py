@@ -1,10 +1,10 @@
-"""Every key of `holdfast.toml`: its type, its bounds, what it is without a word, what it means.
+"""Every key of `holdfast.toml`: its type, bounds, default and description.
 
-The keys are the fields of frozen structs, one struct for each table of the file, and a field's
-description is what the documentation and `holdfast config` say of it. A key of the user's file
-holds everywhere. A file that lies in a workspace may come from strangers, so it may not set
-`NEEDS_TRUST`: what lets commands run without a question, sends requests or keys elsewhere, or leads
-to other conversations.
+The keys are the fields of frozen structs, one struct for each table of the file; docs and
+`holdfast config` show the fields' descriptions. The user's file may set every key. A workspace's
+file may come from someone the user does not trust, so it may not set `NEEDS_TRUST`: the keys that
+let commands run without approval, send requests or API keys elsewhere, or select other
+conversations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
-# A title says what is expected, in words. Above every bound is a mistake: a limit that never comes.
+# A title describes the type in error messages. The upper bounds catch typing errors: a limit that
+# would never be reached.
 _Count: TypeAlias = Annotated[
     int, Meta(ge=1, le=1_000_000, title="a whole number from 1 to 1,000,000")
 ]
@@ -45,9 +46,9 @@ _SomeSeconds: TypeAlias = Annotated[
     float, Meta(ge=0.01, le=86_400, title="a number from 0.01 to 86,400")
 ]
 _Share: TypeAlias = Annotated[float, Meta(ge=0.1, le=1, title="a number from 0.1 to 1")]
-_Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000, title="a text")]
+_Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000, title="a string")]
 _Age: TypeAlias = Annotated[
-    str, Meta(pattern=r"^[0-9]{1,5}[hdwmy]\Z", title="a time such as 12h, 30d, 8w, 6m or 1y")
+    str, Meta(pattern=r"^[0-9]{1,5}[hdwmy]\Z", title="a duration such as 12h, 30d, 8w, 6m or 1y")
 ]
 _Variable: TypeAlias = Annotated[
     str,
@@ -62,7 +63,7 @@ _Address: TypeAlias = Annotated[
     Meta(
         pattern=r"^https?://[^\s/@]+(/[^\s@]*)?\Z",
         max_length=2000,
-        title="an address that begins with http:// or https:// and has no password in it",
+        title="an http:// or https:// URL without a user name or password",
     ),
 ]
 _Command: TypeAlias = Annotated[
@@ -70,10 +71,10 @@ _Command: TypeAlias = Annotated[
     Meta(
         pattern=r"^[\w\-./,:@+=% ]*[\w\-./,:@+=%][\w\-./,:@+=% ]*\Z",
         max_length=1000,
-        title="plain words such as git status, without signs that a shell understands",
+        title="plain words such as git status, without shell syntax",
     ),
 ]
-_Price: TypeAlias = Annotated[Decimal, Meta(title="a number, 0 or more")]
+_Price: TypeAlias = Annotated[Decimal, Meta(title="a number from 0 to 1,000,000")]
 
 Strategy: TypeAlias = Literal["summarize", "truncate"]
 Broken: TypeAlias = Literal["continue", "anew"]
@@ -94,7 +95,7 @@ ToolName: TypeAlias = Literal[
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model answers, and how it is reached."""
+    """Which model is used, and how to reach it."""
 
     name: Annotated[
         _Text | None,
@@ -102,184 +103,222 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     base_url: Annotated[
         _Address | None,
-        Meta(description="Where an OpenAI-compatible server answers, such as a local one."),
+        Meta(description="The URL of an OpenAI-compatible server, such as a local one."),
     ] = None
     api_key_env: Annotated[
         _Variable | None,
-        Meta(description="The environment variable that holds the key. The key is never in here."),
+        Meta(
+            description="The environment variable that holds the API key; the key itself is never "
+            "in this file."
+        ),
     ] = None
     context: Annotated[
         _Tokens | None,
-        Meta(description="How many tokens fit into a request and its reply, if it is not known."),
+        Meta(
+            description="The context window in tokens (request and reply), if the model's size is "
+            "not known."
+        ),
     ] = None
     max_output: Annotated[
-        _Count | None, Meta(description="How many tokens a reply may have at most.")
+        _Count | None, Meta(description="The maximum number of tokens in a reply.")
     ] = None
 
 
 class RetryTable(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call that failed is tried again."""
+    """How failed calls of the model are retried."""
 
     attempts: Annotated[
         _Attempts,
-        Meta(description="How often a call is made at most; 1 never tries again."),
+        Meta(description="The maximum number of attempts for a call; 1 disables retries."),
     ] = 5
     base: Annotated[
-        _Seconds, Meta(description="Seconds before the second attempt; they double each time.")
+        _Seconds,
+        Meta(description="Seconds before the second attempt; doubled before each further one."),
     ] = 0.5
-    max: Annotated[_Seconds, Meta(description="Seconds between two attempts at most.")] = 30.0
+    max: Annotated[
+        _Seconds, Meta(description="The maximum number of seconds between two attempts.")
+    ] = 30.0
     jitter: Annotated[
         _Seconds,
-        Meta(description="Seconds at most that chance adds, so that not all come at once."),
+        Meta(
+            description="The maximum number of random seconds added to each delay, to spread the "
+            "retries of many clients."
+        ),
     ] = 1.0
     longest: Annotated[
-        _Seconds, Meta(description="Seconds at most that a provider's own wish to wait is kept.")
+        _Seconds,
+        Meta(
+            description="The longest delay in seconds that is granted to a provider; if it asks "
+            "for more, the call is not retried."
+        ),
     ] = 300.0
     broken: Annotated[
         Broken,
         Meta(
-            description="What becomes of a reply that broke off: `continue` it behind what is "
-            "kept, or begin `anew`."
+            description="What to do with a reply whose stream broke off: `continue` after the part "
+            "received, or start `anew`."
         ),
     ] = "continue"
 
 
 class WindowTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is sent of a long history."""
+    """Which part of a long history is sent to the model."""
 
     max_tokens: Annotated[
         _Tokens | None,
         Meta(
-            description="How many tokens a request and its reply have at most; without it, as many "
-            "as the model takes."
+            description="The maximum number of tokens in a request and its reply; by default the "
+            "context window of the model."
         ),
     ] = None
     reserve: Annotated[
         _Count | None,
-        Meta(description="How many of them are left for the reply; without it, it is reckoned."),
+        Meta(
+            description="How many of these tokens are reserved for the reply; computed by default."
+        ),
     ] = None
     threshold: Annotated[
-        _Share, Meta(description="How full a window is, of 1, when its history is summarised.")
+        _Share,
+        Meta(description="The fraction of the window in use at which the history is summarised."),
     ] = 0.8
     keep_recent: Annotated[
-        _Count, Meta(description="How many of the newest messages no summary stands for.")
+        _Count, Meta(description="How many of the newest messages are never replaced by a summary.")
     ] = 20
     strategy: Annotated[
         Strategy,
         Meta(
-            description="What makes room: `summarize`, or `truncate`, which leaves out what is "
-            "between the first user message and the newest."
+            description="How to make room: `summarize`, or `truncate`, which leaves out the "
+            "messages between the first user message and the newest ones."
         ),
     ] = "summarize"
 
 
 class SessionTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Where conversations are kept, and which one goes on."""
+    """Where conversations are stored, and which one is resumed."""
 
     store: Annotated[
         _Text | None,
-        Meta(description="Path or URL of the store; a relative path begins where this file is."),
+        Meta(
+            description="Path or URL of the store; a relative path starts at the directory of this "
+            "file."
+        ),
     ] = None
     scope: Annotated[
-        _Text | None, Meta(description="The scope of new sessions, and of the one that goes on.")
+        _Text | None, Meta(description="The scope of new sessions, and of the one that is resumed.")
     ] = None
     restore: Annotated[
-        bool, Meta(description="Whether `holdfast chat` goes on with the latest session.")
+        bool, Meta(description="Whether `holdfast chat` resumes the latest session.")
     ] = True
 
 
 class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions go by themselves. Without a word here, none ever does."""
+    """Which sessions are moved to the trash automatically. By default, none."""
 
     older_than: Annotated[
         _Age | None,
         Meta(
-            description="Sessions idle for so long (`12h`, `30d`, `6m`, `1y`) go to the trash when "
-            "`chat` or `run` starts."
+            description="Sessions idle for longer than this (`12h`, `30d`, `6m`, `1y`) are moved "
+            "to the trash when `chat` or `run` starts."
         ),
     ] = None
 
 
 class ToolsTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model may use."""
+    """The tools that the model may call."""
 
     enabled: Annotated[
         tuple[ToolName, ...] | None,
-        Meta(description="The names of the tools there are; without it all, with `[]` none."),
+        Meta(description="The names of the tools to offer; all by default, none with `[]`."),
     ] = None
     timeout: Annotated[
         _SomeSeconds,
-        Meta(description="Seconds after which a command is ended."),
+        Meta(description="Seconds after which a command is terminated."),
     ] = 120.0
     output: Annotated[
         _Characters,
-        Meta(description="How many characters of a tool's output a model is shown at once."),
+        Meta(description="How many characters of a tool's output the model gets at once."),
     ] = 20_000
     keep: Annotated[
         tuple[_Variable, ...],
         Meta(
-            description="Environment variables that commands see beside the usual ones. What they "
-            "hold, a model can read."
+            description="Environment variables passed to commands in addition to the usual ones. "
+            "The model can read their values."
         ),
     ] = ()
 
 
 class ApproveTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done without asking you first."""
+    """What the agent may do without asking you first."""
 
     commands: Annotated[
         tuple[_Command, ...],
         Meta(
-            description="Commands that may run, by their first words: `git status` allows "
-            "`git status -s`, and nothing with shell syntax in it."
+            description="Commands that may run, by their first words: `git status` allows `git "
+            "status -s`, but nothing that contains shell syntax."
         ),
     ] = ()
     writes: Annotated[
-        bool, Meta(description="Whether files of the workspace may be written and edited.")
+        bool, Meta(description="Whether files in the workspace may be written and edited.")
     ] = False
 
 
 class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the agent stops."""
+    """Limits after which the agent stops."""
 
     rounds: Annotated[
-        _Count, Meta(description="How many calls of the model a turn may have, tools in between.")
+        _Count, Meta(description="The maximum number of model calls in one turn.")
     ] = 50
     goal_rounds: Annotated[
         _CountOrNone,
-        Meta(description="How many turns in a row the agent works on a goal by itself."),
+        Meta(
+            description="The maximum number of consecutive turns that the agent works on a goal on "
+            "its own."
+        ),
     ] = 20
     idle: Annotated[
         _Seconds,
-        Meta(description="Seconds without a word after which a reply is given up; 0 never."),
+        Meta(
+            description="Seconds without output from the model after which a reply is cancelled; 0 "
+            "disables this."
+        ),
     ] = 120.0
     idle_in_goal: Annotated[
-        bool, Meta(description="Whether that holds while a goal is worked on, too.")
+        bool, Meta(description="Whether `idle` also applies while the agent works on a goal.")
     ] = True
-    parallel: Annotated[_Parallel, Meta(description="How many tools run at the same time.")] = 8
+    parallel: Annotated[
+        _Parallel, Meta(description="The maximum number of tool calls that run at the same time.")
+    ] = 8
 
 
 class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What a million tokens of a model cost."""
+    """The prices of a model, for one million tokens."""
 
-    input: Annotated[_Price, Meta(description="What is sent.")]
-    output: Annotated[_Price, Meta(description="What is answered.")]
+    input: Annotated[_Price, Meta(description="Input tokens.")]
+    output: Annotated[_Price, Meta(description="Output tokens.")]
     cache_read: Annotated[
-        _Price | None, Meta(description="What is sent and known already; without it, as input.")
+        _Price | None,
+        Meta(
+            description="Input tokens read from the provider's cache; by default the price of "
+            "`input`."
+        ),
     ] = None
     cache_write: Annotated[
-        _Price | None, Meta(description="What is sent to be known later; without it, as input.")
+        _Price | None,
+        Meta(
+            description="Input tokens written to the provider's cache; by default the price of "
+            "`input`."
+        ),
     ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set."""
+    """All settings."""
 
     trusted: Annotated[
         tuple[_Text, ...],
         Meta(
-            description="Directories whose own `holdfast.toml` may set everything. Only your own "
-            "file can say so."
+            description="Directories whose `holdfast.toml` may set every other key. Can only be "
+            "set in your own file."
         ),
     ] = ()
     model: ModelTable = ModelTable()
@@ -293,12 +332,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prices: Annotated[
         dict[str, PriceTable],
         Meta(
-            description="What models cost, where the table that comes with Holdfast is not right."
+            description="The prices of models, where Holdfast's built-in prices are wrong or "
+            "missing."
         ),
     ] = {}
 
 
-# What a workspace may not set unless the user trusts it.
+# Keys that a workspace may set only if the user trusts it.
 NEEDS_TRUST: Final = frozenset(
     {
         "model.base_url",
@@ -313,12 +353,12 @@ NEEDS_TRUST: Final = frozenset(
         "prices",
     }
 )
-# What only the user's own file may say.
+# Keys that only the user's own file may set.
 USERS_OWN: Final = frozenset({"trusted"})
 
 
 class Key(NamedTuple):
-    """A key: its full name, what it may be, what it is without a word, what it means."""
+    """A key: its full name, type, default and description."""
 
     name: str
     type: object
@@ -328,7 +368,7 @@ class Key(NamedTuple):
 
 @cache
 def every_key() -> dict[str, Key]:
-    """List every key by its full name, in the order of the tables."""
+    """Return every key by its full name, in the order of the tables."""
     found = {}
     for field, hint in _hints(Settings).items():
         if _is_table(hint):
@@ -341,7 +381,7 @@ def every_key() -> dict[str, Key]:
 
 @cache
 def tables() -> dict[str, str]:
-    """List the tables of plain keys, and what each is about."""
+    """Return the tables (except `prices`) and their descriptions."""
     return {
         name: (hint.__doc__ or "").strip()
         for name, hint in _hints(Settings).items()
@@ -350,12 +390,12 @@ def tables() -> dict[str, str]:
 
 
 def price_keys() -> dict[str, Key]:
-    """List the keys of one model's prices."""
+    """Return the keys of one model's prices."""
     return {name: _key(name, hint, PriceTable, name) for name, hint in _hints(PriceTable).items()}
 
 
 def expected(hint: object) -> str:
-    """Say in words what a key of this type may be."""
+    """Return a description of a key's type for docs and error messages."""
     for note in getattr(hint, "__metadata__", ()):
         if note.title:
             return str(note.title)
@@ -365,7 +405,7 @@ def expected(hint: object) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, inner))}"
     if get_origin(hint) is tuple:
-        return f"a list, each of it {expected(inner[0])}"
+        return f"a list, each item {expected(inner[0])}"
     if get_origin(hint) is dict:
         return "tables"
     return "true or false" if hint is bool else expected(inner[0])

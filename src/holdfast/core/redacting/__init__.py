@@ -1,11 +1,10 @@
-"""Secrets, taken out of what leaves the store.
+"""Redaction: replace the secrets in exported data by marks.
 
-Named *detectors* find keys, tokens, private keys and passwords, and on request what tells of
-people. A mark such as `[redacted: openai key]` stands in place of each secret; all around it stays
-as it was, and ordinary text is not touched.
+Named *detectors* find keys, tokens, private keys and passwords, and on request personal data. Each
+secret is replaced by a mark such as `[redacted: openai key]`; the text around it is unchanged.
 
-1. `judging`: whether something in the shape of a secret is one;
-2. `keys`, `contexts`, `personal`: the detectors, made as `detector` says;
-3. `finding`: where the secrets in a text are, quickly where there are none;
-4. `messages`: a whole message, and the list of what was done to it, for a review.
+1. `plausibility`: whether a candidate with the shape of a secret is one;
+2. `key_patterns`, `context_patterns`: the detectors, built by the functions of `detector`;
+3. `secrets`: finds the secrets in a text, fast for text without any;
+4. `message`: redacts a whole message and lists the findings for a review.
 """

@@ -1,11 +1,12 @@
-"""Secrets that only the words around them tell: `password=…`, `Authorization: …`, `://user:…@`.
+"""Detectors for secrets that are recognised by their context.
 
-Only the secret is taken out, what tells of it stays. The words are looked for first (`anchors`),
-and a pattern is tried where one stands; what comes before it is looked back at.
+Examples are `password=…`, `Authorization: …` and `://user:…@`. Only the secret is replaced, its
+context stays. The words of the context are searched first (`anchors`), and the pattern is tried at
+each; lookbehinds check what comes before.
 
-A value behind a name is in quotes, in quotes that are escaped once more (JSON inside JSON), or a
-run of characters that no language ends a value with. What is not in quotes may as well be code or a
-sentence, so it has to look more like a secret.
+A value after a name is in quotes, in escaped quotes (JSON inside JSON), or *bare*: a run of
+characters that end a value in no language. A bare value may also be code or prose, so stricter
+rules decide whether it is a secret.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _QUOTED: Final = (
     r"""(?P<q>["'`])(?P<quoted>(?:\\.|(?!(?P=q))[^\n\\]){1,4096}+)(?P=q)"""
     r"""|(?P<e>\\{1,3}["'])(?P<escaped>(?:(?!(?P=e))[^\n]){1,4096}+)(?P=e)"""
 )
-# Tokens have no @, and are put before one: `://token:…@host`.
+# Tokens contain no @, but precede one: `://token:…@host`.
 _ACCESS_LETTER: Final = r"""[^\s"'`,;<>(){}\[\]\\&|@]"""
 _BARE_LETTER: Final = r"""[^\s"'`,;<>(){}\[\]\\&|]"""
 _ELEMENT: Final = r"(?:>(?P<element>[^<>\s]{4,4096}+)(?=</))"  # <password>…</password>
@@ -50,10 +51,10 @@ _NOT_OF_TOKENS: Final = (
     *("next", "page", "continuation", "cursor", "sync", "csrf", "xsrf"),
     *("pad", "eos", "bos", "unk", "mask", "sep", "cls"),
 )
-# Looking back at one of these words, directly or with one character in between.
+# Lookbehinds for these words, directly before or with one character in between.
 _KEY_OF: Final = "|".join(f"(?<={word})|(?<={word}[_ -])" for word in _OF_KEYS)
 _NOT_TOKEN_OF: Final = "".join(f"(?<!{word})(?<!{word}[_-])" for word in _NOT_OF_TOKENS)
-# What passwords are called, and what everything else is.
+# Names of passwords, and of all other secrets.
 _LOGIN_NAMES: Final = r"(?:pass(?:word|wort|wd|phrase|code)|(?<![a-z])pass|(?<![a-z])pwd|(?<=_)pwd)"
 _ACCESS_NAMES: Final = rf"(?:(?:{_KEY_OF})key|{_NOT_TOKEN_OF}token|secret|credentials?)"
 # `--password …`, `--api-key …`
@@ -62,7 +63,7 @@ _OPTION: Final = "|".join(
 )
 _SCHEME: Final = r"(?:basic|bearer|token|apikey|api-key|bot|digest)"
 _KEY_NAMES: Final = r"(?:[A-Z0-9]{1,16} ){0,4}PRIVATE KEY(?: BLOCK)?"
-# Lines of a key, as far as there are any.
+# The lines of a key block whose end is missing.
 _CUT_BLOCK: Final = (
     r"(?:\s*+(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]*+)*+"
     r"(?:(?:\s|\\[nr])*+[A-Za-z0-9+/]{16,}+=*+)*+(?:(?:\s|\\[nr])*+[A-Za-z0-9+/]{1,15}={1,2})?"
@@ -70,7 +71,7 @@ _CUT_BLOCK: Final = (
 
 
 def _named(name: str, options: str, letter: str) -> str:
-    """Write the pattern of a value behind a name, or behind an option on a command line."""
+    """Return a pattern for a value after a name, or after a command-line option."""
     bare = rf"(?P<bare>{letter}{{6,64}}+)(?![(\[])"
     option = rf"(?:{_OPTION}){options} (?P<option>(?!-){letter}{{6,64}}+)"
     return rf"(?:{name}(?:{_SET}(?:{_QUOTED}|{bare})|{_ELEMENT})|{option})"
@@ -79,7 +80,7 @@ def _named(name: str, options: str, letter: str) -> str:
 CONTEXTS: Final[tuple[Detector, ...]] = (
     anchored(
         "private-key",
-        "Private keys: PEM, OpenSSH and PGP blocks, also when their end is missing",
+        "Private keys: PEM, OpenSSH and PGP blocks, complete or cut off",
         ("-----begin",),
         rf"-----BEGIN {_KEY_NAMES}-----"
         rf"(?:((?:[^-]++|-(?!----))*+)-----END {_KEY_NAMES}-----|({_CUT_BLOCK}))",
@@ -105,7 +106,7 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
     ),
     anchored(
         "cookie",
-        "Cookie and Set-Cookie headers with a session in them",
+        "Cookie and Set-Cookie headers that contain a session token",
         ("cookie",),
         rf"cookie{_QUOTE}?\]?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?"
         r"""(?P<secret>[^\s"'`=;,\\]{1,128}=[^\r\n"'`\\]{1,512}+)""",
@@ -123,21 +124,21 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
     ),
     anchored(
         "slack-webhook",
-        "Slack: addresses that post to a channel",
+        "Slack: webhook URLs",
         ("hooks.slack.com/",),
         r"hooks\.slack\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{20,}+)",
         is_random,
     ),
     anchored(
         "discord-webhook",
-        "Discord: addresses that post to a channel",
+        "Discord: webhook URLs",
         ("/webhooks/",),
         r"/webhooks/\d{15,20}/(?P<secret>[\w-]{50,}+)",
         is_random,
     ),
     anchored(
         "azure-key",
-        "Azure: keys in connection strings, signatures of shared access",
+        "Azure: keys in connection strings, shared access signatures",
         ("key", "sig="),
         r"(?:key(?:(?<=accountkey)|(?<=accesskey))\s?=\s?|sig(?<=[?&;]sig)=)"
         r"(?P<secret>[A-Za-z0-9+/%]{40,}+={0,2})",
@@ -145,7 +146,7 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
     ),
     anchored(
         "aws-secret",
-        "Amazon: secret access keys behind their name",
+        "Amazon: secret access keys after their name",
         ("key",),
         r"key(?:(?<=secretaccesskey)|(?<=secret_access_key)|(?<=secret-access-key))"
         rf"{_SET}{_QUOTE}?(?P<secret>[A-Za-z0-9/+]{{40}})(?![A-Za-z0-9/+])",
@@ -153,7 +154,7 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
     ),
     anchored(
         "password",
-        'Passwords behind their name: password=…, "passwd": "…", --password …',
+        'Passwords after their name: password=…, "passwd": "…", --password …',
         ("pass", "pwd"),
         _named(_LOGIN_NAMES, "pass(?:word|wd|phrase)?", _BARE_LETTER),
         is_quoted_password,
@@ -162,7 +163,7 @@ CONTEXTS: Final[tuple[Detector, ...]] = (
     ),
     anchored(
         "secret",
-        "Keys, tokens and secrets behind their name: api_key=…, client_secret: …, --token …",
+        "Keys, tokens and secrets after their name: api_key=…, client_secret: …, --token …",
         ("key", "token", "secret", "credential"),
         _named(_ACCESS_NAMES, "(?:key|token|secret)", _ACCESS_LETTER),
         is_secret,

@@ -1,18 +1,18 @@
-"""What finds one kind of secret.
+"""A detector: the pattern and rules that find one kind of secret.
 
-A detector is tried only where it can match, because patterns are slow and looking for a word is
-fast. There are three ways to say where that is:
+Patterns are slow and substring searches are fast, so a pattern is tried only where it can match.
+A detector declares where, in one of three ways:
 
-* `starts`: a key begins with one of these, at the beginning of a word, and has a run of 20 letters,
-  digits, `-` or `_` in it or close behind its beginning. Where there is no such run, nobody looks
-  for beginnings. They have three characters or more, or one.
-* `anchors`: the pattern is tried at each of these words, whatever their case; `password`.
-* neither: the pattern is looked for everywhere. Only for what is asked for.
+* `prefixes`: the secret begins with one of these at the start of a word, and contains or closely
+  precedes a run of 20 letters, digits, `-` or `_`. Prefixes are searched only near such runs. A
+  prefix has one character, or three and more.
+* `anchors`: the pattern is tried at each occurrence of these words, in any case: `password`.
+* neither: the pattern is searched everywhere. Only for detectors that are not on by default.
 
-The secret is the whole match for a key, and the last group that matched for what is told by its
-context. It counts if that group is accepted. No pattern may take longer than its text is long:
-repetitions are possessive or bounded, and where they are not, what was refused is not looked into
-again.
+The secret is the whole match for a key, and the last group that matched for a secret found by its
+context. It is a finding only if `accepts` is true for that group. Matching must take linear time:
+repetitions are possessive or bounded, or else `skip_rejected` prevents a rejected match from being
+scanned again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RIGHT: Final = r"(?![A-Za-z0-9_-])"
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of secret: its name, what it finds, and how.
+    """Finds one kind of secret.
 
-    `accepts` judges the group; `accepts_bare` one that is not in quotes, if it is to be judged
-    otherwise. A secret goes on as far as `rest` matches: groups are bounded, secrets are not.
-    What one that looks `once` has refused is not looked into again.
+    `accepts` decides on the matched group; `accepts_bare`, if set, on a group without quotes. The
+    secret extends as far as `continuation` matches after it, because groups are bounded and secrets
+    are not. With `skip_rejected`, the search resumes after a rejected match.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> str:
-        """What stands in the place of such a secret."""
+        """The text that replaces the secret."""
         return f"{MARK}{self.name.replace('-', ' ')}]"
 
     def judge(self, match: re.Match[str]) -> tuple[int, int] | None:
-        """Return where the secret is in a match; None if there is none."""
+        """Return start and end of the secret in a match; `None` if it is rejected."""
         group = match.lastindex or 0
         bare = self.accepts_bare if match.lastgroup in _BARE else None
         if not (bare or self.accepts)(match[group]):
@@ -74,7 +74,7 @@ def prefixed(
     pattern: str,
     accepts: Callable[[str], bool] = is_random,
 ) -> Detector:
-    """Make a detector for keys that begin in a known way."""
+    """Return a detector for keys with a known prefix."""
     return Detector(
         name=name,
         finds=finds,
@@ -98,7 +98,7 @@ def anchored(
     whole: bool = False,
     once: bool = False,
 ) -> Detector:
-    """Make a detector that is tried where one of these words, in lower case, stands."""
+    """Return a detector that is tried at each of these words, which are given in lower case."""
     return Detector(
         name=name,
         finds=finds,

@@ -1,13 +1,16 @@
-"""Where the secrets in a text are, and the text without them.
+"""Find the secrets in a text, and replace them by marks.
 
-Most text holds none, so it is asked first, in a few passes that run at the speed of memory, whether
-it could: whether there is a run of 20 characters that keys are made of, and whether one of the
-words is there that secrets stand behind. Patterns are tried only at these places.
+Most text contains no secret, so fast substring searches come first: for runs of 20 characters of
+the alphabet of keys, and for the anchor words of the detectors. Patterns are tried only at these
+offsets.
 
-What is found does not overlap: of two that begin at one place the longer counts, and what reaches
-into the one before it is joined to it, so that nothing of either is left. What is left is looked
-through once more with the marks in place, because a mark ends a word where a secret did not. So
-redacting twice changes nothing.
+Findings do not overlap: of two with the same start the longer one counts, and one that overlaps its
+predecessor is merged into it, so that no part of either remains. The text is then scanned again
+with the marks inserted, because a mark ends a word where the secret did not. So redacting twice
+changes nothing.
+
+Personal data (e-mail addresses and phone numbers) is detected only on request: conversations are
+full of both, and most are meant to be there.
 """
 
 from __future__ import annotations
@@ -22,11 +25,39 @@ import msgspec
 
 from holdfast.core.redacting.contexts import CONTEXTS
 from holdfast.core.redacting.detector import Detector
+from holdfast.core.redacting.judging import is_anything, is_phone
 from holdfast.core.redacting.keys import KEYS
-from holdfast.core.redacting.personal import PERSONAL
 from holdfast.errors import BadQuery
 
 Detectors: TypeAlias = tuple[Detector, ...]
+
+_EMAIL: Final = r"(?<![\w.%+-])[\w.%+-]{1,64}+@(?:[\w-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])"
+# With a plus, an area code in parentheses or a leading zero, or grouped 3-3-4: other digits are not
+# recognisable as a phone number.
+_PHONE: Final = (
+    r"(?<![\w.+/-])(?:\+\d(?:[ .()/-]{0,2}\d){8,14}"
+    r"|\(\d{2,5}\)[ .-]?\d{2,4}(?:[ .-]?\d{2,4}){1,3}"
+    r"|\d{3}([-. ])\d{3}\2\d{4}"
+    r"|0\d{2,4}[ /-]\d{3,8}(?:[ -]\d{2,4}){0,3})(?![\w-])"
+)
+PERSONAL: Final[Detectors] = (
+    Detector(
+        name="email",
+        finds="E-mail addresses",
+        pattern=re.compile(_EMAIL, re.ASCII),
+        accepts=is_anything,
+        whole=True,
+        default=False,
+    ),
+    Detector(
+        name="phone",
+        finds="Phone numbers",
+        pattern=re.compile(f"(?P<number>{_PHONE})", re.ASCII),
+        accepts=is_phone,
+        whole=True,
+        default=False,
+    ),
+)
 
 CATALOGUE: Final[Detectors] = (*KEYS, *CONTEXTS, *PERSONAL)
 ALL: Final = tuple(detector.name for detector in CATALOGUE)
@@ -34,12 +65,12 @@ DEFAULT: Final = tuple(detector.name for detector in CATALOGUE if detector.defau
 
 _BY_NAME: Final = {detector.name: detector for detector in CATALOGUE}
 _SHORTEST: Final = 6
-_PASSES: Final = 6  # Text that needs more was made for it.
+_PASSES: Final = 6  # Only text crafted for it would need more.
 _RUN: Final = b"x" * 20
-_BEFORE_RUN: Final = 24  # how far before a run the key may begin that it is part of
-_START: Final = 3  # how many characters of a beginning it is looked up by
-# A word, where keys begin, and what of it belongs to an escape before it, in JSON, in a URL or on a
-# terminal: `\\n`, `\\u003d`, `%3D`, `ESC[31m`; or to what makes it slanted: `_`.
+_BEFORE_RUN: Final = 24  # How far before a run its key may begin.
+_START: Final = 3  # How many characters of a prefix detectors are looked up by.
+# A word, where a key may begin. The group is what belongs to an escape before it, in JSON, in a URL
+# or on a terminal (`\\n`, `\\u003d`, `%3D`, `ESC[31m`), or to Markdown emphasis (`_`).
 _WORD: Final = re.compile(
     r"(?<![A-Za-z0-9_])"
     r"((?<=\\)(?:u[0-9A-Fa-f]{4}|[nrtbf])|(?<=%)[0-9A-Fa-f]{2}|(?<=[\[;])\d{0,2}m|_{1,3})?"
@@ -53,7 +84,7 @@ _RUNS: Final = bytes(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A secret in a text: what found it, and from where to where it goes."""
+    """A secret in a text: its detector and its offsets."""
 
     detector: str
     start: int
@@ -62,17 +93,17 @@ class Found(msgspec.Struct, frozen=True):
 
 def detectors(names: Iterable[str] = DEFAULT) -> Detectors:
     """Return the detectors with these names, each once, in the order of the catalogue."""
-    wanted = (names,) if isinstance(names, str) else tuple(names)
-    unknown = [name for name in wanted if name not in _BY_NAME]
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    unknown = [name for name in listed if name not in _BY_NAME]
     if unknown:
         raise BadQuery(
             f"there is no detector {', '.join(map(repr, unknown))}; there are: {', '.join(ALL)}."
         )
-    return tuple(detector for detector in CATALOGUE if detector.name in wanted)
+    return tuple(detector for detector in CATALOGUE if detector.name in listed)
 
 
 def find(text: str, using: Detectors) -> list[Found]:
-    """Find the secrets in a text, in their order; they do not overlap."""
+    """Return the secrets in a text, in order and without overlaps."""
     if len(text) < _SHORTEST:
         return []
     spans = _joined(_candidates(text, using))
@@ -87,13 +118,13 @@ def find(text: str, using: Detectors) -> list[Found]:
 
 
 def redact_text(text: str, using: Detectors) -> tuple[str, list[Found]]:
-    """Return a text with a mark in place of each secret, and what was found."""
+    """Return a text with each secret replaced by its mark, and the secrets found."""
     found = find(text, using)
     return (marked(text, found), found) if found else (text, found)
 
 
 def marked(text: str, found: Sequence[Found]) -> str:
-    """Put a mark in place of each that was found."""
+    """Return a text with each of these secrets replaced by its mark."""
     pieces, done = [], 0
     for one in found:
         pieces += [text[done : one.start], _BY_NAME[one.detector].mark]
@@ -103,12 +134,12 @@ def marked(text: str, found: Sequence[Found]) -> str:
 
 # ------------------------------------------------------------------------------------ candidates
 
-_Span: TypeAlias = tuple[int, int, int]  # from where, to where, the number of the detector
+_Span: TypeAlias = tuple[int, int, int]  # Start, end, number of the detector.
 _Numbered: TypeAlias = tuple[int, Detector]
 
 
 def _joined(candidates: Iterable[_Span]) -> list[_Span]:
-    """Choose the leftmost and longest, and join to each what begins inside it."""
+    """Sort candidates, leftmost and longest first, and merge those that overlap."""
     kept: list[_Span] = []
     for start, end, number in sorted(candidates, key=lambda span: (span[0], -span[1], span[2])):
         if kept and start < kept[-1][1]:
@@ -120,17 +151,17 @@ def _joined(candidates: Iterable[_Span]) -> list[_Span]:
 
 
 def _behind_marks(text: str, spans: Sequence[_Span], using: Detectors) -> list[_Span]:
-    """Find what only shows when marks stand in place of these spans; in places of the text."""
+    """Return candidates that match only with marks in place of `spans`, as offsets in `text`."""
     found = [Found(using[number].name, start, end) for start, end, number in spans]
-    places = _Places(found)
+    offsets = _Places(found)
     return [
-        (places.start(start), places.end(end), number)
+        (offsets.start(start), offsets.end(end), number)
         for start, end, number in _candidates(marked(text, found), using)
     ]
 
 
 class _Places:
-    """Says where in the text a place in the marked text is; a mark is all of its secret."""
+    """Maps offsets in the marked text to the original; inside a mark, to its whole secret."""
 
     def __init__(self, found: Sequence[Found]) -> None:
         self._marks: list[tuple[int, int, Found]] = []
@@ -140,25 +171,25 @@ class _Places:
             self._marks.append((one.start + shift, one.start + shift + length, one))
             shift += length - (one.end - one.start)
 
-    def start(self, place: int) -> int:
-        """Return the place of a beginning."""
-        begin, end, one = self._before(place)
-        return one.start if begin <= place < end else place - end + one.end
+    def start(self, offset: int) -> int:
+        """Return the original offset of a candidate's start."""
+        begin, end, one = self._before(offset)
+        return one.start if begin <= offset < end else offset - end + one.end
 
-    def end(self, place: int) -> int:
-        """Return the place of an end."""
-        begin, end, one = self._before(place)
-        return one.end if begin < place <= end else place - end + one.end
+    def end(self, offset: int) -> int:
+        """Return the original offset of a candidate's end."""
+        begin, end, one = self._before(offset)
+        return one.end if begin < offset <= end else offset - end + one.end
 
-    def _before(self, place: int) -> tuple[int, int, Found]:
-        at = bisect_right(self._marks, place, key=lambda mark: mark[0]) - 1
+    def _before(self, offset: int) -> tuple[int, int, Found]:
+        at = bisect_right(self._marks, offset, key=lambda mark: mark[0]) - 1
         return self._marks[at] if at >= 0 else (0, 0, Found("", 0, 0))
 
 
 def _candidates(text: str, using: Detectors) -> list[_Span]:
-    """Find what each detector would, also where they overlap."""
+    """Return the candidates of every detector; they may overlap."""
     plan = _plan(using)
-    plain = text.encode("latin-1", "replace")  # one byte for one character
+    plain = text.encode("latin-1", "replace")  # One byte per character, so offsets are equal.
     found = list(_keys(text, plain, plan))
     if plan.anchors:
         found += _in_context(text, plain.lower(), plan)
@@ -170,7 +201,7 @@ def _candidates(text: str, using: Detectors) -> list[_Span]:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """Where to look for what: detectors, with their numbers, by beginning and by word."""
+    """The detectors with their numbers, by prefix and by anchor word."""
 
     starts: dict[str, list[_Numbered]]
     anchors: dict[bytes, list[_Numbered]]
@@ -192,16 +223,16 @@ def _plan(using: Detectors) -> _Plan:
 
 
 def _keys(text: str, plain: bytes, plan: _Plan) -> Iterator[_Span]:
-    """Try, at the beginning of each word close to a long run, the keys that begin so."""
+    """Try detectors with a prefix at each word start close to a long run."""
     if not plan.starts:
         return
     done: dict[int, int] = {}
-    for place in _beginnings(text, plain):
-        for start in (text[place : place + _START], text[place]):
+    for offset in _beginnings(text, plain):
+        for start in (text[offset : offset + _START], text[offset]):
             for number, detector in plan.starts.get(start, ()):
-                if place < done.get(number, 0):
+                if offset < done.get(number, 0):
                     continue
-                match = detector.pattern.match(text, place)
+                match = detector.pattern.match(text, offset)
                 if match is None:
                     continue
                 done[number] = match.end()
@@ -210,7 +241,7 @@ def _keys(text: str, plain: bytes, plan: _Plan) -> Iterator[_Span]:
 
 
 def _beginnings(text: str, plain: bytes) -> Iterator[int]:
-    """Return where words begin, in and close before long runs, also behind what is escaped."""
+    """Return the offsets of words in and just before long runs, also those after an escape."""
     seen = 0
     for begin, end in _runs(plain):
         for word in _WORD.finditer(text, max(seen, begin - _BEFORE_RUN), end):
@@ -221,7 +252,7 @@ def _beginnings(text: str, plain: bytes) -> Iterator[int]:
 
 
 def _runs(plain: bytes) -> Iterator[tuple[int, int]]:
-    """Return the long runs of characters that keys are made of."""
+    """Return start and end of the long runs of characters that occur in keys."""
     kinds = plain.translate(_RUNS)
     end = 0
     while (begin := kinds.find(_RUN, end)) >= 0:
@@ -232,7 +263,7 @@ def _runs(plain: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _in_context(text: str, lower: bytes, plan: _Plan) -> Iterator[_Span]:
-    """Try, at each of the words, the detectors that have it."""
+    """Try detectors with anchors at each occurrence of their words."""
     for anchor, numbered in plan.anchors.items():
         at = lower.find(anchor)
         if at < 0:

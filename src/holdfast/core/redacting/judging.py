@@ -1,8 +1,8 @@
-"""Whether something in the shape of a secret is one.
+"""Whether a candidate that a pattern matched is plausibly a secret.
 
-A pattern says where a secret may be; these say that it is none: a placeholder (`YOUR_API_KEY`,
-`${TOKEN}`), words (`sk-learn-compatible`), a path, a date, a piece of code. They err on the side of
-secrets only where the shape or the name before it leaves little doubt.
+A pattern finds candidates; these predicates reject those that are something else: a placeholder
+(`YOUR_API_KEY`, `${TOKEN}`), words (`sk-learn-compatible`), a path, a date, a piece of code. An
+ambiguous candidate counts as a secret only if its shape or the name before it is specific enough.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from base64 import b64decode, urlsafe_b64decode
 from typing import Final
 
-_FEWEST_LETTERS: Final = 6  # distinct ones, below which it is `xxxxxxxx` or `1111-2222`
+_FEWEST_LETTERS: Final = 6  # Distinct ones; with fewer it is `xxxxxxxx` or `1111-2222`.
 _SHORTEST_PASSWORD: Final = 6
 _SHORTEST_SECRET: Final = 12
-_SHORTEST_LETTERS: Final = 20  # of a secret without a digit
-_JUDGED: Final = 128  # as much of a long candidate tells what it is
+_SHORTEST_LETTERS: Final = 20  # Of a secret without a digit.
+_JUDGED: Final = 128  # The first characters decide on a long candidate.
 
 _PLACEHOLDER: Final = re.compile(
     r"""(?ix) \$\w+\Z | \$[{(] | %\w+%\Z | \{.*\}\Z | <.*>\Z | \[redacted: | [\W_]+\Z
@@ -28,7 +28,7 @@ _MADE_UP: Final = (
     *("example", "placeholder", "changeme", "change-me", "change_me", "changeit", "redacted"),
     *("dummy", "xxxxxx", "***", "...", "…"),
 )
-# The parts of names and sentences: each run of letters once, so that nothing is tried twice.
+# Names and sentences. Possessive, so that each run of letters is matched only once.
 _WORDS: Final = re.compile(r"(?:[A-Z]?[a-z]{2,}+|[A-Z]{2,}+|[-_./: ])++")
 _NUMBERED_WORDS: Final = re.compile(
     r"(?:(?:[A-Za-z]{2,}+\d{0,2}|[vV]?\d{1,4})(?:[-_./:]+|\Z))++", re.ASCII
@@ -43,7 +43,7 @@ _SYMBOL: Final = re.compile(r"[0-9!@#$%^*+~?]")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _SPACE: Final = re.compile(r"\s")
 _DIGIT: Final = re.compile(r"\d")
-# What stands behind a password's name in forms, schemas and translations.
+# What follows a password's name in forms, schemas and translations.
 _ORDINARY: Final = frozenset(
     {
         *("password", "passwort", "passwd", "passphrase", "pass", "pwd", "string", "text"),
@@ -63,18 +63,18 @@ def _is_placeholder(some: str) -> bool:
 
 
 def is_random(body: str) -> bool:
-    """Return whether what follows the prefix of a key looks drawn by chance."""
+    """True if the part of a key after its prefix looks random."""
     return is_varied(body) and not _WORDS.fullmatch(body[:_JUDGED])
 
 
 def is_varied(body: str) -> bool:
-    """Return whether this is neither a placeholder nor a few characters over and over."""
+    """True unless this is a placeholder or a repetition of a few characters."""
     some = body[:_JUDGED]
     return len(set(some)) >= _FEWEST_LETTERS and not _is_placeholder(some)
 
 
 def is_quoted_password(value: str) -> bool:
-    """Return whether this, in quotes behind a name like `password=`, is one."""
+    """True if a quoted value after a name like `password=` is a password."""
     some = value[:_JUDGED]
     if not _may_be_password(some):
         return False
@@ -84,7 +84,7 @@ def is_quoted_password(value: str) -> bool:
 
 
 def is_bare_password(value: str) -> bool:
-    """Return whether this, without quotes behind a name like `password=`, is one."""
+    """True if a value without quotes after a name like `password=` is a password."""
     some = value[:_JUDGED]
     if not _may_be_password(some) or _CODE.fullmatch(some) or _NUMBER.fullmatch(some):
         return False
@@ -98,7 +98,7 @@ def _may_be_password(some: str) -> bool:
 
 
 def is_secret(value: str) -> bool:
-    """Return whether this, behind a name like `api_key=`, is a key or a token."""
+    """True if a value after a name like `api_key=` is a key or a token."""
     some = value[:_JUDGED]
     if len(some) < _SHORTEST_SECRET or _SPACE.search(some):
         return False
@@ -111,43 +111,43 @@ def is_secret(value: str) -> bool:
 
 
 def is_bare_secret(value: str) -> bool:
-    """Return whether this, without quotes behind a name like `api_key=`, is none of a program's."""
+    """True if a value without quotes after a name like `api_key=` is a key and not code."""
     some = value[:_JUDGED]
     is_code = _CODE.fullmatch(some) or some.startswith("_")
     return is_secret(value) and not (is_code and _NAMES.fullmatch(some))
 
 
 def is_url_password(value: str) -> bool:
-    """Return whether this, between a colon and an @ in a URL, is a password."""
+    """True if the text between a colon and an @ in a URL is a password."""
     return value.lower() not in _ORDINARY and not _is_placeholder(value)
 
 
 def is_credentials(value: str) -> bool:
-    """Return whether this is what follows `Basic` in a header: a name and a password in base64."""
+    """True if a value is a name and a password in base64, as after `Basic` in a header."""
     try:
-        said = b64decode(value + "=" * (-len(value) % 4), validate=True).decode("utf-8")
+        text = b64decode(value + "=" * (-len(value) % 4), validate=True).decode("utf-8")
     except ValueError:
         return False
-    return ":" in said and said.isprintable()
+    return ":" in text and text.isprintable()
 
 
 def is_header(value: str) -> bool:
-    """Return whether this, behind `Authorization`, gives access: by itself, or behind `Basic`."""
+    """True if the value of an `Authorization` header is a token, or credentials in base64."""
     return is_secret(value) or (len(value) >= _SHORTEST_PASSWORD and is_credentials(value))
 
 
 def is_jwt(token: str) -> bool:
-    """Return whether this has the header of a JSON web token."""
+    """True if the first segment is the header of a JSON web token."""
     header = token.partition(".")[0]
     try:
-        said = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
+        fields = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
     except (ValueError, RecursionError):
         return False
-    return isinstance(said, dict) and not said.keys().isdisjoint({"alg", "enc"})
+    return isinstance(fields, dict) and not fields.keys().isdisjoint({"alg", "enc"})
 
 
 def is_discord(token: str) -> bool:
-    """Return whether the first of the three pieces is a number, as a Discord user's id is."""
+    """True if the first of the three segments is a number: the id of a Discord user."""
     first = token.partition(".")[0]
     try:
         return urlsafe_b64decode(first + "=" * (-len(first) % 4)).isdigit()
@@ -159,7 +159,7 @@ _BASE64_LINE: Final = re.compile(r"[A-Za-z0-9+/]{32}")
 
 
 def is_key_block(block: str) -> bool:
-    """Return whether there is a key between the lines, and not just talk about them."""
+    """True if there is key data between the BEGIN and END lines."""
     return _BASE64_LINE.search(block) is not None
 
 
@@ -167,7 +167,7 @@ _COOKIE: Final = re.compile(r"[^\s=;,]+=([^\s;,]{16,})")
 
 
 def is_cookies(header: str) -> bool:
-    """Return whether one of the cookies could open a session."""
+    """True if the value of one of the cookies looks like a session token."""
     return any(is_secret(value) for value in _COOKIE.findall(header))
 
 
@@ -176,10 +176,10 @@ _MOST_DIGITS: Final = 15
 
 
 def is_phone(number: str) -> bool:
-    """Return whether it has as many digits as a phone number."""
+    """True if the text has as many digits as a phone number."""
     return _FEWEST_DIGITS <= len(_DIGIT.findall(number)) <= _MOST_DIGITS
 
 
 def is_anything(_: str) -> bool:
-    """The shape is enough."""
+    """True: the pattern alone is specific enough."""
     return True

@@ -1,8 +1,8 @@
-"""Keys that tell by their beginning whose they are.
+"""Detectors for keys that are recognised by their prefix.
 
-Most are a prefix and a long run of letters and digits by chance, so they are found wherever they
-stand. The checksums that some have are not asked for: one that was cut or mistyped by one letter
-is still nothing to give away, and no ordinary text looks like this.
+Most are a prefix and a long random run of letters and digits, so they are found in any context. The
+checksums that some keys have are not verified: a key that was cut or mistyped should not leak
+either, and no ordinary text looks like one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS: Final[tuple[Detector, ...]] = (
     prefixed("openrouter-key", "OpenRouter: sk-or-…", "sk-", rf"sk-or-({_W}{{20,}}+)"),
     prefixed(
         "openai-key",
-        "OpenAI: sk-proj-…, sk-svcacct-…, sk-admin-…, and sk-… of all who copied its shape",
+        "OpenAI: sk-proj-…, sk-svcacct-…, sk-admin-…, and sk-… of compatible providers",
         "sk-",
         rf"sk-(?:(?:proj|svcacct|service|admin|None)-({_W}{{20,}}+)|({_A}{{20,}}+))",
     ),
@@ -40,7 +40,7 @@ KEYS: Final[tuple[Detector, ...]] = (
         "Amazon: access key ids AKIA… and ASIA…",
         ("AKIA", "ASIA", "ABIA", "ACCA"),
         rf"(?:AKIA|ASIA|ABIA|ACCA)([A-Z0-9]{{16}}){RIGHT}",
-        is_varied,  # One in thirty has no digit.
+        is_varied,  # Not `is_random`: one in thirty has no digit.
     ),
     prefixed(
         "github-token",
@@ -92,7 +92,7 @@ KEYS: Final[tuple[Detector, ...]] = (
     prefixed("replicate-token", "Replicate: r8_…", "r8_", rf"r8_({_A}{{37,}}+)"),
     prefixed(
         "model-key",
-        "Other providers of models: Fireworks fw_…, Cerebras csk-…, NVIDIA nvapi-…, Together "
+        "Other model providers: Fireworks fw_…, Cerebras csk-…, NVIDIA nvapi-…, Together "
         "tgp_v1_…, ElevenLabs sk_…, Tavily tvly-…, LangSmith lsv2_…",
         ("fw_", "csk-", "nvapi-", "tgp_v1_", "sk_", "tvly-", "lsv2_"),
         rf"fw_({_A}{{22,}}+)|csk-({_A}{{40,}}+)|nvapi-({_W}{{60,}}+)|tgp_v1_({_W}{{40,}}+)"
@@ -123,7 +123,7 @@ KEYS: Final[tuple[Detector, ...]] = (
         "jwt",
         "JSON web tokens: eyJ….eyJ….…",
         "eyJ",
-        # Not behind a dash: each run of letters is then gone through once.
+        # Not after a dash, so that each run of letters is scanned only once.
         rf"(?<!-)(eyJ{_W}{{14,}}+\.{_W}{{10,}}+\.(?:{_W}++(?:\.{_W}++){{0,2}})?)",
         is_jwt,
     ),

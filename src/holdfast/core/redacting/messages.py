@@ -1,15 +1,15 @@
-"""A message without its secrets, and the list of what was done to it.
+"""Redact a message, and list the findings.
 
-Every text in a message is looked through: words, tool arguments and results, names, file names, the
-data of text files, foreign data, metadata, where it came from. In JSON a value is judged with the
-key before it, and keys are looked through too. Left alone are ids, by which messages and calls are
-found, and data that is not text: that is reported as not looked into.
+Every text in a message is scanned: text parts, tool arguments and results, names, file names, the
+data of text files, provider data, metadata and provenance. In JSON a value is scanned together with
+its key, and keys are scanned too. Ids are not scanned, because messages and calls are found by
+them. Data that is not text is reported as not looked into.
 
-What is signed is never edited, because a provider refuses it then. Thinking with a signature that
-holds a secret is left out as a whole, with the other signed thoughts of its message: a provider
-checks them together. Foreign data that is sealed (signatures, encrypted content, reasoning) is kept
-as it is, or left out whole if what can be read of it holds a secret; so is the call whose result is
-left out with it. The sealed values themselves are not looked into: nobody can read them.
+Signed content is never edited, because the provider would reject it. Signed thinking that contains
+a secret is left out completely, with the other signed thinking of its message: a provider verifies
+it together. Sealed provider data (signatures, encrypted content, reasoning) is kept unchanged, or
+left out completely if its readable fields contain a secret, together with the call that it
+answers. The sealed values themselves are not scanned: they are opaque.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _TEXT_MIMES: Final = re.compile(
     r"|application/(?:x-yaml|x-httpd-php|x-python|x-pem-file|ld\+json)|image/svg\+xml"
 )
 _ANY_MIME: Final = "application/octet-stream"
-# The names that a value may be told by.
+# Keys of JSON objects whose values may be secrets.
 _TELLING: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
 _QUOTES: Final = "\"'`"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to review: where it was, what found it, how it began, and what was done.
+    """One entry of a review: where the secret was, its detector, a preview, and the action.
 
-    What was not looked into was found by nobody; the preview then tells what it is.
+    For data that was not looked into, `detector` is empty and `preview` describes the data.
     """
 
     message_id: str
@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A secret found somewhere inside a value."""
+    """A secret inside a value, without the message it belongs to."""
 
     where: str
     detector: str
@@ -75,7 +75,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Finding]]:
-    """Return a message without its secrets, and what was done; the same message if nothing was."""
+    """Return the redacted message and the findings; the same message if it has no secret."""
     work = _Redacting(using)
     changed = work.message(message)
     findings = [
@@ -93,27 +93,27 @@ def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Fi
 
 
 def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[Seen]]:
-    """Return JSON, such as the metadata of a session, without its secrets, and what was found."""
+    """Return redacted JSON, such as the metadata of a session, and the secrets found."""
     work = _Redacting(using)
     changed = work.json(value, "")
     return changed, [seen for _, seen in work.done]
 
 
 def preview(secret: str) -> str:
-    """Show enough of a secret to know it by, and too little to use it."""
+    """Return the first characters of a secret: enough to recognise it, too few to use it."""
     shown = secret[: min(_SHOWN, len(secret) // 4)]
     return f"{shown}… ({len(secret):,} characters)"
 
 
 def is_text_file(file: File) -> bool:
-    """Return whether the data of a file may be text: unless its type says that it is not."""
+    """True unless the type of a file says that its data is not text."""
     if not file.mime or file.mime.lower().startswith(_ANY_MIME):
         return True
     return _TEXT_MIMES.match(file.mime) is not None
 
 
 class _Redacting:
-    """Redacts one value after the other, and remembers what it did."""
+    """Redacts values one by one, and records the findings."""
 
     def __init__(self, using: Detectors) -> None:
         self._using = using
@@ -176,7 +176,7 @@ class _Redacting:
         if isinstance(piece, Text):
             return Text(self.text(piece.text, f"{where}.text"))
         if isinstance(piece, Raw):
-            # One that is sealed and still here holds nothing that was found.
+            # Sealed parts with a secret were left out before; the others stay unchanged.
             data = piece.data if _is_sealed(piece.data) else self.json(piece.data, f"{where}.data")
             return Raw(self.text(piece.source, f"{where}.source"), data)
         return self._file(piece, where)
@@ -184,7 +184,7 @@ class _Redacting:
     # -------------------------------------------------------------------------------- sealed
 
     def _sealed(self, parts: Sequence[Part], where: str = "parts") -> set[int]:
-        """Return which signed or sealed parts are left out, with what cannot stay without them."""
+        """Return the positions of signed or sealed parts to leave out, and of what needs them."""
         signed = {at for at in range(len(parts)) if _is_signed(parts, at)}
         out: set[int] = set()
         for at, part in enumerate(parts):
@@ -196,13 +196,13 @@ class _Redacting:
         return _with_companions(parts, out)
 
     def _readable(self, part: Part, where: str) -> list[Seen]:
-        """Find what is in the words of a sealed part, without touching it."""
-        aside = _Redacting(self._using)
+        """Return the secrets in the readable fields of a sealed part, without editing it."""
+        scan = _Redacting(self._using)
         if isinstance(part, Thinking):
-            aside.text(part.text, f"{where}.text")
+            scan.text(part.text, f"{where}.text")
         elif isinstance(part, Raw):
-            aside.json(_unsealed(part.data), f"{where}.data")
-        return [seen for _, seen in aside.done]
+            scan.json(_unsealed(part.data), f"{where}.data")
+        return [seen for _, seen in scan.done]
 
     # --------------------------------------------------------------------------------- files
 
@@ -229,8 +229,9 @@ class _Redacting:
 
     def _unread(self, file: File, where: str) -> bytes | None:
         size = file.size if file.data is None else len(file.data)
-        told = [file.mime or "unknown type", "unknown size" if size is None else f"{size:,} bytes"]
-        self.done.append(("not looked into", Seen(f"{where}.data", "", ", ".join(told))))
+        length = "unknown size" if size is None else f"{size:,} bytes"
+        about = f"{file.mime or 'unknown type'}, {length}"
+        self.done.append(("not looked into", Seen(f"{where}.data", "", about)))
         return file.data
 
     # ---------------------------------------------------------------------------------- text
@@ -253,7 +254,7 @@ class _Redacting:
     # ---------------------------------------------------------------------------------- JSON
 
     def json(self, value: JSON, where: str) -> JSON:
-        """Redact JSON: texts, values with their keys, and keys."""
+        """Redact JSON: strings, values together with their keys, and keys."""
         if isinstance(value, str):
             return self.text(value, where)
         if isinstance(value, list):
@@ -266,19 +267,19 @@ class _Redacting:
         changed: dict[str, JSON] = {}
         entry = _name_of_entry(given)
         for key, value in given.items():
-            told_by = entry if entry is not None and key == "value" else key
-            # The place is told with the key as it is now: it is to be shown.
-            now = _free(self.text(key, where or "keys"), changed)
-            place = f"{where}.{now}" if where else now
-            changed[now] = (
-                self._named(told_by, value, place)
-                if isinstance(value, str) and _TELLING.search(told_by)
-                else self.json(value, place)
+            name = entry if entry is not None and key == "value" else key
+            # Findings are shown to the user, so their path uses the redacted key.
+            new_key = _free(self.text(key, where or "keys"), changed)
+            path = f"{where}.{new_key}" if where else new_key
+            changed[new_key] = (
+                self._named(name, value, path)
+                if isinstance(value, str) and _TELLING.search(name)
+                else self.json(value, path)
             )
         return changed
 
     def _named(self, key: str, value: str, where: str) -> str:
-        """Redact a value that its key may tell of, by itself and as `key="value"`."""
+        """Redact a value whose key hints at a secret: by itself, else as `key="value"`."""
         found = find(value, self._using)
         quote = next((mark for mark in _QUOTES if mark not in value), None)
         if not found and quote is not None and "\n" not in value and "\\" not in value:
@@ -295,13 +296,13 @@ class _Redacting:
 
 
 def _name_of_entry(given: dict[str, JSON]) -> str | None:
-    """Return what names the value of `{"name": "DB_PASSWORD", "value": …}`, as lists have it."""
+    """Return the name in `{"name": "DB_PASSWORD", "value": …}`, a common form in lists."""
     name = given.get("name", given.get("key"))
     return name if isinstance(name, str) and "value" in given else None
 
 
 def _free(key: str, taken: dict[str, JSON]) -> str:
-    """Return a key that is not taken: two secrets may have got the same mark."""
+    """Return a key that is not taken, numbered if needed: two keys may get the same mark."""
     number, free = 1, key
     while free in taken:
         number += 1
@@ -309,11 +310,11 @@ def _free(key: str, taken: dict[str, JSON]) -> str:
     return free
 
 
-# ------------------------------------------------------------------------------- what is sealed
+# ---------------------------------------------------------------------------------- sealed data
 
 
 def _is_signed(parts: Sequence[Part], at: int) -> bool:
-    """True if a part is thinking with a signature: its own, or one in its note; or sealed."""
+    """True if a part is signed thinking; the signature may be in the note that follows it."""
     part = parts[at]
     if isinstance(part, Thinking):
         return bool(part.signature) or _is_sealed(_note_behind(parts, at))
@@ -328,7 +329,7 @@ def _note_behind(parts: Sequence[Part], at: int) -> JSON:
 
 
 def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
-    """Add the notes behind what is left out, and the calls whose results are."""
+    """Add the notes that follow left-out parts, and the calls that these parts answer."""
     notes = {at + 1 for at in out if _note_behind(parts, at) is not None}
     answered = {_inner(parts[at], "tool_use_id") for at in out} - {None}
     calls = {at for at, part in enumerate(parts) if _inner(part, "id") in answered}
@@ -336,14 +337,14 @@ def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
 
 
 def _inner(part: Part, key: str) -> str | None:
-    """Return a field of the piece that a provider's part keeps as it was."""
+    """Return a string field of the original content of a provider's part."""
     piece = part.data.get("content") if isinstance(part, Raw) and isinstance(part.data, dict) else 0
     value = piece.get(key) if isinstance(piece, dict) else None
     return value if isinstance(value, str) else None
 
 
 def _is_sealed(value: JSON) -> bool:
-    """Return whether there is something in this that must stay as it is."""
+    """True if a value contains sealed data, which must not be edited."""
     if isinstance(value, dict):
         if _is_sealed_type(value):
             return True
@@ -360,7 +361,7 @@ def _is_sealed_type(value: dict[str, JSON]) -> bool:
 
 
 def _unsealed(value: JSON) -> JSON:
-    """Return what can be read of it."""
+    """Return a value without its sealed fields."""
     if isinstance(value, dict):
         hidden = {"data"} if value.get("type") == "redacted_thinking" else set[str]()
         return {
