@@ -1,4 +1,4 @@
-"""What is in force: later words win, each value knows its place, and strangers may not say all."""
+"""Loading: later sources override, each value has its origin, workspaces are restricted."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_without_a_word_everything_is_default(world: World) -> None:
 
 
 def test_later_words_win(world: World) -> None:
-    """Yours, the workspace's, the environment, the options."""
+    """The user's file, the workspace's, the environment, the options."""
     world.own.write_text(
         "[model]\nname = 'a'\n[session]\nscope = 'a'\n[retry]\nattempts = 2\nbase = 2\n"
     )
@@ -78,7 +78,7 @@ def test_what_the_environment_says_is_checked_too(world: World) -> None:
 
 
 def test_the_workspace_is_found_from_below_and_not_from_above(world: World) -> None:
-    """Up to the repository's root; a repository in it is another workspace."""
+    """Up to the repository's root; a nested repository is another workspace."""
     world.file.write_text("[retry]\nattempts = 2\n")
     (world.home / "holdfast.toml").write_text("[retry]\nattempts = 7\n")
     assert world.survey(world.workspace / "src" / "deep").workspace == world.file
@@ -89,7 +89,7 @@ def test_the_workspace_is_found_from_below_and_not_from_above(world: World) -> N
 
 
 def test_what_lies_above_everything_is_nobodys_workspace(tmp_path: Path, world: World) -> None:
-    """Outside of home and repositories only the directory itself counts."""
+    """Outside of home and repositories only the directory itself is searched."""
     (tmp_path / "outside" / "deep").mkdir(parents=True)
     (tmp_path / "outside" / "holdfast.toml").write_text("[retry]\nattempts = 7\n")
     assert world.survey(tmp_path / "outside" / "deep").workspace is None
@@ -117,7 +117,7 @@ def test_all_that_needs_trust_is_tried() -> None:
 
 @pytest.mark.parametrize(("key", "text"), _DANGEROUS.items())
 def test_a_workspace_of_strangers_may_not_set(world: World, key: str, text: str) -> None:
-    """It does not count, and nothing starts until the user has looked."""
+    """It is ignored, and nothing starts until the user has removed it or trusts the workspace."""
     world.file.write_text(text)
     found = world.survey()
     assert found.settings == schema.Settings()
@@ -146,7 +146,7 @@ def test_a_workspace_cannot_trust_itself(world: World) -> None:
 
 
 def test_trust_is_not_inherited_by_what_lies_below(world: World) -> None:
-    """A dependency inside a trusted directory is a stranger's."""
+    """A dependency inside a trusted directory may have another author."""
     inner = world.workspace / "src"
     (inner / "holdfast.toml").write_text(_DANGEROUS["approve.writes"])
     world.own.write_text(f"trusted = ['{world.workspace}']")
@@ -179,7 +179,7 @@ def test_a_model_by_name_is_for_everybody(world: World, name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_model_in_a_file_is_not(world: World, name: str) -> None:
-    """A stranger's weights are a stranger's input to a program that nobody has looked through."""
+    """Weights from an unknown source are untrusted input to a native library."""
     world.file.write_text(f'[model]\nname = "{name}"\n')
     assert world.survey().settings.model.name is None
     assert "a model that may be a file" in str(world.survey().problems[0])
@@ -190,7 +190,7 @@ def test_a_model_in_a_file_is_not(world: World, name: str) -> None:
 @example("x.gguf")
 @example("openai:./x.gguf")
 def test_no_name_that_strangers_may_give_leads_to_a_file(name: str) -> None:
-    """However the agent understands it."""
+    """However the agent resolves the name."""
     if loading.names_no_file(name):
         for elsewhere in (False, True):
             with suppress(Invalid):
@@ -199,7 +199,7 @@ def test_no_name_that_strangers_may_give_leads_to_a_file(name: str) -> None:
 
 
 def test_your_own_file_is_no_workspace(world: World) -> None:
-    """Standing in the configuration directory changes nothing."""
+    """Running in the configuration directory changes nothing."""
     world.own.write_text(_DANGEROUS["approve.writes"])
     found = world.survey(world.own.parent)
     assert found.workspace is None
@@ -250,7 +250,7 @@ def test_all_that_is_wrong_is_in_the_error(world: World) -> None:
 
 
 def test_a_command_that_only_wants_the_store_hears_of_nothing_else(world: World) -> None:
-    """But a file that might name one and cannot be read is not passed over."""
+    """But a file that might name a store and cannot be read is an error."""
     world.own.write_text("[retry]\nattempts = 0\n[session]\nstore = '/x.db'\n")
     world.file.write_text("[session]\nstore = '/evil.db'\n")
     assert loading.store(world.environ, world.workspace, home=world.home) == "/x.db"
@@ -261,7 +261,7 @@ def test_a_command_that_only_wants_the_store_hears_of_nothing_else(world: World)
 
 
 def test_an_address_belongs_to_the_model_that_was_named_beside_it(world: World) -> None:
-    """So that no key goes to another provider's server."""
+    """So that no key is sent to another provider's server."""
     world.own.write_text("[model]\nname = 'openai:llama'\nbase_url = 'http://localhost:1/v1'\n")
     world.file.write_text("[model]\nname = 'anthropic:claude-9'\n")
     assert world.survey().settings.model.name == "anthropic:claude-9"

@@ -1,4 +1,4 @@
-"""The page on configuration tells of every key, exactly what the schema says, and of no other."""
+"""The page on configuration describes exactly the keys of the schema, in its words."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ _TOML = re.compile(r"^```toml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def row(key: Key) -> str:
-    """The line that the page has for a key."""
+    """Return the row that the page has for a key."""
     name = key.name.rpartition(".")[2]
     default = "" if key.default in (None, msgspec.NODEFAULT) else f"`{_written(key.default)}`"
     return f"| `{name}` | {default} | {schema.expected(key.type)} | {key.about} |"
@@ -28,7 +28,7 @@ def _written(value: object) -> str:
 
 
 def _section(title: str) -> str:
-    """What is below a title, up to the next one."""
+    """Return the text of a section."""
     [_, behind] = _PAGE.split(f"\n### {title}\n")
     return re.split(r"^#", behind, maxsplit=1, flags=re.MULTILINE)[0]
 

@@ -1,4 +1,4 @@
-"""A file is read key by key: what is wrong is said with its place, and nothing of it is shown."""
+"""A file is validated key by key: problems name the line, and never show a value."""
 
 import os
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Every key says what it is, and the agent's own defaults are the ones that hold without a word."""
+"""Every key is described, and its default is that of the agent."""
 
 from typing import get_args
 
@@ -33,7 +33,7 @@ def test_every_default_is_allowed_itself() -> None:
     ("table", "struct"), [("retry", Retry), ("window", Context), ("limits", Limits)]
 )
 def test_defaults_are_those_of_the_agent(table: str, struct: type) -> None:
-    """Nobody who writes an empty table gets another agent."""
+    """An empty table changes nothing."""
     own, agents = getattr(Settings(), table), struct()
     for name in own.__struct_fields__:
         assert getattr(own, name) == getattr(agents, name), name
@@ -45,13 +45,13 @@ def test_what_needs_trust_is_there() -> None:
 
 
 def test_every_way_to_run_code_or_reach_elsewhere_needs_trust() -> None:
-    """A new key of these tables is not for workspaces until somebody has thought about it."""
+    """A new key of these tables needs trust until it is listed here as safe."""
     known = schema.every_key()
     for table in ("approve", "retention"):
         assert {key for key in known if key.startswith(f"{table}.")} <= schema.NEEDS_TRUST
     model = {key for key in known if key.startswith("model.")} - schema.NEEDS_TRUST
     assert model == {"model.name", "model.context", "model.max_output"}
-    # Which conversation goes on: a stranger must not choose the user's most private one.
+    # It selects the conversation: a workspace must not choose the user's most private one.
     session = {key for key in known if key.startswith("session.")} - schema.NEEDS_TRUST
     assert session == {"session.restore"}
 

@@ -1,4 +1,4 @@
-"""Stores as they come to be: steps that are drawn first, and taken in any store."""
+"""Random stores: steps are drawn first, and can then be run on any store."""
 
 from decimal import Decimal
 from typing import Any
@@ -34,7 +34,7 @@ _messages = st.builds(
     provenance=st.none() | st.builds(Provenance, texts, st.none() | texts),
 )
 
-# Each step is a verb, which session it is for, and what it needs.
+# Each step is an operation, the session it is for, and its arguments.
 numbers = st.integers(0, 12)
 steps = st.lists(
     st.one_of(
@@ -60,7 +60,7 @@ steps = st.lists(
 
 
 def take(store: Store, verb: str, which: int, what: Any) -> None:  # noqa: ANN401 - as drawn
-    """Take a step in one of the sessions."""
+    """Run a step on one of the sessions."""
     found = [*listed(store), *listed(store, trashed=True)]
     if verb == "trash":
         store.trash(found[which % len(found)].id)
@@ -105,7 +105,7 @@ def _do_in(store: Store, session: Session, verb: str, what: Any) -> None:  # noq
 
 
 def talk(session: Session, message: Message, text: str, name: str) -> None:
-    """Take a turn with everything in it."""
+    """Run a turn that uses every feature."""
     with session.turn(model=name, run_id=name) as turn:
         turn.user(text)
         with turn.stream() as reply:

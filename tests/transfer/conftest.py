@@ -12,14 +12,14 @@ from tests.fast import fast_folder
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder in memory: a kill takes nothing from it, and to sync it costs nothing."""
+    """A directory in memory: it survives killed processes, and syncs are free."""
     with fast_folder() as folder:
         yield folder
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[Store]:
-    """A session `talk` with two branches, turns, a file and input that waits; a fork of it."""
+    """A session `talk` with two branches, turns, a file and queued input, and a fork of it."""
     with holdfast.open("memory:") as store:
         talk = store.session("talk", title="A talk", metadata={"of": "parcels"})
         with talk.turn(model="m1", run_id="run-1") as turn:
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def exported(source: Store, tmp_path: Path) -> Path:
-    """That store as a file."""
+    """That store, exported to a file."""
     path = tmp_path / "out.jsonl"
     source.export(path, redact=None)
     return path

@@ -1,4 +1,4 @@
-"""Changing the lines of an export, with or without a checksum that fits."""
+"""Edit the lines of an export, with or without a valid checksum."""
 
 import json
 from collections.abc import Callable
@@ -10,19 +10,19 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def sealed(record: dict[str, Any]) -> bytes:
-    """A line with the checksum it should have."""
+    """Return a line with a valid checksum."""
     record = {name: value for name, value in record.items() if name != "crc"}
     return sealed_text(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
 
 
 def sealed_text(text: str) -> bytes:
-    """A line of this text, which ends with a brace, and the checksum it should have."""
+    """Return a line of this text, which ends with a brace, with a valid checksum."""
     data = text.encode()[:-1]
     return b'%s,"crc":"%08x"}\n' % (data, crc32(data))
 
 
 def find(path: Path, **fields: object) -> int:
-    """The index of the only line with these fields."""
+    """Return the index of the only line with these fields."""
     wanted = [json.dumps({name: value})[1:-1].replace(": ", ":") for name, value in fields.items()]
     found = [
         at
@@ -41,14 +41,14 @@ def put(path: Path, at: int, line: bytes) -> None:
 
 
 def change(path: Path, at: int, how: Change) -> None:
-    """Change what a line says, and let its checksum fit."""
+    """Change the fields of a line, and update its checksum."""
     record = json.loads(path.read_bytes().splitlines()[at])
     how(record)
     put(path, at, sealed(record))
 
 
 def flip(path: Path, at: int) -> bytes:
-    """Flip a bit in the middle of a line; give the line as it is then."""
+    """Flip a bit in the middle of a line; return the damaged line."""
     line = bytearray(path.read_bytes().splitlines(keepends=True)[at])
     middle = len(line) // 2
     while line[middle] in b'"\\\n{}[]:,':

@@ -1,4 +1,4 @@
-"""Everything the API can show of a store, to compare two of them."""
+"""Read everything that the API shows of a store, to compare two stores."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from holdfast.records import File, Message, SessionInfo, ToolResult, UsageReport
 
 
 def listed(store: Store, *, trashed: bool = False) -> list[SessionInfo]:
-    """All sessions, in the order of a list."""
+    """Return all sessions, in list order."""
     found: list[SessionInfo] = []
     cursor: str | None = None
     while True:
@@ -20,13 +20,13 @@ def listed(store: Store, *, trashed: bool = False) -> list[SessionInfo]:
 
 
 def shown(store: Store) -> dict[str, Any]:
-    """What a store shows."""
+    """Return everything the API shows of a store."""
     sessions = [*listed(store), *listed(store, trashed=True)]
     stats = store.stats()
     return {
         "sessions": sessions,
         "each": {info.id: _session(store, info) for info in sessions},
-        # Backends differ in where they put names that are not UTF-8.
+        # Backends sort names that are not UTF-8 differently.
         "days": sorted(stats.days, key=lambda spent: (spent.day, spent.model or "")),
         "growth": stats.growth,
         "counts": (stats.sessions, stats.trashed, stats.branches, stats.messages, stats.turns),
@@ -57,7 +57,7 @@ def _usage(report: UsageReport) -> UsageReport:
 
 
 def files(message: Message) -> list[str]:
-    """The hashes of the files a message has."""
+    """Return the hashes of the files of a message."""
     found = []
     for part in message.parts:
         inner = part.content if isinstance(part, ToolResult) else (part,)
@@ -66,5 +66,5 @@ def files(message: Message) -> list[str]:
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """The lines of an export, but for the first, which holds the time."""
+    """Return the lines of an export except the first, which contains the time."""
     return path.read_bytes().splitlines(keepends=True)[1:]

@@ -1,4 +1,4 @@
-"""A store that was copied is the same store: from either backend to either, again and again."""
+"""A copy of a store is identical to it, from any backend to any, also when repeated."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def _opened(kind: Kind, folder: Path) -> Iterator[Store]:
 
 @pytest.fixture(params=_WAYS[1:3], ids="-".join)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    """Two empty stores that others can open, too."""
+    """Two empty stores that other processes can open, too."""
     first, second = request.param
     with _opened(first, tmp_path) as source, _opened(second, tmp_path) as target:
         yield source, target
@@ -60,7 +60,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _lines(store: Store, folder: Path) -> list[bytes]:
-    """All that an export tells: what is open is open there, too."""
+    """Return the lines of an export; a turn that is open must be open in the copy, too."""
     store.export(folder / "out.jsonl", redact=None, overwrite=True)
     return lines_of(folder / "out.jsonl")
 
@@ -77,11 +77,13 @@ Steps = list[tuple[str, int, Any]]
 def _take_all(store: Store, taken: Steps) -> None:
     for verb, which, what in taken:
         with contextlib.suppress(HoldfastError, ZeroDivisionError):
-            take(store, verb, which, what)  # Refused, or no session is left: both may be copied.
+            take(
+                store, verb, which, what
+            )  # A refusal, or a store without sessions: both can be copied.
 
 
 def _hold(store: Store, which: int, text: str) -> Turn | None:
-    """Open a turn, and stream a part of its reply."""
+    """Open a turn, and stream part of its reply."""
     found = listed(store)
     if not found:
         return None
@@ -100,7 +102,7 @@ def _hold(store: Store, which: int, text: str) -> Turn | None:
 def test_a_copy_is_the_same_store_and_so_is_a_second_one(
     first: Kind, second: Kind, name: str, before: Steps, after: Steps
 ) -> None:
-    """All that can be shown is as it was; what comes later is brought, or all is left alone."""
+    """Everything the API shows is equal; later changes are copied, or the copy is refused."""
     with _folder() as folder, _opened(first, folder) as source, _opened(second, folder) as target:
         source.create(key=name, title=name, scope=name, cwd=name, agent=name, model=name)
         _take_all(source, before)
@@ -141,7 +143,7 @@ def test_a_copy_is_the_same_store_and_so_is_a_second_one(
 def test_open_turns_come_as_they_are_and_go_on(
     *, first: Kind, second: Kind, before: Steps, which: int, ends: bool, after: Steps
 ) -> None:
-    """With their drafts and ledgers; and again, with what they wrote since or how they ended."""
+    """Drafts and ledgers are copied; a second copy brings later writes, or the end of the turn."""
     with _folder() as folder, _opened(first, folder) as source, _opened(second, folder) as target:
         source.create(key="k").append(Message.user("hello"))
         _take_all(source, before)
@@ -170,7 +172,7 @@ def _all_ids(store: Store) -> list[str]:
     return [info.id for info in (*listed(store), *listed(store, trashed=True))]
 
 
-# ------------------------------------------------------------------------------- what is brought
+# ------------------------------------------------------------------------------- what is copied
 
 
 @pytest.fixture
@@ -181,7 +183,7 @@ def pair(source: Store, target: Store) -> tuple[Store, Store]:
 
 
 def test_counts_and_hashes_are_told(source: Store, target: Store) -> None:
-    """Of both sides; whatever differs gives another hash."""
+    """For both stores; any difference changes the hash."""
     report = source.copy(target)
     assert report.same
     assert report.source == report.target
@@ -192,7 +194,7 @@ def test_counts_and_hashes_are_told(source: Store, target: Store) -> None:
 
 
 def test_who_held_a_turn_is_kept(pair: tuple[Store, Store]) -> None:
-    """An export does not know; a copy does."""
+    """An export omits the holder; a copy keeps it."""
     turns = [store.session("talk").turns() for store in pair]
     assert turns[0] == turns[1]
     holders = [store.backend.read(_holder_of_talk) for store in pair]
@@ -220,7 +222,7 @@ def _trash_and_begin_anew(store: Store) -> None:
 
 
 def _swap_keys(store: Store) -> None:
-    """Keys go to newer sessions, and to a session that was there when they belonged to another."""
+    """Move keys to newer sessions, and to a session that existed when another had the key."""
     there = store.create(title="there")
     store.trash("talk")
     store.trash("fork")
@@ -253,7 +255,7 @@ _CHANGES: dict[str, Callable[[Store], object]] = {
 def test_whatever_is_done_is_brought_by_the_next_copy(
     pair: tuple[Store, Store], change: str
 ) -> None:
-    """And the copy after that has nothing to do."""
+    """The next copy has nothing to do."""
     source, target = pair
     _CHANGES[change](source)
     report = source.copy(target)
@@ -267,7 +269,7 @@ def test_whatever_is_done_is_brought_by_the_next_copy(
 
 
 def test_lists_are_in_the_order_of_the_source(source: Store, target: Store) -> None:
-    """Also when what is older was copied later."""
+    """Also when older sessions were copied later."""
     first = source.session("first")
     first.append(Message.user("1"))
     source.copy(target)
@@ -279,7 +281,7 @@ def test_lists_are_in_the_order_of_the_source(source: Store, target: Store) -> N
 
 
 def test_an_open_turn_is_nobody_s_in_the_target(source: Store, target: Store) -> None:
-    """It is closed there as after a crash, while its holder goes on in the source."""
+    """It can be recovered there as after a crash, while its holder continues in the source."""
     turn = source.session("talk").turn().__enter__()
     turn.user("go")
     draft = turn.stream()
@@ -296,12 +298,12 @@ def test_an_open_turn_is_nobody_s_in_the_target(source: Store, target: Store) ->
     draft.close()
     turn.__exit__(None, None, None)
     assert source.session("talk").messages()[-1].text == "half of a reply"
-    with pytest.raises(Diverged):  # The target has gone its own way.
+    with pytest.raises(Diverged):  # The target has diverged.
         source.copy(target)
 
 
 def test_other_sessions_of_the_target_stay(source: Store, target: Store) -> None:
-    """They are counted, and forks of what was copied are theirs to keep."""
+    """They are counted; forks of copied sessions stay, too."""
     mine = target.session("mine")
     mine.append(Message.user("own"))
     assert source.copy(target).others == 1
@@ -318,7 +320,7 @@ def test_other_sessions_of_the_target_stay(source: Store, target: Store) -> None
 
 @pytest.mark.parametrize(("first", "second"), _WAYS)
 def test_only_the_tenant_of_the_store_is_copied(first: Kind, second: Kind, tmp_path: Path) -> None:
-    """To the tenant of the target."""
+    """Into the tenant of the target."""
     with place(first, tmp_path) as a, place(second, tmp_path) as b:
         with holdfast.open(a, tenant="one") as one, holdfast.open(a, tenant="two") as two:
             one.session("k").append(Message.user("of one"))
@@ -346,14 +348,14 @@ def test_a_store_of_many_families_comes_in_batches(target: Store) -> None:
 
 
 def test_an_empty_store_is_soon_copied(target: Store) -> None:
-    """And is the same."""
+    """The copy is empty, too."""
     with holdfast.open("memory:") as source:
         report = source.copy(target)
         assert (report.same, report.source.sessions) == (True, 0)
 
 
 def test_two_copies_at_once_are_one(shared_url: str) -> None:
-    """Whoever comes first brings a family, the other one finds it there."""
+    """The first process copies a family, the other one finds it in the target."""
     with (
         holdfast.open("memory:") as source,
         holdfast.open(shared_url, durability="process") as one,
@@ -370,7 +372,7 @@ def test_two_copies_at_once_are_one(shared_url: str) -> None:
 
 
 def test_the_async_twin(tmp_path: Path) -> None:
-    """Takes a path, a URL, or another store."""
+    """It accepts a path, a URL, or another store."""
 
     async def work() -> None:
         async with open_async("memory:") as source, open_async("memory:") as target:
@@ -403,7 +405,7 @@ def _nothing(_: Store) -> None:
 
 
 _Change = Callable[[Store], object]
-# What is done in the target, what is done in the source after that, and what the refusal says.
+# A change in the target, a later change in the source, and the expected reason.
 _DIVERGED: dict[str, tuple[_Change, _Change, str]] = {
     "a message": (
         lambda target: _append(target, "mine"),
@@ -455,7 +457,7 @@ _DIVERGED: dict[str, tuple[_Change, _Change, str]] = {
 
 @pytest.mark.parametrize("what", _DIVERGED)
 def test_a_target_that_went_its_own_way_is_left_alone(pair: tuple[Store, Store], what: str) -> None:
-    """Nothing is written, of any session, and the reason is told by session."""
+    """Nothing is written for any session, and the error has the reason for each session."""
     source, target = pair
     talk = source.session("talk").id
     in_target, in_source, why = _DIVERGED[what]
@@ -480,7 +482,7 @@ def test_a_target_that_went_its_own_way_is_left_alone(pair: tuple[Store, Store],
 def test_what_was_erased_since_is_erased_there_by_hand(
     pair: tuple[Store, Store], erase: Callable[[Store], object], why: str
 ) -> None:
-    """A copy erases nothing: it says what to do, and then it is the same again."""
+    """A copy erases nothing: the error says what to do, and then the copy succeeds."""
     source, target = pair
     erase(source)
     there = shown(target)
@@ -494,7 +496,7 @@ def test_what_was_erased_since_is_erased_there_by_hand(
 
 
 def test_a_key_that_another_session_has_there_is_refused(source: Store, target: Store) -> None:
-    """Keys are kept, so this one cannot come."""
+    """Keys are preserved, so this session cannot be copied."""
     target.session("talk").append(Message.user("mine"))
     there = shown(target)
     with pytest.raises(Diverged, match="has its key in the target"):
@@ -503,7 +505,7 @@ def test_a_key_that_another_session_has_there_is_refused(source: Store, target: 
 
 
 def test_another_session_under_the_same_id(source: Store, target: Store, tmp_path: Path) -> None:
-    """It is another one if it began at another time, whatever it says."""
+    """Sessions with different creation times are different, even with equal content."""
     source.copy(target)
     assert isinstance(source.backend, MemoryBackend)
     rows = source.backend.tables.sessions
@@ -534,7 +536,7 @@ def test_a_target_that_is_only_read_is_refused(source: Store, shared_url: str) -
 
 @contextlib.contextmanager
 def _watched(backend: Backend, told: Callable[[str], object]) -> Iterator[None]:
-    """Tell whenever this backend is about to be asked or written to."""
+    """Call a function before each read from or write to this backend."""
     read, submit = backend.read, backend.submit
 
     def asked(query: Query[T]) -> T:
@@ -552,7 +554,7 @@ def _watched(backend: Backend, told: Callable[[str], object]) -> Iterator[None]:
 
 
 def _meanwhile(source: Store, target: Store, at: int, change: Callable[[], object]) -> CopyReport:
-    """Copy, and change something when the target is asked or written to for the `at`-th time."""
+    """Copy, and make a change at the `at`-th read from or write to the target."""
     calls: list[str] = []
 
     def told(call: str) -> None:
@@ -568,10 +570,10 @@ def _meanwhile(source: Store, target: Store, at: int, change: Callable[[], objec
 def test_a_source_in_use_is_copied_as_it_was_and_its_changes_are_named(
     stores: tuple[Store, Store], at: int
 ) -> None:
-    """Whenever it changes: each session is there as it was once, and a second copy is the same."""
+    """Whenever it changes, each session is copied in one of its states; a second copy is equal."""
     source, target = stores
     talk = source.session("talk")
-    talk.append(*[Message.user(str(n)) for n in range(220)])  # more than a page
+    talk.append(*[Message.user(str(n)) for n in range(220)])  # More than a page.
     other = source.session("other")
     other.append(Message.user("x"))
 
@@ -585,7 +587,7 @@ def test_a_source_in_use_is_copied_as_it_was_and_its_changes_are_named(
     assert report.differs == ()
     assert report.damage == ()
     assert set(report.changed) <= {talk.id, other.id, new}
-    # What comes when all was compared is not told, and the copy is as good as the comparison.
+    # A change after the comparison is not reported: the copy is valid as of the comparison.
     assert (new in report.changed) == (at < 5)
     assert report.same == (at >= 5)
     texts = [m.text for m in target.session("talk", create=False).messages()]
@@ -599,7 +601,7 @@ def test_a_source_in_use_is_copied_as_it_was_and_its_changes_are_named(
 
 
 def test_all_moments_of_a_change_were_met(stores: tuple[Store, Store]) -> None:
-    """The test above tries every call there is: this one counts them."""
+    """The test above makes its change at every call: this one counts the calls."""
     source, target = stores
     source.session("talk").append(Message.user("x"))
     calls: list[str] = []
@@ -609,7 +611,7 @@ def test_all_moments_of_a_change_were_met(stores: tuple[Store, Store]) -> None:
 
 
 def test_a_target_that_is_written_to_meanwhile_is_found_out(source: Store, target: Store) -> None:
-    """Whoever writes to the copy before it is compared: it is not the same, and that is told."""
+    """A write to the copy before the comparison is reported as a difference."""
     source.copy(target)
     source.session("new").append(Message.user("x"))
 
@@ -625,13 +627,13 @@ def test_a_target_that_is_written_to_meanwhile_is_found_out(source: Store, targe
 
 
 def _change_one(rows: dict[Any, Any], **fields: object) -> None:
-    """Change the first row of a table, whatever it is."""
+    """Change a column in the first row of a table."""
     key, row = next(iter(rows.items()))
     rows[key] = msgspec.structs.replace(row, **fields)
 
 
 def _change_message(tables: Tables) -> None:
-    """Change what a message says, and let it fit its checksum."""
+    """Change the content of a message, and update its checksum."""
     rows = next(iter(tables.messages.values()))
     seq, row = next(iter(rows.items()))
     body = row.body.replace(b"one", b"two")
@@ -657,7 +659,7 @@ _TAMPERED: dict[str, Callable[[Tables], object]] = {
 
 @pytest.mark.parametrize("what", _TAMPERED)
 def test_the_comparison_finds_whatever_is_not_the_same(source: Store, what: str) -> None:
-    """A target that changes under the copy, in one place of one table, is not called the same."""
+    """A single changed value in any table of the target is reported as a difference."""
     assert _hold(source, 0, "half") is not None
     with holdfast.open("memory:") as target:
         assert source.copy(target).same
@@ -674,7 +676,7 @@ def test_the_comparison_finds_whatever_is_not_the_same(source: Store, what: str)
 
 
 def _harm(url: Path | str, statement: str) -> None:
-    """Change what is stored, as no program of ours does."""
+    """Damage the stored rows directly."""
     if str(url).startswith("postgresql:"):
         with superuser(str(url)) as admin:
             admin.execute(statement)
@@ -698,7 +700,7 @@ def _damaged_store(url: Path | str) -> None:
 def test_a_message_that_cannot_be_read_costs_only_itself(
     first: Kind, second: Kind, tmp_path: Path
 ) -> None:
-    """A stand-in has its seq, it is told, and a second copy does not stumble over it."""
+    """A placeholder takes its seq, it is reported, and a second copy succeeds."""
     with place(first, tmp_path) as a, place(second, tmp_path) as b:
         _damaged_store(a)
         _harm(a, "UPDATE messages SET body = body || ' ' WHERE body LIKE '%m3%'")
@@ -717,7 +719,7 @@ def test_a_message_that_cannot_be_read_costs_only_itself(
 
 
 def test_a_large_message_that_cannot_be_read_has_a_large_stand_in(tmp_path: Path) -> None:
-    """What is left of it is kept apart, as every large part is."""
+    """The unreadable bytes are stored as a blob, like every large part."""
     with holdfast.open(tmp_path / "a.db") as store:
         store.session("k").append(Message.user([f"{n}" * 50_000 for n in range(3)]))
     _harm(tmp_path / "a.db", "UPDATE messages SET body = body || ' '")
@@ -732,7 +734,7 @@ def test_a_large_message_that_cannot_be_read_has_a_large_stand_in(tmp_path: Path
 
 
 def test_what_was_sound_when_it_was_copied_stays_so(tmp_path: Path) -> None:
-    """A source that is damaged later does not spoil the copy."""
+    """Damage in the source after the copy does not change the copy."""
     _damaged_store(tmp_path / "a.db")
     with holdfast.open(tmp_path / "a.db") as source:
         assert source.copy(tmp_path / "b.db").same
@@ -758,7 +760,7 @@ def test_what_was_sound_when_it_was_copied_stays_so(tmp_path: Path) -> None:
 def test_a_family_that_cannot_be_read_costs_only_itself(
     tmp_path: Path, kind: Kind, harm: str
 ) -> None:
-    """Messages that are gone, a row that does not fit its checksum: the others come."""
+    """With missing messages or a row that fails its checksum, the other sessions are copied."""
     with place(kind, tmp_path) as url:
         _damaged_store(url)
         _harm(url, harm)
@@ -775,7 +777,7 @@ def test_a_family_that_cannot_be_read_costs_only_itself(
 
 
 def test_a_file_whose_data_is_lost_keeps_its_name(tmp_path: Path) -> None:
-    """And is told."""
+    """The loss is reported."""
     _damaged_store(tmp_path / "a.db")
     _harm(tmp_path / "a.db", "UPDATE blobs SET data = x'00'")
     with holdfast.open(tmp_path / "a.db") as source:
@@ -785,7 +787,7 @@ def test_a_file_whose_data_is_lost_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_a_damaged_target_is_an_error_of_its_own(tmp_path: Path) -> None:
-    """It is never taken for the source's."""
+    """It is not reported as damage of the source."""
     _damaged_store(tmp_path / "a.db")
     with holdfast.open(tmp_path / "a.db") as source:
         source.copy(tmp_path / "b.db")

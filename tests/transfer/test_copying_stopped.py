@@ -1,4 +1,4 @@
-"""Whatever stops a copy, it is whole or not begun, family by family, and the next one ends it."""
+"""A copy that is stopped leaves each family complete or absent; the next copy finishes it."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ _LINUX = pytest.mark.skipif(
 
 
 def _copy(pipe: Pipe, source: str, target: str) -> None:
-    """Copy in small batches and pages, and wait for a word at each step."""
+    """Copy in small batches and pages, and wait for a line of input at each step."""
 
     def tell(done: int, total: int) -> None:
         pipe.say((done, total))
@@ -66,7 +66,7 @@ def _fill(store: Store, families: int, messages: int) -> None:
     ]
 )
 def ways(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The URLs of two empty stores, from and to a file or a server."""
+    """The URLs of two empty stores, in a file or on a server."""
     kinds: list[Kind] = request.param.split()
     first, second = kinds
     with place(first, tmp_path) as source, place(second, tmp_path) as target:
@@ -74,7 +74,7 @@ def ways(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
 
 
 def _kill_after(source: str, target: str, steps: int) -> None:
-    """Let a child copy, and kill it after so many steps."""
+    """Copy in a child process, and kill it after this many steps."""
     child = Child(_copy, source, target)
     try:
         for _ in range(steps - 1):
@@ -87,7 +87,7 @@ def _kill_after(source: str, target: str, steps: int) -> None:
 
 
 def test_killed_in_the_middle(ways: tuple[str, str]) -> None:
-    """Again and again, in every pass, on one target: each time it goes on, and ends up right."""
+    """Killed repeatedly, in every pass, on one target: each copy resumes, the last is correct."""
     path, to = ways
     with holdfast.open(path, durability="process") as source:
         _fill(source, families=8, messages=100)
@@ -103,7 +103,7 @@ def test_killed_in_the_middle(ways: tuple[str, str]) -> None:
             assert there[session]["histories"] == whole["each"][session]["histories"]
             assert there[session]["queued"] == whole["each"][session]["queued"]
         assert len(there) % 2 == 0, "a fork comes with its parent"
-        if steps == 30:  # the source goes on meanwhile
+        if steps == 30:  # The source is written to meanwhile.
             with holdfast.open(path) as source:
                 source.session("later").append(Message.user("newer"))
                 source.session("later").fork(key="and a fork")
@@ -119,7 +119,7 @@ def test_killed_in_the_middle(ways: tuple[str, str]) -> None:
 
 
 def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(ways: tuple[str, str]) -> None:
-    """Both stores can be used right after."""
+    """Both stores are usable right after."""
     sent: list[int] = []
 
     def interrupt(done: int, total: int) -> None:
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_a_copy_in_the_middle_of_a_family(ways: tuple[str, str]) -> 
 
 
 def test_both_stores_are_in_use_meanwhile(ways: tuple[str, str]) -> None:
-    """Writers of either one are not kept out, and a few more copies end it."""
+    """Writers of either store are not blocked, and a few more copies complete it."""
     with (
         holdfast.open(ways[0], durability="process") as source,
         holdfast.open(ways[1], durability="process") as target,
@@ -176,7 +176,7 @@ def test_both_stores_are_in_use_meanwhile(ways: tuple[str, str]) -> None:
 
 
 class _Again(MemoryBackend):
-    """Runs each verb again, as a group commit does: behind itself, or after it was undone."""
+    """Runs each operation twice, as a group commit may: after itself, or after a rollback."""
 
     undone = False
 
@@ -191,7 +191,7 @@ class _Again(MemoryBackend):
 
 @pytest.mark.parametrize("undone", [False, True])
 def test_a_verb_that_runs_twice(undone: bool) -> None:
-    """Each session comes once, is told of as having come, and goes on once."""
+    """Each session is copied once, counted as added, and updated once."""
     location = settings.parse("memory:", {})
     backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
     backend.undone = undone
@@ -210,7 +210,7 @@ def test_a_verb_that_runs_twice(undone: bool) -> None:
 
 
 def test_a_full_disk_stops_it_and_space_lets_it_go_on(tmp_path: Path) -> None:
-    """Wherever it gets full: what came before stays, nothing is there by half."""
+    """Wherever the disk fills up, earlier families stay, and no session is incomplete."""
     with holdfast.open("memory:") as source:
         _fill(source, families=6, messages=500)
         whole = shown(source)
@@ -258,7 +258,7 @@ with holdfast.open(sys.argv[1], readonly=True) as source, holdfast.open(sys.argv
 
 
 def _grown(source: str, target: str) -> int:
-    """Let a child copy; give by how many kilobytes it grew at most."""
+    """Copy in a child process; return by how many kilobytes its memory grew at most."""
     done = subprocess.run(
         [sys.executable, "-c", _MEASURED, source, target],
         check=True,
@@ -270,7 +270,7 @@ def _grown(source: str, target: str) -> int:
 
 @_LINUX
 def test_memory_does_not_grow_with_the_history(ways: tuple[str, str]) -> None:
-    """Thirty megabytes of messages in one session pass through a few."""
+    """Copying thirty megabytes of messages in one session takes only a few megabytes."""
     with holdfast.open(ways[0], durability="process") as store:
         session = store.session("k")
         for n in range(15):
@@ -280,7 +280,7 @@ def test_memory_does_not_grow_with_the_history(ways: tuple[str, str]) -> None:
 
 @_LINUX
 def test_files_pass_one_by_one(ways: tuple[str, str]) -> None:
-    """Forty files of a megabyte do not meet in memory, nor do those that wait."""
+    """Forty files of a megabyte are never in memory together, nor are queued files."""
     with holdfast.open(ways[0], durability="process") as store:
         session = store.session("k")
         for n in range(40):

@@ -1,4 +1,4 @@
-"""A damaged line costs only itself: the rest comes in, and the report says where it was."""
+"""A damaged line affects only itself: the rest is imported, and the report names the line."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def _lines(report: ImportReport) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["flipped", "not JSON", "not UTF-8", "empty", "no checksum"])
 def test_a_damaged_message_costs_only_itself(exported: Path, target: Store, kind: str) -> None:
-    """A stand-in takes its seq, with the line as it is; every other message keeps its own."""
+    """A placeholder with the damaged line takes its seq; every other message keeps its seq."""
     at = find(exported, type="message", branch=1, seq=2)
     if kind == "flipped":
         raw = flip(exported, at)
@@ -58,7 +58,7 @@ def test_a_damaged_message_costs_only_itself(exported: Path, target: Store, kind
 
 
 def test_a_message_whose_line_is_gone_is_missed(exported: Path, target: Store) -> None:
-    """Its seq is not given to the next one."""
+    """Its seq is not reused for the next message."""
     put(exported, find(exported, type="message", branch=1, seq=3), b"")
     report = target.import_(exported)
     assert "messages 3 to 3 are missing in the file" in _lines(report)
@@ -71,7 +71,7 @@ def test_a_message_whose_line_is_gone_is_missed(exported: Path, target: Store) -
 
 
 def test_several_lines_in_a_row(exported: Path, target: Store) -> None:
-    """Each keeps its place."""
+    """Each becomes a placeholder with its own seq."""
     first = find(exported, type="message", branch=1, seq=1)
     raw = [flip(exported, first + n) for n in range(4)]
     report = target.import_(exported)
@@ -85,7 +85,7 @@ def test_several_lines_in_a_row(exported: Path, target: Store) -> None:
 
 
 def test_the_last_message_of_a_branch(exported: Path, target: Store) -> None:
-    """Branches say how far they go, so the loss is noticed at their end, too."""
+    """A branch states its last seq, so a loss at its end is detected, too."""
     at = find(exported, type="blob") + 1
     assert b'"seq":5' in exported.read_bytes().splitlines()[at]
     flip(exported, at)
@@ -124,7 +124,7 @@ def test_the_last_message_of_a_branch(exported: Path, target: Store) -> None:
 def test_a_message_that_nobody_could_have_stored(
     exported: Path, target: Store, field: str, value: object
 ) -> None:
-    """Also with a checksum that fits: what is imported is checked as what is appended."""
+    """Also with a valid checksum: imported messages are validated like appended ones."""
     at = find(exported, type="message", branch=1, seq=2)
     change(exported, at, lambda record: record.update({field: value}))
     report = target.import_(exported)
@@ -136,7 +136,7 @@ def test_a_message_that_nobody_could_have_stored(
 
 
 def test_two_messages_of_one_id(exported: Path, target: Store) -> None:
-    """A history has each id once; the later one is set aside."""
+    """An id occurs once in a history; the later message becomes a placeholder."""
     first = find(exported, type="message", branch=1, seq=1)
     wanted: list[str] = []
     change(exported, first, lambda record: wanted.append(record["id"]))
@@ -151,7 +151,7 @@ def test_two_messages_of_one_id(exported: Path, target: Store) -> None:
 
 
 def test_a_message_out_of_place(exported: Path, target: Store) -> None:
-    """One that comes twice is there once."""
+    """A message that occurs twice is imported once."""
     at = find(exported, type="message", branch=1, seq=2)
     line = exported.read_bytes().splitlines(keepends=True)[at]
     put(exported, at, line + line)
@@ -168,7 +168,7 @@ def test_a_message_out_of_place(exported: Path, target: Store) -> None:
 def test_what_a_session_is_stands_twice(
     exported: Path, target: Store, source: Store, kind: str
 ) -> None:
-    """Either line may be damaged, and nothing is lost but, with the last, the order in lists."""
+    """If one of the two lines is damaged, nothing is lost except, with the last, the list order."""
     lines = exported.read_bytes().splitlines()
     for at, line in enumerate(lines):
         if line.startswith(b'{"type":"%s"' % kind.encode()):
@@ -186,7 +186,7 @@ def test_what_a_session_is_stands_twice(
 
 
 def test_who_it_is_is_lost(exported: Path, target: Store) -> None:
-    """With both lines damaged the history still comes, nameless."""
+    """With both lines damaged the history is still imported, without its title and other fields."""
     session = find(exported, type="session", key="talk")
     end = min(
         at
@@ -207,7 +207,7 @@ def test_who_it_is_is_lost(exported: Path, target: Store) -> None:
 
 
 def test_a_branch_that_is_lost_twice(exported: Path, target: Store, source: Store) -> None:
-    """Nobody knows where it started: its messages stay away, with a word; the others come."""
+    """Its start is unknown: its messages are reported and skipped; the others are imported."""
     lines = exported.read_bytes().splitlines()
     flip(exported, next(at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')))
     flip(exported, find(exported, type="branch", number=2))
@@ -219,7 +219,7 @@ def test_a_branch_that_is_lost_twice(exported: Path, target: Store, source: Stor
 
 
 def test_no_branch_is_left(exported: Path, target: Store) -> None:
-    """A session without any stays away; its fork comes, with what it shared."""
+    """A session without branches is skipped; its fork is imported with the shared messages."""
     lines = exported.read_bytes().splitlines()
     flip(exported, next(at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')))
     flip(exported, find(exported, type="branch", number=2))
@@ -233,7 +233,7 @@ def test_no_branch_is_left(exported: Path, target: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["turn", "usage", "queued"])
 def test_what_else_is_damaged_costs_itself(exported: Path, target: Store, kind: str) -> None:
-    """A turn, a sum, waiting input: gone and reported, the messages are all there."""
+    """A damaged turn, usage or queued message is reported; all messages are imported."""
     at = find(exported, type=kind)
     flip(exported, at)
     report = target.import_(exported)
@@ -248,7 +248,7 @@ def test_what_else_is_damaged_costs_itself(exported: Path, target: Store, kind: 
 
 
 def test_a_file_whose_data_is_damaged(exported: Path, target: Store) -> None:
-    """The message is there, and still says which file it had."""
+    """The message is imported, and still names its file."""
     at = find(exported, type="blob")
     flip(exported, at)
     report = target.import_(exported)
@@ -262,7 +262,7 @@ def test_a_file_whose_data_is_damaged(exported: Path, target: Store) -> None:
 
 
 def test_a_fork_whose_parent_was_cut_out(exported: Path, target: Store) -> None:
-    """Its own messages come; those it shared are missed, each in its place."""
+    """Its own messages are imported; each shared one becomes a placeholder."""
     lines = exported.read_bytes().splitlines(keepends=True)
     ends = [at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')]
     exported.write_bytes(b"".join([lines[0], *lines[ends[0] + 1 :]]))
@@ -279,7 +279,7 @@ def test_a_fork_whose_parent_was_cut_out(exported: Path, target: Store) -> None:
 
 
 def test_a_file_that_is_cut_off_anywhere(exported: Path, tmp_path: Path) -> None:
-    """What is there comes in, each session sound; only the first line is needed."""
+    """All before the cut is imported, each session valid; only the first line is required."""
     import holdfast  # noqa: PLC0415 - many stores, opened here
 
     whole = exported.read_bytes()
@@ -300,7 +300,7 @@ def test_a_file_that_is_cut_off_anywhere(exported: Path, tmp_path: Path) -> None
 
 
 def test_a_session_cut_off_can_be_used(exported: Path, target: Store) -> None:
-    """Its history ends where the file ended, and goes on from there."""
+    """Its history ends where the file ended, and can be continued."""
     at = find(exported, type="message", branch=2, seq=6)
     lines = exported.read_bytes().splitlines(keepends=True)
     exported.write_bytes(b"".join(lines[:at]) + lines[at][:40])
@@ -316,7 +316,7 @@ def test_a_session_cut_off_can_be_used(exported: Path, target: Store) -> None:
 def test_what_cannot_be_read_in_the_store_is_exported_as_a_reader_gets_it(
     tmp_path: Path, target: Store
 ) -> None:
-    """Damage in the source costs only itself, too."""
+    """Damage in the exported store affects only the damaged message, too."""
     import apsw  # noqa: PLC0415 - to damage a store
 
     import holdfast  # noqa: PLC0415

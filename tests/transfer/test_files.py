@@ -1,4 +1,4 @@
-"""The file itself: private, whole or not there, and never anybody else's."""
+"""The export file: private, complete or absent, and never in place of another file."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def _names(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_an_export_is_private(source: Store, tmp_path: Path, overwrite: bool) -> None:
-    """Whatever the umask, and also in the place of a file that was not."""
+    """Whatever the umask, also when it replaces a file that was not private."""
     path = tmp_path / "out.jsonl"
     if overwrite:
         path.write_text("old")
@@ -43,7 +43,7 @@ def test_an_export_is_private(source: Store, tmp_path: Path, overwrite: bool) ->
 
 
 def test_it_is_private_while_it_is_written(source: Store, tmp_path: Path) -> None:
-    """Nobody else can read it from the first byte on, and it has another name until it is whole."""
+    """Only its owner can read it from the start; its name is temporary until it is complete."""
     seen: list[tuple[bool, int]] = []
 
     def look(done: int, total: int) -> None:
@@ -61,7 +61,7 @@ def test_it_is_private_while_it_is_written(source: Store, tmp_path: Path) -> Non
 def test_it_is_on_the_disk_before_it_has_its_name(
     source: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool, links: bool
 ) -> None:
-    """A power cut leaves the whole export or none; and when it is done, the whole one."""
+    """A power cut leaves a complete export or none; after the call returned, a complete one."""
     path = tmp_path / "out.jsonl"
     if overwrite:
         path.write_text("old")
@@ -73,7 +73,7 @@ def test_it_is_on_the_disk_before_it_has_its_name(
 
 
 def test_an_existing_file_is_left_alone(source: Store, tmp_path: Path) -> None:
-    """Unless the caller says otherwise."""
+    """Unless the caller passes `overwrite`."""
     path = tmp_path / "out.jsonl"
     path.write_text("mine")
     with pytest.raises(Invalid, match="exists already"):
@@ -85,7 +85,7 @@ def test_an_existing_file_is_left_alone(source: Store, tmp_path: Path) -> None:
 
 
 def test_a_file_that_comes_meanwhile_is_left_alone(source: Store, tmp_path: Path) -> None:
-    """The name is given at the end, and only if it is still free."""
+    """The file is renamed at the end, and only if the target still does not exist."""
     path = tmp_path / "out.jsonl"
 
     def come(done: int, total: int) -> None:
@@ -102,7 +102,7 @@ def test_a_file_that_comes_meanwhile_is_left_alone(source: Store, tmp_path: Path
 def test_a_link_is_not_followed(
     source: Store, tmp_path: Path, overwrite: bool, dangling: bool
 ) -> None:
-    """Neither the link nor what it leads to is touched."""
+    """Neither the link nor its target is changed."""
     victim, path = tmp_path / "victim", tmp_path / "out.jsonl"
     if not dangling:
         victim.write_text("mine")
@@ -116,7 +116,7 @@ def test_a_link_is_not_followed(
 
 
 def test_a_link_that_comes_meanwhile_is_not_followed(source: Store, tmp_path: Path) -> None:
-    """Also when a file there could be replaced."""
+    """Also with `overwrite`."""
     victim, path = tmp_path / "victim", tmp_path / "out.jsonl"
     victim.write_text("mine")
 
@@ -130,7 +130,7 @@ def test_a_link_that_comes_meanwhile_is_not_followed(source: Store, tmp_path: Pa
 
 
 def test_what_is_no_place_for_a_file(source: Store, tmp_path: Path) -> None:
-    """A folder, a pipe, a folder that is not there, no name."""
+    """A directory, a pipe, a missing directory, an empty name."""
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
@@ -156,7 +156,7 @@ def test_the_store_itself_is_not_written_over(tmp_path: Path, suffix: str) -> No
 
 
 def test_nothing_is_left_when_the_disk_is_full(source: Store, tmp_path: Path) -> None:
-    """The error says so, and there is no half export."""
+    """The error says so, and no partial export remains."""
     source.session("talk").append(*[Message.user("x" * 60_000) for _ in range(100)])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
@@ -171,7 +171,7 @@ def test_nothing_is_left_when_the_disk_is_full(source: Store, tmp_path: Path) ->
 
 
 def test_an_empty_store(target: Store, tmp_path: Path) -> None:
-    """There is nothing in it, and that can be exported and imported, too."""
+    """An empty store can be exported and imported, too."""
     report = target.export(tmp_path / "out.jsonl")
     assert (report.sessions, report.messages, report.blobs) == (0, 0, 0)
     assert report.size == (tmp_path / "out.jsonl").stat().st_size

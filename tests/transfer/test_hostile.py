@@ -1,4 +1,4 @@
-"""Files that want to do harm: refused with a typed error, in little memory, and nothing changed."""
+"""Malicious files are refused with a typed error, in little memory, and change nothing."""
 
 import gzip
 import io
@@ -22,7 +22,7 @@ from tests.transfer.showing import shown
 
 @pytest.fixture
 def full() -> Iterator[Store]:
-    """A store that has something to lose; who reads a file does not know of what kind it is."""
+    """A store with data; reading a file does not depend on the backend."""
     with holdfast.open("memory:") as store:
         store.session("mine").append(Message.user("precious"))
         yield store
@@ -83,13 +83,13 @@ def test_a_file_that_is_not_ours(full: Store, tmp_path: Path, data: bytes) -> No
 
 
 def test_a_newer_version(full: Store, exported: Path) -> None:
-    """What it may hold is not known here, so nothing of it is taken."""
+    """Its content may be unknown to this version, so none of it is imported."""
     put(exported, 0, b'{"type":"holdfast","version":2,"new":"field"}\n')
     _refused(full, exported, Invalid, "newer Holdfast.*Update Holdfast")
 
 
 def test_a_header_that_was_changed(full: Store, exported: Path) -> None:
-    """The first line counts: without it nothing else can be believed."""
+    """Without a valid first line the file is not trusted."""
     put(exported, 0, exported.read_bytes().splitlines(keepends=True)[0].replace(b"20", b"30", 1))
     _refused(full, exported, Invalid, "line 1 .*does not fit its checksum")
 
@@ -110,13 +110,13 @@ def _pipe(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [_missing, _folder, _pipe])
 def test_what_is_no_file(full: Store, exported: Path, make: Callable[[Path], None]) -> None:
-    """A pipe that nobody writes to keeps nobody waiting."""
+    """A pipe without a writer does not block."""
     make(exported)
     _refused(full, exported, Invalid, "nothing was imported")
 
 
 def test_a_store_for_reading(exported: Path, tmp_path: Path) -> None:
-    """Said before the file is read."""
+    """It is refused before the file is read."""
     with holdfast.open(tmp_path / "r.db") as store:
         store.session("k")
     with holdfast.open(tmp_path / "r.db", readonly=True) as store:
@@ -129,7 +129,7 @@ def test_a_store_for_reading(exported: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["metadata", "rubbish"])
 def test_deep_json(full: Store, exported: Path, where: str) -> None:
-    """Refused before anybody tries to read it."""
+    """It is refused before it is parsed."""
     at = find(exported, type="message", branch=1, seq=2)
     deep = "[" * 300 + "]" * 300
     if where == "metadata":
@@ -141,7 +141,7 @@ def test_deep_json(full: Store, exported: Path, where: str) -> None:
 
 
 def test_brackets_in_text_are_no_nesting(source: Store, target: Store, tmp_path: Path) -> None:
-    """Somebody may well talk about brackets."""
+    """Brackets in the text of a message are valid."""
     text = '[{"' * 1_000 + "\\" * 7
     source.session("talk").append(Message.user(text, metadata={text: [text]}))
     source.export(tmp_path / "x.jsonl")
@@ -150,7 +150,7 @@ def test_brackets_in_text_are_no_nesting(source: Store, target: Store, tmp_path:
 
 
 def test_data_as_deep_as_it_may_be(source: Store, target: Store, tmp_path: Path) -> None:
-    """What could be stored can be exported and imported."""
+    """Data of the maximum depth can be exported and imported."""
     deep: holdfast.records.JSON = "x"
     for _ in range(198):
         deep = [deep]
@@ -168,13 +168,13 @@ def test_few_lines_that_claim_many_messages(full: Store, exported: Path) -> None
 
 
 def test_a_fork_that_claims_a_long_history(full: Store, exported: Path) -> None:
-    """Also not for a parent that is not there."""
+    """Nor for a parent that is not in the file."""
     _claim(exported, 1, 0, {"parent_id": "a" * 16, "fork_seq": 2**32 - 2, "seq": 2**32 - 1})
     _refused(full, exported, TooLarge, "claims .* messages, more than its size allows")
 
 
 def test_a_fork_of_more_than_there_is(exported: Path, target: Store) -> None:
-    """It stays away: its parent is there and does not go so far."""
+    """It is skipped: its parent is in the file and ends earlier."""
     _claim(exported, 1, 0, {"fork_seq": 100, "seq": 101})
     report = target.import_(exported)
     assert report.sessions == 1
@@ -184,14 +184,14 @@ def test_a_fork_of_more_than_there_is(exported: Path, target: Store) -> None:
 
 
 def _claim(path: Path, session: int, branch: int, fields: dict[str, object]) -> None:
-    """Change a branch where it counts: in the last line of its session."""
+    """Change a branch in the last line of its session, which has precedence."""
     lines = path.read_bytes().splitlines()
     ends = [at for at, line in enumerate(lines) if line.startswith(b'{"type":"end"')]
     change(path, ends[session], lambda record: record["branches"][branch].update(fields))
 
 
 def test_nothing_but_damage(full: Store, exported: Path) -> None:
-    """There is an end to patience."""
+    """A file with too many damaged lines is refused."""
     with exported.open("ab") as file:
         file.write(b"rubbish\n" * 10_001)
     _refused(full, exported, Invalid, "more than 10000 lines are damaged")
@@ -239,7 +239,7 @@ def test_one_giant_line_is_never_held(exported: Path, tmp_path: Path, size: int,
 
 
 def test_a_field_that_comes_twice(exported: Path, target: Store) -> None:
-    """Neither the first nor the last is taken."""
+    """Neither the first nor the last value is used."""
     at = find(exported, type="message", branch=1, seq=1)
     line = exported.read_bytes().splitlines()[at].decode()[:-18]
     put(exported, at, sealed_text(line + ',"role":"system"}'))
@@ -258,7 +258,7 @@ def test_a_field_that_comes_twice_in_metadata(exported: Path, target: Store) -> 
 
 @pytest.mark.parametrize("field", ["key", "title", "scope", "metadata", "goal", "pinned"])
 def test_a_session_of_wrong_types(exported: Path, full: Store, field: str) -> None:
-    """The line is damaged; what stands for it at the end is taken."""
+    """The line is damaged; its copy in the last line is used."""
     at = find(exported, type="session", key="talk")
     change(exported, at, lambda record: record.update({field: ["wrong"]}))
     report = full.import_(exported)
@@ -319,7 +319,7 @@ def test_a_key_is_only_a_name(
 
 
 def _escaped(text: str) -> str:
-    """As our lines have it."""
+    """Return the text as an export escapes it."""
     return encode_line(BlobLine(sha256=text, data=b"")).decode().split('"')[7]
 
 
@@ -334,7 +334,7 @@ def _rename(path: Path, field: str, name: str) -> None:
 
 
 def test_a_system_message_stays_what_it_was(exported: Path, source: Store, target: Store) -> None:
-    """Our own file brings back what was said, role and provenance included."""
+    """An import restores messages with their role and provenance."""
     said = Message.system("be kind", provenance=holdfast.records.Provenance("elsewhere", "7"))
     source.session("talk").append(said)
     source.export(exported, overwrite=True)

@@ -1,4 +1,4 @@
-"""Into a store that has something already: what is there stays, what comes joins it or not."""
+"""Import into a store with data: existing sessions stay, forks join their parents if they match."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.transfer.showing import lines_of, listed, shown
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Store]:
-    """The store that is exported from."""
+    """The store that is exported."""
     with holdfast.open(tmp_path / "there.db") as store:
         yield store
 
@@ -25,7 +25,7 @@ def _texts(store: Store, ref: str) -> list[str]:
 
 
 def test_a_second_import_adds_nothing(there: Store, target: Store, tmp_path: Path) -> None:
-    """Also when the session went on here meanwhile: it is listed, and stays as it is here."""
+    """Also if the session was written to here since: it is reported as skipped, and unchanged."""
     session = there.session("k")
     session.append(Message.user("one"))
     there.export(tmp_path / "one.jsonl")
@@ -85,7 +85,7 @@ def test_a_fork_of_a_later_branch_joins_its_parent(
 
 
 def test_a_fork_of_what_went_on_differently(there: Store, target: Store, tmp_path: Path) -> None:
-    """It does not get another's history: what it shared comes with it."""
+    """It does not join a different history: the shared messages are imported with it."""
     parent = there.session("parent")
     parent.append(Message.user("one"), Message.user("two"))
     there.export(tmp_path / "one.jsonl")
@@ -109,7 +109,7 @@ def test_a_fork_of_what_went_on_differently(there: Store, target: Store, tmp_pat
 
 
 def test_a_fork_of_what_is_shorter_here(there: Store, target: Store, tmp_path: Path) -> None:
-    """It brings the messages that are not here."""
+    """It is imported with the messages that the store lacks."""
     parent = there.session("parent")
     parent.append(Message.user("one"))
     there.export(tmp_path / "one.jsonl")
@@ -124,7 +124,7 @@ def test_a_fork_of_what_is_shorter_here(there: Store, target: Store, tmp_path: P
 
 
 def test_what_was_purged_here_is_told(there: Store, target: Store, tmp_path: Path) -> None:
-    """While a fork keeps some of it, it cannot come back; afterwards it can."""
+    """While a fork keeps part of it, it cannot be imported; afterwards it can."""
     parent = there.session("parent")
     parent.append(Message.user("one"), Message.user("two"))
     fork = parent.fork(1, key="fork")
@@ -145,7 +145,7 @@ def test_what_was_purged_here_is_told(there: Store, target: Store, tmp_path: Pat
 def test_another_fork_of_what_was_purged_joins_it(
     there: Store, target: Store, tmp_path: Path
 ) -> None:
-    """What a purge left is used again, as far as it goes."""
+    """The messages that a purge kept are reused, as far as they go."""
     parent = there.session("parent")
     parent.append(Message.user("one"), Message.user("two"))
     parent.fork(2, key="first")
@@ -162,7 +162,7 @@ def test_another_fork_of_what_was_purged_joins_it(
 
 
 def test_a_key_that_is_taken(there: Store, target: Store, tmp_path: Path) -> None:
-    """The session comes without it, and the report says so."""
+    """The session is imported without the key, and the report says so."""
     came = there.session("k")
     came.append(Message.user("there"))
     mine = target.session("k")
@@ -177,7 +177,7 @@ def test_a_key_that_is_taken(there: Store, target: Store, tmp_path: Path) -> Non
 
 
 def test_a_key_in_the_trash_is_not_taken(there: Store, target: Store, tmp_path: Path) -> None:
-    """It has it again when it is restored."""
+    """The session has its key again when it is restored."""
     came = there.session("k")
     there.trash(came.id)
     target.session("k")
@@ -187,7 +187,7 @@ def test_a_key_in_the_trash_is_not_taken(there: Store, target: Store, tmp_path: 
 
 
 def test_lists_keep_their_order(there: Store, target: Store, tmp_path: Path) -> None:
-    """By when they were written to, across families; behind them is what was here."""
+    """By last write, across families; the sessions that existed before come after them."""
     target.session("here")
     one, two, three = (there.session(key) for key in "abc")
     one.append(Message.user("x"))
@@ -205,7 +205,7 @@ def test_lists_keep_their_order(there: Store, target: Store, tmp_path: Path) -> 
 
 
 def test_one_by_one_or_together(there: Store, target: Store, tmp_path: Path) -> None:
-    """Sessions are named as everywhere, those in the trash too."""
+    """Sessions are named as in every other call, also those in the trash."""
     there.session("a", title="first")
     there.session("b")
     gone = there.session("c")
@@ -224,7 +224,7 @@ def test_one_by_one_or_together(there: Store, target: Store, tmp_path: Path) -> 
 
 
 def test_an_open_turn_is_interrupted_there(there: Store, target: Store, tmp_path: Path) -> None:
-    """Its holder is not there: what was streamed is a partial reply, tools are settled."""
+    """Its holder is elsewhere: the draft becomes a partial reply, tool calls are settled."""
     session = there.session("k")
     with session.turn(model="m") as turn:
         turn.user("go")
@@ -259,7 +259,7 @@ def test_an_open_turn_is_interrupted_there(there: Store, target: Store, tmp_path
 
 
 def test_a_message_in_a_file_may_be_read_by_anybody(there: Store, tmp_path: Path) -> None:
-    """Large texts stand in their message as they are; each message is in one line, once."""
+    """Large texts are inline; each message is on one line, once."""
     session = there.session("k")
     session.append(Message.user("large " * 20_000, id="m1"), Message.user("small", id="m2"))
     session.fork().append(Message.user("forked", id="m3"))
@@ -272,7 +272,7 @@ def test_a_message_in_a_file_may_be_read_by_anybody(there: Store, tmp_path: Path
 
 
 def test_a_file_is_written_once(there: Store, target: Store, tmp_path: Path) -> None:
-    """However many messages and sessions have it."""
+    """However many messages and sessions refer to it."""
     file = holdfast.File(name="f", data=b"data" * 1_000)
     for key in ("one", "two"):
         there.session(key).append(Message.user([file]), Message.user([file]))
@@ -285,7 +285,7 @@ def test_a_file_is_written_once(there: Store, target: Store, tmp_path: Path) -> 
 
 
 def test_an_export_is_of_one_moment(there: Store, target: Store, tmp_path: Path) -> None:
-    """What is written meanwhile is not in it, nor half of it."""
+    """No part of a write during the export is in it."""
     one, two = there.session("one"), there.session("two")
     for session in (one, two):
         session.append(*[Message.user("before") for _ in range(500)])
@@ -304,7 +304,7 @@ def test_an_export_is_of_one_moment(there: Store, target: Store, tmp_path: Path)
 
 
 def test_tenants_are_apart(tmp_path: Path) -> None:
-    """An export holds nothing of another tenant, and the same sessions may be both's."""
+    """An export contains nothing of another tenant; both tenants may have the same sessions."""
     path = tmp_path / "both.db"
     with holdfast.open(path, tenant="a") as a, holdfast.open(path, tenant="b") as b:
         file = holdfast.File(data=b"shared")
@@ -330,7 +330,7 @@ def report_id(path: Path) -> str:
 
 
 def test_progress_is_told(there: Store, target: Store, tmp_path: Path) -> None:
-    """It only grows, and ends where it is done."""
+    """It only increases, and ends at the total."""
     there.session("k").append(*[Message.user("x" * 10_000) for _ in range(300)])
     told: list[tuple[int, int]] = []
     there.export(tmp_path / "out.jsonl", progress=lambda *at: told.append(at))
@@ -345,7 +345,7 @@ def test_progress_is_told(there: Store, target: Store, tmp_path: Path) -> None:
 
 
 def test_a_progress_that_raises_stops_it(there: Store, target: Store, tmp_path: Path) -> None:
-    """Nothing is left of either."""
+    """Neither a file nor a session remains."""
 
     class Enough(Exception):
         pass
@@ -366,7 +366,7 @@ def test_a_progress_that_raises_stops_it(there: Store, target: Store, tmp_path: 
 
 
 def test_the_async_twins(there: Store, tmp_path: Path) -> None:
-    """They do the same."""
+    """They return the same results."""
     session = there.session("k")
     session.append(
         Message.user("one", metadata={"x": 1}), Message(role="user", parts=(Raw("r", 1),))

@@ -33,13 +33,13 @@ PNG: Final = b"\x89PNG\r\n\x1a\n\0\xff" * 20
 
 
 def key(seed: object) -> str:
-    """A key that looks like one, another for each seed."""
+    """Return a plausible key, different for each seed."""
     chance = random.Random(str(seed))
     return "sk-" + "proj-" + "".join(chance.choices(string.ascii_letters + string.digits, k=48))
 
 
 def exported(store: Store, path: Path, *refs: str) -> list[dict[str, Any]]:
-    """The records of a redacted export."""
+    """Return the records of a redacted export."""
     store.export(path, *refs, overwrite=True)
     return records(path)
 
@@ -49,7 +49,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def words(path: Path) -> bytes:
-    """All that is in a file, also what is written in base64."""
+    """Return the content of a file, with base64 decoded."""
     blobs = [b64decode(line["data"]) for line in records(path) if line["type"] == "blob"]
     return b"\n".join([path.read_bytes(), *blobs])
 
@@ -65,7 +65,7 @@ SECRETS: Final = {place: key(place) for place in PLACES}
 
 
 def _fill(store: Store) -> None:
-    """Put a secret wherever words can be."""
+    """Put a secret into every text field."""
     its = {place: f"it is {secret}, is it not" for place, secret in SECRETS.items()}
     session = store.session(
         its["key"],
@@ -124,7 +124,7 @@ def _messages(its: dict[str, str]) -> list[Message]:
 
 
 def _fork(store: Store, its: dict[str, str]) -> None:
-    """A fork of a session that was purged."""
+    """Make a fork of a session, and purge the session."""
     parent = store.create()
     parent.append(Message.user(its["shared"]))
     fork = parent.fork()
@@ -134,7 +134,7 @@ def _fork(store: Store, its: dict[str, str]) -> None:
 
 
 def _stream(store: Store) -> holdfast.Turn:
-    """Leave a reply open whose secrets were stored in pieces."""
+    """Leave a draft open whose secrets are split between chunks."""
     turn = store.create(title="streams").turn().__enter__()
     turn.user("Go on.")
     reply = turn.stream(model=SECRETS["draft model"])
@@ -150,7 +150,7 @@ def _stream(store: Store) -> holdfast.Turn:
 
 @pytest.fixture(params=KINDS)
 def leaky(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A store with a secret in every place."""
+    """A store with a secret in every text field."""
     with place(request.param, tmp_path) as url, holdfast.open(url, durability="process") as store:
         _fill(store)
         turn = _stream(store)
@@ -162,7 +162,7 @@ def leaky(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_no_secret_is_in_the_file(leaky: Store, tmp_path: Path) -> None:
-    """Wherever it was; and they are all in a whole copy, so that this test can fail."""
+    """Whichever field it was in; all are in an unredacted copy, so this test can fail."""
     leaky.export(tmp_path / "whole.jsonl", redact=None)
     whole = words(tmp_path / "whole.jsonl")
     in_pieces = {"draft", "draft thought"}
@@ -176,7 +176,7 @@ def test_no_secret_is_in_the_file(leaky: Store, tmp_path: Path) -> None:
 
 
 def test_what_was_redacted_can_be_imported(leaky: Store, target: Store, tmp_path: Path) -> None:
-    """All that is not a secret is there as it was, and nothing is damaged."""
+    """Everything else is unchanged, and nothing is damaged."""
     out = leaky.export(tmp_path / "safe.jsonl")
     assert leaky.damage == []
     report = target.import_(tmp_path / "safe.jsonl")
@@ -186,7 +186,7 @@ def test_what_was_redacted_can_be_imported(leaky: Store, target: Store, tmp_path
     assert target.verify() == []
     for info in leaky.sessions():
         if info.title == "streams":
-            continue  # Where it is imported, its open turn is interrupted.
+            continue  # An import interrupts its open turn.
         before, after = leaky.get(info.id), target.get(info.id)
         assert [b.seq for b in after.branches()] == [b.seq for b in before.branches()]
         for one, two in zip(before.messages(), after.messages(), strict=True):
@@ -207,7 +207,7 @@ def _marked(text: str) -> str:
 
 
 def test_redacting_again_changes_nothing(leaky: Store, target: Store, tmp_path: Path) -> None:
-    """What was imported is exported the same, as a whole copy and redacted."""
+    """Exporting the imported sessions gives the same lines, with and without redaction."""
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     names = [info.id for info in leaky.sessions() if info.title != "streams"]
     leaky.export(one, *names)
@@ -221,7 +221,7 @@ def test_redacting_again_changes_nothing(leaky: Store, target: Store, tmp_path: 
 
 
 def test_every_place_is_told(leaky: Store, tmp_path: Path) -> None:
-    """With the message, or the session alone; a preview is too little to use."""
+    """With its message, or only its session; a preview reveals too little to use."""
     report = leaky.export(tmp_path / "safe.jsonl")
     told = {one.where for one in report.findings}
     assert {
@@ -239,7 +239,7 @@ def test_every_place_is_told(leaky: Store, tmp_path: Path) -> None:
             assert one.preview == f"sk-p… ({len(SECRETS['text'])} characters)"
     assert report.review is not None
     assert report.review.replaced + report.review.left_out >= len(PLACES)
-    assert report.review.left_out == 2  # the key, and the thought that is signed
+    assert report.review.left_out == 2  # The key, and the signed thinking.
     assert report.review.not_looked_into == 2
 
 
@@ -247,7 +247,7 @@ def test_every_place_is_told(leaky: Store, tmp_path: Path) -> None:
 
 
 def test_signed_thinking_is_left_out_whole(source: Store, target: Store, tmp_path: Path) -> None:
-    """A provider would refuse it changed; signed thinking without secrets stays to the letter."""
+    """A provider would reject an edit; signed thinking without secrets stays byte for byte."""
     session = source.session("signed")
     session.append(
         Message.assistant([Thinking("fine", "s1"), "said"]),
@@ -265,7 +265,7 @@ def test_signed_thinking_is_left_out_whole(source: Store, target: Store, tmp_pat
 def test_a_text_file_gets_other_bytes_and_another_name(
     source: Store, target: Store, tmp_path: Path
 ) -> None:
-    """Each file once, by the hash of what is in the file; what is not text stays as it is."""
+    """Each file once, by the hash of its new data; binary data is unchanged."""
     data = f"a\ntoken {key(1)}\nb".encode()
     session = source.session("files")
     session.append(
@@ -287,7 +287,7 @@ def test_a_text_file_gets_other_bytes_and_another_name(
 
 
 def test_a_file_whose_data_are_lost(tmp_path: Path) -> None:
-    """It is damage as ever, and was not looked into."""
+    """It is reported as damage, and as not looked into."""
     with holdfast.open(tmp_path / "s.db") as store:
         store.session("k").append(Message.user(["x", File("a.txt", None, b"data")]))
     with apsw.Connection(str(tmp_path / "s.db")) as database:
@@ -300,7 +300,7 @@ def test_a_file_whose_data_are_lost(tmp_path: Path) -> None:
 
 
 def test_keys_that_hold_secrets_are_left_out(target: Store, tmp_path: Path) -> None:
-    """Two of them would have the same mark; both sessions come."""
+    """Two keys could get the same mark; both sessions are exported."""
     with holdfast.open("memory:") as store:
         for n in range(2):
             store.session(key(n), title=f"t{n}").append(Message.user("x"))
@@ -311,7 +311,7 @@ def test_keys_that_hold_secrets_are_left_out(target: Store, tmp_path: Path) -> N
 
 
 def test_a_title_that_marks_make_too_long(source: Store, target: Store, tmp_path: Path) -> None:
-    """It is left out: an import would refuse who the session is."""
+    """It is left out: an import would reject the session's line."""
     title = " ".join(f"password=Zx{n % 10}qT9w" for n in range(227))
     source.session("long", title=title)
     report = source.export(tmp_path / "x", "long")
@@ -325,7 +325,7 @@ def test_a_title_that_marks_make_too_long(source: Store, target: Store, tmp_path
 def test_models_whose_names_become_one_are_added_up(
     source: Store, target: Store, tmp_path: Path
 ) -> None:
-    """What was spent stays spent."""
+    """The total usage is unchanged."""
     session = source.session("spent")
     for n in range(3):
         model = f"https://bot:Pw{n}xK9qLm2@host/m"
@@ -338,7 +338,7 @@ def test_models_whose_names_become_one_are_added_up(
 
 
 def test_a_draft_without_secrets_stays_in_its_pieces(source: Store, tmp_path: Path) -> None:
-    """Only one with a secret is put together."""
+    """Only a draft with a secret is joined."""
     with source.session("stream").turn() as turn:
         reply = turn.stream()
         for word in ("one ", "two ", "three"):
@@ -351,7 +351,7 @@ def test_a_draft_without_secrets_stays_in_its_pieces(source: Store, tmp_path: Pa
 
 
 def test_a_draft_that_is_recovered_elsewhere(leaky: Store, target: Store, tmp_path: Path) -> None:
-    """What was streamed is a partial message there, with marks and what it had cost."""
+    """The draft becomes a partial message, with marks and its cost."""
     (streams,) = [info.id for info in leaky.sessions() if info.title == "streams"]
     leaky.export(tmp_path / "x", streams)
     target.import_(tmp_path / "x")
@@ -362,7 +362,7 @@ def test_a_draft_that_is_recovered_elsewhere(leaky: Store, target: Store, tmp_pa
 
 
 def test_what_cannot_be_read_is_redacted_as_well(tmp_path: Path, target: Store) -> None:
-    """A stand-in holds the bytes that were stored."""
+    """A placeholder contains the stored bytes."""
     with holdfast.open(tmp_path / "s.db") as store:
         store.session("k").append(Message.user(f"it is {key(1)} and harmless"))
     with apsw.Connection(str(tmp_path / "s.db")) as database:
@@ -379,7 +379,7 @@ def test_what_cannot_be_read_is_redacted_as_well(tmp_path: Path, target: Store) 
 
 
 def test_a_message_that_marks_make_too_long_for_a_line() -> None:
-    """It loses its words rather than make the file unreadable."""
+    """Its parts are dropped, because the line would be too long to import."""
     redactor = Redactor(detectors(), longest=6_000)
     text = " ".join(f"password=Zx{n % 10}qT9w" for n in range(250))
     message = Message.user([text, File("a.txt", None, b"x", size=1)], name="n")
@@ -394,7 +394,7 @@ def test_a_message_that_marks_make_too_long_for_a_line() -> None:
 
 
 def test_a_fork_that_differs_from_its_parent_here(source: Store, tmp_path: Path) -> None:
-    """The redacted beginning of a fork does not join the whole one: it comes under its own id."""
+    """The redacted parent does not join the unredacted one: it gets an id of its own."""
     parent = source.session("parent")
     parent.append(Message.user(f"it is {key(1)}"))
     fork = parent.fork(key="child")
@@ -436,7 +436,7 @@ def test_detectors_are_chosen_by_name(
     redact: str | Sequence[str] | None,
     found: set[str],
 ) -> None:
-    """What is not looked for stays; a file for which nothing was looked for does not claim it."""
+    """Other secrets stay; a file written without detectors is not marked as redacted."""
     source.session("k").append(Message.user(f"{_MAIL} {key(1)}"))
     report = source.export(tmp_path / "x", "k", redact=redact)
     assert {one.detector for one in report.findings} == found
@@ -451,7 +451,7 @@ def test_detectors_are_chosen_by_name(
 
 @pytest.mark.parametrize("redact", ["nothing", ["email", "mail"], 5, [5], True, b"email"])
 def test_detectors_that_there_are_not(source: Store, tmp_path: Path, redact: Any) -> None:  # noqa: ANN401
-    """Nothing is written: a slip must not let secrets out."""
+    """Nothing is written: a typing error must not leak secrets."""
     with pytest.raises(BadQuery, match=r"there is no detector|expected names of detectors"):
         source.export(tmp_path / "x", redact=redact)
     with pytest.raises(BadQuery):
@@ -463,7 +463,7 @@ def test_detectors_that_there_are_not(source: Store, tmp_path: Path, redact: Any
 
 
 def test_a_review_writes_nothing(leaky: Store, tmp_path: Path) -> None:
-    """It tells what the export will."""
+    """It returns what the export will report."""
     before = sorted(path.name for path in tmp_path.iterdir())
     told: list[tuple[int, int]] = []
     review = leaky.review(progress=lambda *at: told.append(at))
@@ -475,7 +475,7 @@ def test_a_review_writes_nothing(leaky: Store, tmp_path: Path) -> None:
 
 
 def test_a_review_of_a_store_for_reading(tmp_path: Path) -> None:
-    """And of sessions by name, one that nobody has included."""
+    """Also of named sessions, including one that does not exist."""
     with holdfast.open(tmp_path / "s.db") as store:
         store.session("k").append(Message.user(key(1)))
         id = store.session("k").id
@@ -506,7 +506,7 @@ def test_more_than_anybody_reads(tmp_path: Path) -> None:
 
 
 def test_a_refused_export_tells_nothing_and_writes_nothing(source: Store, tmp_path: Path) -> None:
-    """A file that is there stays."""
+    """An existing file is unchanged."""
     (tmp_path / "x").write_text("mine")
     with pytest.raises(Invalid, match="exists already"):
         source.export(tmp_path / "x")
@@ -514,7 +514,7 @@ def test_a_refused_export_tells_nothing_and_writes_nothing(source: Store, tmp_pa
 
 
 def test_the_async_twin(tmp_path: Path) -> None:
-    """The same arguments and answers."""
+    """It takes the same arguments and returns the same results."""
 
     async def run() -> None:
         async with holdfast.open_async("memory:") as store:
@@ -567,7 +567,7 @@ def test_whatever_was_said_comes_without_secrets(
     title: str,
     metadata: dict[str, Any],
 ) -> None:
-    """The file is sound, twice redacted is once redacted, and without findings nothing differs."""
+    """The file is valid, redacting twice changes nothing, and without findings nothing differs."""
     folder = tmp_path_factory.mktemp("any")
     with holdfast.open("memory:") as store, holdfast.open("memory:") as other:
         session = store.session("k", title=title or None, metadata=metadata)

@@ -1,4 +1,4 @@
-"""What goes out comes in as it was: from any backend to any, and to the byte."""
+"""An import restores what was exported: between any backends, byte for byte."""
 
 import shutil
 import tempfile
@@ -41,14 +41,14 @@ def _folder() -> Iterator[Path]:
 def test_a_round_trip_is_identical(
     first: Kind, second: Kind, name: str, steps: list[tuple[str, int, Any]]
 ) -> None:
-    """Everything the API shows is as it was, and a second export is the same to the byte."""
+    """Everything the API shows is equal, and a second export is identical byte for byte."""
     with _folder() as folder, _opened(first, folder) as source, _opened(second, folder) as target:
         source.create(key=name, title=name, scope=name, cwd=name, agent=name, model=name)
         for verb, which, what in steps:
             try:
                 take(source, verb, which, what)
             except (HoldfastError, ZeroDivisionError):
-                continue  # Refused, or no session is left: both are states to export.
+                continue  # A refusal, or a store without sessions: both can be exported.
         out = source.export(folder / "one.jsonl", redact=None)
         report = target.import_(folder / "one.jsonl")
         assert report.damage == ()
@@ -69,7 +69,7 @@ def test_a_round_trip_is_identical(
 def test_one_session_comes_with_all_it_shares(
     kind: Kind, name: str, steps: list[tuple[str, int, Any]], which: int
 ) -> None:
-    """A fork without its parent reads as it did; the parent is there for it alone."""
+    """A fork without its parent has the same history; the parent becomes a stub."""
     with _folder() as folder, _opened("memory", folder) as source, _opened(kind, folder) as target:
         source.create(key=name)
         for verb, number, what in steps:
@@ -97,7 +97,7 @@ def test_one_session_comes_with_all_it_shares(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_and_back(kind: Kind, tmp_path: Path) -> None:
-    """A store that was emptied gets back what it had."""
+    """An emptied store gets its sessions back."""
     with _opened(kind, tmp_path) as source, _opened("memory", tmp_path) as other:
         session = source.session("k", metadata={"a": [1, 2.5, None, "\0\ud800"]})
         talk(session, Message.user("x" * 70_000), "hello \ud83d", "m")

@@ -1,4 +1,4 @@
-"""Whatever stops an import, each session is there whole or not at all; and memory stays flat."""
+"""An import that is stopped leaves each session complete or absent; its memory is bounded."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def _fill(store: Store, families: int, messages: int, size: int = 200) -> None:
 
 
 def _import(pipe: Pipe, url: str, exported: Path) -> None:
-    """Import, and wait for a word at each step."""
+    """Import, and wait for a line of input at each step."""
 
     def tell(done: int, total: int) -> None:
         pipe.say((done, total))
@@ -50,7 +50,7 @@ def _import(pipe: Pipe, url: str, exported: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "steps"), [("sqlite", (1, 8, 11)), ("postgres", (10,))])
 def test_killed_in_the_middle(tmp_path: Path, kind: Kind, steps: tuple[int, ...]) -> None:
-    """Killed at several moments: families are there whole, and doing it again completes them."""
+    """Killed at several moments: families are complete, and importing again adds the rest."""
     with holdfast.open("memory:") as source:
         _fill(source, families=12, messages=130, size=800)
         source.export(tmp_path / "out.jsonl")
@@ -62,7 +62,7 @@ def test_killed_in_the_middle(tmp_path: Path, kind: Kind, steps: tuple[int, ...]
 
 
 def _kill_and_go_on(url: str, exported: Path, step: int, whole: dict[str, Any]) -> int:
-    """Kill an import at such a step of its progress; say how many sessions were there then."""
+    """Kill an import at this step of its progress; return how many sessions it had imported."""
     child = Child(_import, url, exported)
     try:
         for _ in range(step - 1):
@@ -87,7 +87,7 @@ def _kill_and_go_on(url: str, exported: Path, step: int, whole: dict[str, Any]) 
 
 
 class _Again(MemoryBackend):
-    """Runs each verb again, as a group commit does: behind itself, or after it was undone."""
+    """Runs each operation twice, as a group commit may: after itself, or after a rollback."""
 
     undone = False
 
@@ -102,7 +102,7 @@ class _Again(MemoryBackend):
 
 @pytest.mark.parametrize("undone", [False, True])
 def test_a_verb_that_runs_twice(tmp_path: Path, undone: bool) -> None:
-    """Each session comes once, and is told of as having come."""
+    """Each session is imported once, and counted as imported."""
     location = settings.parse("memory:", {})
     backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
     backend.undone = undone
@@ -115,7 +115,7 @@ def test_a_verb_that_runs_twice(tmp_path: Path, undone: bool) -> None:
 
 
 def test_an_interrupt_stops_it(tmp_path: Path, shared_url: str) -> None:
-    """Ctrl-C ends the import within a line; nothing of the family it was at is left."""
+    """Ctrl-C ends the import within a line; no part of the current family remains."""
     with holdfast.open("memory:") as source:
         session = source.session("k")
         session.append(*[Message.user("x" * 2_500) for _ in range(1_200)])
@@ -136,7 +136,7 @@ def test_an_interrupt_stops_it(tmp_path: Path, shared_url: str) -> None:
 
 
 def test_others_write_before_and_after(tmp_path: Path, shared_url: str) -> None:
-    """An import waits its turn like any write, and its families do not keep others out for ever."""
+    """An import waits its turn like any write, and other writers run between its families."""
     with holdfast.open("memory:") as source:
         _fill(source, families=20, messages=50)
         source.export(tmp_path / "out.jsonl")
@@ -179,7 +179,7 @@ with holdfast.open(sys.argv[1]) as store:
 
 
 def _grown(path: Path, verb: str, file: Path) -> int:
-    """Let a child do it; give by how many kilobytes it grew at most."""
+    """Run it in a child process; return by how many kilobytes its memory grew at most."""
     done = subprocess.run(
         [sys.executable, "-c", _MEASURED, path, verb, file],
         check=True,
@@ -191,7 +191,7 @@ def _grown(path: Path, verb: str, file: Path) -> int:
 
 @_LINUX
 def test_memory_does_not_grow_with_the_history(tmp_path: Path) -> None:
-    """Thirty megabytes of lines pass through a few."""
+    """Thirty megabytes of lines take only a few megabytes of memory."""
     with holdfast.open(tmp_path / "source.db", durability="process") as store:
         session = store.session("k")
         for n in range(15):
@@ -206,7 +206,7 @@ def test_memory_does_not_grow_with_the_history(tmp_path: Path) -> None:
 
 @_LINUX
 def test_blobs_pass_one_by_one(tmp_path: Path) -> None:
-    """Thirty-two files of a megabyte do not meet in memory."""
+    """Thirty-two files of a megabyte are never in memory together."""
     with holdfast.open(tmp_path / "source.db", durability="process") as store:
         session = store.session("k")
         for n in range(32):

@@ -372,7 +372,7 @@ def _of_target(work: Callable[[], T]) -> T:
 
 
 class _Guard:
-    """Proxy for `StoreSessionSource` inside the target; tags the errors of the source."""
+    """Proxy for a `StoreSource` inside the target; tags the errors of the source."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

@@ -20,7 +20,7 @@ BASE64: Final = ALNUM + "+/"
 
 
 def drawn(length: int, alphabet: str = ALNUM, seed: int = 7) -> str:
-    """Draw characters; the first is a letter and the last no dash, so that the ends are plain."""
+    """Return random characters; the first is a letter and the last is not a dash."""
     chance = random.Random(f"{length}{alphabet}{seed}")
     inside = "".join(chance.choice(alphabet) for _ in range(length - 2))
     letters = [letter for letter in alphabet if letter.isalpha()]
@@ -28,14 +28,14 @@ def drawn(length: int, alphabet: str = ALNUM, seed: int = 7) -> str:
 
 
 def jwt(header: object = None, payload: object = None) -> str:
-    """Write a JSON web token."""
+    """Return a JSON web token."""
     pieces = [header or {"alg": "HS" + "256", "typ": "JWT"}, payload or {"sub": "1234567890"}]
     coded = [base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in pieces]
     return ".".join([*coded, drawn(43, WIDE)])
 
 
 def pem(kind: str = "RSA PRIVATE KEY", join: str = "\n") -> str:
-    """Write a block with a private key."""
+    """Return a block with a private key."""
     lines = [
         f"-----BEGIN {kind}" + "-----",
         drawn(64, BASE64),
@@ -46,12 +46,12 @@ def pem(kind: str = "RSA PRIVATE KEY", join: str = "\n") -> str:
 
 
 def discord() -> str:
-    """Write a Discord token: a user's number, a time, a signature."""
+    """Return a Discord token: a user's id, a time, a signature."""
     number = base64.urlsafe_b64encode(b"1" + b"23456789012345678").decode().rstrip("=")
     return f"{number}.{drawn(6, WIDE)}.{drawn(38, WIDE)}"
 
 
-# What finds it, and the secret, for those that tell by themselves whose they are.
+# The detector and the secret, for secrets that are recognised by their prefix.
 KEYS: Final[list[tuple[str, str]]] = [
     ("openai-key", "sk-" + drawn(48)),
     ("openai-key", "sk-" + drawn(20) + "T3Blbk" + "FJ" + drawn(20)),
@@ -134,7 +134,7 @@ _TOKEN: Final = drawn(32)
 _HEX: Final = drawn(32, HEX)
 _BASIC: Final = base64.b64encode(b"alice:open sesame").decode()
 
-# What finds it, the text before the secret, the secret, and the text behind it.
+# The detector, the text before the secret, the secret, and the text after it.
 CONTEXTS: Final[list[tuple[str, str, str, str]]] = [
     ("url-password", "postgres://bob:", "s3cr3t", "@db:5432/app"),
     ("url-password", "https://bob:", "pa%40ss-word", "@host/path?x=1"),
@@ -201,7 +201,7 @@ CONTEXTS: Final[list[tuple[str, str, str, str]]] = [
 ]
 _SHA: Final = hashlib.sha256(b"parcel").hexdigest()
 
-# Nothing in these is a secret, whatever they look like.
+# None of these contains a secret.
 ORDINARY: Final[dict[str, str]] = {
     "git hash": "commit " + hashlib.sha1(b"x", usedforsecurity=False).hexdigest() + "\nAuthor: A",
     "sha256": f"sha256:{_SHA}  parcel.tar.gz",
@@ -293,7 +293,7 @@ IMPERSONAL: Final = [
     f"{_SHA} {uuid.UUID(int=5)} 1,234,567,890 v1.2.3-456-789 3.14159265358979",
     "seq 100-200-300 and 12:34:56.789012 and 0.171 1234567",
 ]
-# What begins like a secret and is none, over and over: no pattern may take longer than its text.
+# Repeated prefixes of secrets: no pattern may need more than linear time.
 NEAR_MISSES: Final = [
     *("sk-", "sk-ant-", "sk-proj-", "ghp_", "-ghp_", "AIza", "-AIza", "xoxb-", "eyJ", "-eyJ"),
     *(".eyJ", "eyJaaaaaaaaaaaaaaaa.", "SG.", "SG.aaaaaaaaaaaaaaaaaaaa.", "M", "-M", "1", "AKIA"),

@@ -1,4 +1,4 @@
-"""Secrets in texts: found wherever they stand, whole, and nothing else is touched."""
+"""Secrets in texts are found completely in any context, and nothing else is changed."""
 
 import re
 from typing import Final
@@ -70,7 +70,7 @@ def test_a_key_is_found_by_its_own_detector_alone(name: str, secret: str) -> Non
 def test_a_secret_is_told_by_what_stands_around_it(
     name: str, before: str, secret: str, behind: str
 ) -> None:
-    """Only the secret is taken out; what tells of it stays."""
+    """Only the secret is replaced; its context stays."""
     for start, end in [("", ""), ("Look:\n", "\nThat is all."), ("快递员 ", " 包裹")]:
         text, found = redact_text(start + before + secret + behind + end, _DEFAULT)
         assert text == start + before + _MARKS[name] + behind + end
@@ -140,7 +140,7 @@ def test_no_detectors_find_nothing() -> None:
 
 
 def test_of_two_at_one_place_the_more_telling_one_counts() -> None:
-    """A key behind a name is told by its beginning, unless there is more to the value."""
+    """A key after a name is reported by its prefix, unless the value is longer."""
     key = samples.KEYS[0][1]
     assert redact_text(f"api_key={key}", _DEFAULT)[0] == "api_key=[redacted: openai key]"
     assert redact_text(f"api_key={key}/x", _DEFAULT)[0] == "api_key=[redacted: secret]"
@@ -250,7 +250,7 @@ def test_plain_words_are_never_changed(text: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("piece", samples.NEAR_MISSES, ids=lambda piece: repr(piece[:24]))
 def test_no_text_takes_long(piece: str) -> None:
-    """Over and over, it takes as long as it is long: one square of it would be minutes."""
+    """Repeated, it takes linear time: quadratic time would be minutes."""
     text = piece * (250_000 // len(piece))
     redacted, _ = redact_text(text, _ALL)
     assert len(redacted) > 0

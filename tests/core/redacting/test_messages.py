@@ -1,4 +1,4 @@
-"""Messages without their secrets: every field looked through, nothing signed ever edited."""
+"""Redacted messages: every field is scanned, and signed content is never edited."""
 
 import json
 from typing import Final, Unpack
@@ -52,7 +52,7 @@ def _redacted(message: Message) -> tuple[Message, list[tuple[str, str, str]]]:
 
 
 def _bytes(message: Message) -> str:
-    """Write all of a message, the data of its files included."""
+    """Return all of a message as text, including the data of its files."""
     return json.dumps(msgspec.to_builtins(message, builtin_types=(bytes,)), default=repr)
 
 
@@ -257,7 +257,7 @@ def test_a_file_may_be_text_unless_its_type_says_otherwise(
 
 @pytest.mark.parametrize("mime", [None, "", "application/octet-stream"])
 def test_a_key_in_a_file_of_no_told_type_does_not_go_out(mime: str | None) -> None:
-    """If it is text it is looked into; if it is not, that is said."""
+    """If it is text it is scanned; if not, it is reported as not looked into."""
     secret = File(name="dump", mime=mime, data=f"key: {_KEY}\n".encode())
     changed, findings = redact_message(_with(secret), _USING)
     assert _KEY not in repr(changed)
@@ -304,7 +304,7 @@ def test_unsigned_thinking_is_edited() -> None:
 
 
 def test_thinking_signed_beside_it_is_left_out_too() -> None:
-    """Gemini's signatures stand in the note behind the part."""
+    """Gemini's signatures are in the note after the part."""
     note = Raw("gemini", {"part": {"thoughtSignature": "c2ln"}, "of": "thinking"})
     changed, _ = _redacted(_with(Thinking(f"use {_KEY}"), note, Text("a"), note))
     assert changed.parts == (Text("a"), note)
