@@ -47,7 +47,7 @@ def test_prices_are_told_as_they_are() -> None:
 
 
 def test_trust_is_told_as_it_is() -> None:
-    section = _section("What a workspace may not say")
+    section = _section("What a workspace may not set")
     listed = set(re.findall(r"^- `([\w.]+)`", section, re.MULTILINE))
     assert listed == schema.NEEDS_TRUST
     assert all(f"`{key}`" in section for key in schema.USERS_OWN)

@@ -154,8 +154,8 @@ def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: Job) -> 
 
 def _refuse_store(backend: Backend, to: str) -> None:
     """Raise `Invalid` if the export would overwrite a file of the store itself."""
-    here = os.path.realpath(to)
-    if any(os.path.realpath(backend.url + suffix) == here for suffix in _COMPANIONS):
+    target = os.path.realpath(to)
+    if any(os.path.realpath(backend.url + suffix) == target for suffix in _COMPANIONS):
         raise Invalid(f"{to} is the store itself; nothing was exported. Choose another path.")
 
 
@@ -209,7 +209,7 @@ class Plan:
     def __init__(self, snapshot: Snapshot, chosen: Sequence[int]) -> None:
         self._snapshot = snapshot
         self.ranks = {n: rank for rank, n in enumerate(chosen, 1)}
-        self._above: dict[int, int] = {}
+        self._above: dict[int, int] = {}  # A union-find forest.
         self._husks: dict[int, str] = {}
         self.messages = 0
         for n in chosen:
@@ -476,10 +476,10 @@ class _Section:
                 line = _turn(name, turn, snapshot.tools(n, number))
                 self._output.put(self._redactor.turn(line))
         used = self._redactor.usage([_used(name, row) for row in snapshot.usage(n)])
-        for spent in sorted(used, key=_by_day):
-            self._output.put(spent)
-        for waiting in snapshot.queue(n):
-            self._queued(waiting)
+        for usage in sorted(used, key=_by_day):
+            self._output.put(usage)
+        for row in snapshot.queue(n):
+            self._queued(row)
         if head.open_turn is not None:
             self._draft(head.open_turn)
 
@@ -494,14 +494,14 @@ class _Section:
         message, fresh = self._redactor.message(
             self._row.id, message, lambda sha: own.get(sha) or self._sound(sha), before="queued."
         )
-        there = self._blobs(None, message, own | fresh)
+        blobs = self._blobs(None, message, own | fresh)
         self._output.put(
             QueuedLine(
                 session=self._row.id,
                 id=row.id,
                 created_at=to_datetime(row.created_at),
                 message=said(message),
-                blobs=tuple(there),
+                blobs=tuple(blobs),
             )
         )
 

@@ -106,34 +106,35 @@ class _Import:
 
     def run(self) -> ImportReport:
         """Import family after family, then set the order in which lists show them."""
-        whole = self._whole
+        total = self._whole
         for family in _families(self._survey.sections):
             self._family(family)
             self._meter.go_to(self._source.size + max(section.stop for section in family))
-        sessions = sorted(whole.sessions)
+        sessions = sorted(total.sessions)
         for first in range(0, len(sessions), _AT_ONCE):
             patiently(self._backend, in_order(sessions[first : first + _AT_ONCE]), self._meter)
         self._meter.finish()
         damage = [self._damage[number] for number in sorted(self._damage)]
         return ImportReport(
             sessions=len(sessions),
-            messages=whole.messages,
-            skipped=tuple(whole.skipped),
-            damage=(*damage, *self._extra, *whole.damage),
+            messages=total.messages,
+            skipped=tuple(total.skipped),
+            damage=(*damage, *self._extra, *total.damage),
             redacted=self._survey.header.redacted,
         )
 
     def _family(self, sections: Sequence[Section]) -> None:
-        hold = Hold(self._source, self._survey, self._meter.step)
-        newcomers = self._newcomers(sections)
-        arrived = patiently(self._backend, bring_in(newcomers, hold, ids.session_id), self._meter)
-        whole = self._whole
-        whole.sessions += arrived.sessions
-        whole.messages += arrived.messages
-        whole.skipped += arrived.skipped
-        whole.damage += arrived.damage
-        self._damage |= hold.damaged
-        self._extra += hold.missing.values()
+        content = Hold(self._source, self._survey, self._meter.step)
+        sessions = self._newcomers(sections)
+        operation = bring_in(sessions, content, ids.session_id)
+        imported = patiently(self._backend, operation, self._meter)
+        total = self._whole
+        total.sessions += imported.sessions
+        total.messages += imported.messages
+        total.skipped += imported.skipped
+        total.damage += imported.damage
+        self._damage |= content.damaged
+        self._extra += content.missing.values()
 
     def _newcomers(self, sections: Sequence[Section]) -> list[Newcomer]:
         """Return the sessions to import, parents first; report and skip those without a history."""
@@ -163,18 +164,18 @@ class _Import:
 
 def _families(sections: dict[str, Section]) -> Iterator[list[Section]]:
     """Return groups of sessions that share messages, each with parents first."""
-    above: dict[str, str] = {}
+    parents: dict[str, str] = {}  # A union-find forest.
 
     def root(name: str) -> str:
-        while name in above:
-            above[name] = above.get(above[name], above[name])
-            name = above[name]
+        while name in parents:
+            parents[name] = parents.get(parents[name], parents[name])
+            name = parents[name]
         return name
 
     for section in sections.values():
         for parent in section.parents:
             if parent in sections and root(parent) != root(section.id):
-                above[root(section.id)] = root(parent)
+                parents[root(section.id)] = root(parent)
     groups: dict[str, list[Section]] = {}
     for section in sections.values():
         groups.setdefault(root(section.id), []).append(section)

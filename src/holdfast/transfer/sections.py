@@ -85,7 +85,7 @@ def newcomer(source: Source, section: Section, report: Callable[[Damage], None])
         if session_line is None:
             what = "its title and other fields were lost: its line is damaged"
             report(Damage(what=what, session_id=section.id))
-    _check_numbers(branches, husk=row.purged_at is not None)
+    _check_numbers(branches, is_stub=row.purged_at is not None)
     return Newcomer(
         name=section.id,
         row=row,
@@ -120,7 +120,7 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
         raise BadLine("its line belongs to another session")
     else:
         created_at = _micros(line.created_at)
-    said = identity(
+    fields = identity(
         id=name,
         key=line.key,
         scope=line.scope,
@@ -135,19 +135,19 @@ def _session_row(name: str, line: SessionLine | None, created_at: int) -> Sessio
     return SessionRow(
         n=0,
         id=name,
-        key=said.key,
-        scope=said.scope,
-        agent=said.agent,
-        title=said.title,
-        title_by=line.title_by if said.title is not None else None,
-        model=said.model,
-        cwd=said.cwd,
+        key=fields.key,
+        scope=fields.scope,
+        agent=fields.agent,
+        title=fields.title,
+        title_by=line.title_by if fields.title is not None else None,
+        model=fields.model,
+        cwd=fields.cwd,
         created_at=created_at,
         pinned=line.pinned,
         archived=line.archived,
         trashed_at=_maybe(_micros, line.trashed_at),
         goal=None if line.goal is None else codec.to_json(line.goal),
-        metadata=said.metadata,
+        metadata=fields.metadata,
         parent=line.parent if related else None,
         relation=line.relation if related else None,
         purged_at=_maybe(_micros, line.purged_at),
@@ -179,9 +179,9 @@ def _branch(session: str, line: BranchLine) -> NewBranch:
     )
 
 
-def _check_numbers(branches: list[NewBranch], *, husk: bool) -> None:
+def _check_numbers(branches: list[NewBranch], *, is_stub: bool) -> None:
     numbers = [branch.number for branch in branches]
-    if not husk and numbers != list(range(1, len(numbers) + 1)):
+    if not is_stub and numbers != list(range(1, len(numbers) + 1)):
         raise NotImportable("some of its branches are missing")
 
 
@@ -204,12 +204,12 @@ def _numbered(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
     return next((branch for branch in branches if branch.number == number), None)
 
 
-def made_up(newcomers: Sequence[Newcomer]) -> list[Newcomer]:
+def made_up(sessions: Sequence[Newcomer]) -> list[Newcomer]:
     """Return stubs for the missing sessions that these were forked from."""
-    known = {session.name for session in newcomers}
+    known = {session.name for session in sessions}
     reach: dict[str, dict[int, int]] = {}
     oldest: dict[str, int] = {}
-    for session in newcomers:
+    for session in sessions:
         for branch in session.branches:
             if branch.parent is None or branch.parent[0] in known:
                 continue
@@ -482,10 +482,10 @@ def _draft(line: DraftLine) -> NewDraft:
 
 
 def _micros(moment: datetime) -> int:
-    found = to_micros(moment)
-    if found < _EARLIEST:
+    micros = to_micros(moment)
+    if micros < _EARLIEST:
         raise BadLine("has a time that is out of range")
-    return found
+    return micros
 
 
 def _maybe(convert: Callable[[datetime], T], value: datetime | None) -> T | None:

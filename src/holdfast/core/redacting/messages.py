@@ -322,9 +322,9 @@ def _is_signed(parts: Sequence[Part], at: int) -> bool:
 
 
 def _note_behind(parts: Sequence[Part], at: int) -> JSON:
-    behind = parts[at + 1] if at + 1 < len(parts) else None
-    if isinstance(behind, Raw) and isinstance(behind.data, dict) and "part" in behind.data:
-        return behind.data
+    following = parts[at + 1] if at + 1 < len(parts) else None
+    if isinstance(following, Raw) and isinstance(following.data, dict) and "part" in following.data:
+        return following.data
     return None
 
 
