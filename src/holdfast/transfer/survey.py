@@ -88,9 +88,8 @@ class Surveyor:
         self._damage: dict[int, Damage] = {}
         self._extra: list[Damage] = []
         self._section: Section | None = None
-        self._loose: tuple[int, int] | None = (
-            None  # Offset and number of the first line whose session is not known yet.
-        )
+        # Offset and number of the first line whose session is not known yet.
+        self._loose: tuple[int, int] | None = None
         self._lines = self._sum = self._bad = 0  # Since the last session ended.
         self._alive = self._claimed = 0
         self._used: set[int] = set()  # The branches that have messages.
