@@ -266,7 +266,7 @@ def test_whoever_waits_is_told_when_a_batch_is_broken_off(open_store: OpenStore)
             store.backend.submit(verb) for verb in (_append(session, "a"), break_off, break_off)
         ]
     for one in pending:
-        with pytest.raises(OutcomeUnknown, match="broken off"):
+        with pytest.raises(OutcomeUnknown, match="was interrupted"):
             one.result()
     assert store.backend.submit(_append(session, "a")).result() == Head(1, 1)
     assert _texts(session) == ["a"]

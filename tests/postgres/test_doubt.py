@@ -230,9 +230,9 @@ def test_only_who_served_a_lost_link_is_ended(url: str) -> None:
     process, since, _ = other.birth
     assert isinstance(since, datetime)
     before = since - timedelta(seconds=1)
-    assert one.ask("end_orphan", (process, before)).fetchall() == []
+    assert one.ask("terminate_backend", (process, before)).fetchall() == []
     assert other.ask("version").fetchone() is not None
-    assert one.ask("end_orphan", (process, since)).fetchall() == [(True,)]
+    assert one.ask("terminate_backend", (process, since)).fetchall() == [(True,)]
     with pytest.raises(psycopg.OperationalError):
         other.ask("version").fetchone()
     one.close()

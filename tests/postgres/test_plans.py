@@ -39,7 +39,8 @@ _COUNTS_ALL = {
 }  # fmt: skip
 _NO_TABLES = {
     "begin_reading", "begin_writing", "enter_reading", "enter_snapshot", "enter_writing",
-    "enter_alone", "end_orphan", "announce", "next_session", "server", "has_schema", "list_end",
+    "enter_exclusive", "terminate_backend", "announce", "next_session", "server", "store_exists",
+    "list_end",
 }  # fmt: skip
 _BY_THE_OWNER = {"put_version"}
 _OWN = (
@@ -210,10 +211,10 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("hold", "heads_pkey"),
+        ("lock_head", "heads_pkey"),
         ("head", "heads_pkey"),
         ("put_head", "heads_pkey"),
-        ("newest", "heads_by_activity"),
+        ("highest_activity", "heads_by_activity"),
         ("messages_by_id", "messages_by_id"),
         ("messages", "messages_pkey"),
     ],
@@ -260,10 +261,10 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "forks": ([_ID],),
     "owners": _BRANCHES_ASKED,
     "head": (_N,),
-    "hold": (_N,),
-    "try_to_hold_many": (_SESSIONS_ASKED,),
+    "lock_head": (_N,),
+    "try_lock_heads": (_SESSIONS_ASKED,),
     "put_head": (_N, *_HEAD_VALUES),
-    "newest": (),
+    "highest_activity": (),
     "horizon": (_LARGE.activity_lock,),
     "activity_after": (15, _PAGE, _LAST),
     "branch": (_N, 1),
@@ -271,7 +272,7 @@ _VALUES: dict[str, tuple[object, ...]] = {
     "branches": (_N,),
     "branches_from": (_N, 1),
     "path": (6, 1, 0),
-    "starts": (_SESSIONS_ASKED,),
+    "root_branches": (_SESSIONS_ASKED,),
     "end_branch": (_N, 1, 8),
     "messages": (_N, 1, 1, 8),
     "messages_of_ranges": (*_BRANCHES_ASKED, [1] * 10, [2] * 10),

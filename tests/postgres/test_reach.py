@@ -22,9 +22,9 @@ _READS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("messages", ("session", 1, _MESSAGES - _PIECE + 1, _MESSAGES)),
     ("summary", ("session",)),
     ("newest_summary", ("session", 1, 1, _MESSAGES)),
-    ("hold", ("session",)),
+    ("lock_head", ("session",)),
     ("messages_by_id", ([uuid.UUID(int=number) for number in range(4)],)),
-    ("newest", ()),
+    ("highest_activity", ()),
     ("activity_after", (0, _PIECE, 10_000)),
 )
 

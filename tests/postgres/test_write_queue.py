@@ -79,7 +79,7 @@ def test_closing_withdraws_what_cannot_begin(runner: _Runner) -> None:
     behind.when_done(told.set)
     line.close()
     assert told.is_set()
-    with pytest.raises(StoreUnavailable, match="withdrawn before it began; nothing was stored"):
+    with pytest.raises(StoreUnavailable, match="withdrawn before it started; nothing was stored"):
         behind.outcome()
     runner.go_on.set()
     assert done.wait(LONG)
@@ -115,7 +115,7 @@ def test_what_was_told_before_a_batch_is_broken_off_stays_true(runner: _Runner) 
     told, untold = line.submit(_nothing), line.submit(_nothing)
     runner.go_on.set()
     assert (first.result(), told.result()) == ("stored", "stored")
-    with pytest.raises(OutcomeUnknown, match="broken off"):
+    with pytest.raises(OutcomeUnknown, match="was interrupted"):
         untold.result()
     assert line.submit(_nothing).result() == "stored"
     line.close()

@@ -109,8 +109,8 @@ class PostgresBackend(Backend):
 
     def _newest(self, listener: Listener) -> object:
         """Read something that every write of this tenant changes."""
-        listener.execute(SQL["stay"], (self._whose.mark,))
-        return listener.execute(SQL["newest"], (self._whose.mark,)).fetchone()
+        listener.execute(SQL["set_tenant"], (self._whose.mark,))
+        return listener.execute(SQL["highest_activity"], (self._whose.mark,)).fetchone()
 
     @contextmanager
     def _lent(self, patience: float) -> Iterator[Link]:

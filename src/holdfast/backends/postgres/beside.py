@@ -56,7 +56,7 @@ class Beside(PostgresSnapshot):
     def expect(self, places: Sequence[Segment], titles: Sequence[str] | None) -> None:
         """Ask for what will be looked at; it comes with the answer to the next question."""
         if self._far is None:
-            self._far, self._erased = self._ask("newest"), self._ask("erasures")
+            self._far, self._erased = self._ask("highest_activity"), self._ask("erasures")
         if titles is not None:
             self._titles = (tuple(titles), self._ask_titles(titles))
         wanted = [
@@ -84,7 +84,7 @@ class Beside(PostgresSnapshot):
 
     def activity(self) -> int:
         """Tell the highest activity, whoever is still to commit a lower one."""
-        row = (self._far or self._ask("newest")).fetchone()
+        row = (self._far or self._ask("highest_activity")).fetchone()
         return 0 if row is None or row[0] is None else row[0]
 
     def erasures(self) -> int:

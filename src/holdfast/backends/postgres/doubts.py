@@ -1,11 +1,11 @@
-"""What became of a transaction whose commit was sent, and whose answer was lost.
+"""Resolving an in-doubt commit: it was sent, and its answer was lost with the connection.
 
-The server knows it by the transaction's number. A server that lived on cannot forget a number; one
-that crashed or was replaced meanwhile may mean another's. Of a transaction that was one journey
-nobody knows the number. It is told by its messages, which are where they were to be, or are not.
+The server answers by the transaction's id, but only if it has not restarted or failed over since:
+afterwards the id may belong to another transaction. An optimistic transaction takes one round trip,
+so its id is not known; whether its messages are at their positions answers for it.
 
-If they are not, and the server lived on, it was undone once what served the lost link has ended;
-whoever asks ends it first.
+If they are not, and the server has not restarted, the transaction was rolled back once the server
+process (backend) of the lost connection has ended. So that backend is terminated first.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.backends.postgres.transaction import Trace
 from holdfast.errors import HoldfastError
 
-Fate = Literal["stored", "undone", "unknown"]
+Fate = Literal["committed", "aborted", "unknown"]
 _FATES: Final[dict[str | None, Fate | None]] = {
-    "committed": "stored",
-    "aborted": "undone",
+    "committed": "committed",
+    "aborted": "aborted",
     "in progress": None,
 }
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What a transaction gave whose commit was sent, and by what it can be asked for.
+    """A transaction whose commit was sent and not answered: its result, and how to identify it.
 
-    That is its number, or its `trace`: where its messages were to be. `undone` is what is said if
-    it turns out that it was not received.
+    It is identified by its `xid`, or by the messages it `inserted`. `abort_error` is the error to
+    report if the commit turns out not to have been received.
     """
 
     number: str | None
@@ -44,12 +44,11 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Lost(Exception):
-    """The link was lost. With a receipt, its commit was sent and may have been received."""
+    """The connection was lost. A `pending_commit` was sent and may have been received."""
 
     def __init__(
         self, error: HoldfastError, born: Birth | None = None, receipt: Receipt | None = None
     ) -> None:
-        """Remember why, and who served the link."""
         super().__init__(str(error))
         self.error = error
         self.born = born
@@ -57,74 +56,74 @@ class Lost(Exception):
 
 
 def fate_of(link: Link, tenant: Tenant, lost: Lost) -> Fate | None:
-    """Ask what became of a transaction; nothing while it is under way.
+    """Return the status of an in-doubt commit; `None` while its transaction is in progress.
 
-    Only errors that end the link are raised.
+    Only errors that end the connection are raised.
     """
     if lost.born is None or lost.receipt is None:
         return "unknown"
     ended = end_orphan(link, lost.born)
-    lives = link.birth.life == lost.born.life
+    same_run = link.birth.life == lost.born.life
     number, trace = lost.receipt.number, lost.receipt.trace
-    told: Fate | None = "unknown"
+    status: Fate | None = "unknown"
     try:
         if trace is not None:
-            told = _told_by_messages(link, tenant, trace)
-            if told is None:
-                told = "unknown" if not lives else "undone" if ended else None
-        elif number is not None and lives:
-            row = link.ask("fate", (number,)).fetchone()
-            told = _FATES.get(row[0] if row else None, "unknown")
-        if told == "stored":
+            status = _told_by_messages(link, tenant, trace)
+            if status is None:
+                status = "unknown" if not same_run else "aborted" if ended else None
+        elif number is not None and same_run:
+            row = link.ask("commit_status", (number,)).fetchone()
+            status = _FATES.get(row[0] if row else None, "unknown")
+        if status == "committed":
             _put_up_a_fence(link)
     except psycopg.Error as error:
         if is_lost(error):
             raise
         link.roll_back()
         return "unknown"
-    return told
+    return status
 
 
 def end_orphan(link: Link, orphan: Birth) -> bool:
-    """End the server's side of a lost link: its commit has arrived by now, or never will.
+    """Terminate the backend of a lost connection: its commit has arrived by now, or never will.
 
-    If it cannot be ended it ends by itself, when it has been idle for too long; say whether it has
-    ended. Only errors that end the link are raised.
+    Return whether it has ended. One that this role may not terminate ends by itself at the idle
+    timeout. Only errors that end the connection are raised.
     """
-    who = (orphan.process, orphan.since)
+    backend = (orphan.process, orphan.since)
     try:
-        return all(row[0] for row in link.ask("end_orphan", who).fetchall())
+        return all(row[0] for row in link.ask("terminate_backend", backend).fetchall())
     except psycopg.Error as error:
         if is_lost(error):
             raise
-    return link.ask("orphan", who).fetchone() is None
+    return link.ask("find_backend", backend).fetchone() is None
 
 
 def _told_by_messages(link: Link, tenant: Tenant, trace: Trace) -> Fate | None:
-    """Look for messages where a lost transaction would have left them.
+    """Return the status of a lost transaction by the messages that it was to insert.
 
-    If nothing is there, that says nothing of a transaction that may not have ended, or of a server
-    that may be late, as a standby is. Ids with another body are of somebody else, or what was
-    erased: nobody knows.
+    `None` if their positions are empty: the transaction may still be running, or this server may
+    lag behind, as a standby does. "unknown" if an id is there with another body: another write
+    stored it, or it was erased since.
     """
     branch, rows = trace
     seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
-    places = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
+    expected = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
     link.begin("begin_writing")
     link.ask("enter_reading", (tenant.mark,))
-    found = link.ask("are_there", (tenant.mark, *places)).fetchall()
+    counts = link.ask("count_expected", (tenant.mark, *expected)).fetchall()
     link.roll_back()
-    ((there, named, same),) = found
-    if named:
-        return "stored" if same == len(rows) else "unknown"
-    return "undone" if there else None
+    ((occupied, same_id, same_body),) = counts
+    if same_id:
+        return "committed" if same_body == len(rows) else "unknown"
+    return "aborted" if occupied else None
 
 
 def _put_up_a_fence(link: Link) -> None:
-    """Commit something that waits for the disk and for standbys, behind what is asked about.
+    """Commit a record behind the in-doubt commit, and wait for the disk and for standbys.
 
-    Ending who served the lost link ended its waiting for a standby, too.
+    Terminating the backend of the lost connection also ended its wait for a standby.
     """
     link.begin("begin_writing")
-    link.ask("fence")
+    link.ask("commit_barrier")
     link.commit()

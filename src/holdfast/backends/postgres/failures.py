@@ -1,8 +1,8 @@
-"""What the server's errors mean.
+"""Translating the server's errors.
 
-Three things are told apart. *Lost*: the connection is gone, or can no longer be trusted. *Again*:
-the transaction was undone because of what others did, and may be tried again. Everything else is
-said in our words.
+Three kinds are distinguished. *Connection lost*: it is gone, or can no longer be trusted.
+*Retryable*: the transaction was rolled back because of concurrent ones, and may be run again. All
+others are raised as Holdfast's errors.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _AGAIN: Final = frozenset(
     {
         "40001",  # serialization_failure
         "40P01",  # deadlock_detected
-        "23505",  # unique_violation: somebody else was first, the verb will find it
-        "55P03",  # lock_not_available: somebody held a session for very long
-        "HF001",  # ours: what was supposed of a session is not so
+        "23505",  # unique_violation: another write was first, the operation will find it
+        "55P03",  # lock_not_available: another transaction held a session too long
+        "HF001",  # ours: the cached head of a session is stale
     }
 )
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300"})
-# A server that only reads, as a standby does until it takes over: another link may lead elsewhere.
+# A read-only server, as a standby until it takes over: a new connection may reach another one.
 _READS: Final = "25006"
 _SLOW: Final = frozenset({"55P03", "57014"})  # and query_canceled
 _FULL: Final = frozenset({"53100", "53200"})
@@ -37,12 +37,12 @@ _DAMAGED: Final = frozenset({"XX001", "XX002"})
 
 
 def is_again(error: BaseException) -> bool:
-    """Return whether a transaction was undone because of others."""
+    """True if a transaction was rolled back because of concurrent ones."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _AGAIN
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error ends the connection."""
+    """True if an error ends the connection."""
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate
@@ -51,36 +51,36 @@ def is_lost(error: BaseException) -> bool:
     return state in _LOST or state == _READS or state.startswith("08")
 
 
-def translate(error: psycopg.Error, then: str) -> HoldfastError:
-    """Say an error in our words; `then` says what that means for what was asked."""
-    told = _in_our_words(error, then)
-    told.__cause__ = error  # It may be raised later, where nobody knows the cause any more.
-    return told
+def translate(error: psycopg.Error, effect: str) -> HoldfastError:
+    """Return the server's error as one of Holdfast's; `effect` says what was stored or changed."""
+    translated = _in_our_words(error, effect)
+    translated.__cause__ = error  # It may be raised later, outside the `except` that has the cause.
+    return translated
 
 
-def _in_our_words(error: psycopg.Error, then: str) -> HoldfastError:
-    state, said = error.sqlstate, _first_line(error)
+def _in_our_words(error: psycopg.Error, effect: str) -> HoldfastError:
+    state, reason = error.sqlstate, _first_line(error)
     if state == _READS:
         return StoreUnavailable(
-            f"the database only reads ({said}); {then} Connect to the primary server."
+            f"the database is read-only ({reason}); {effect} Connect to the primary server."
         )
     if is_lost(error):
-        return StoreUnavailable(f"the database cannot be reached ({said}); {then}")
+        return StoreUnavailable(f"the database cannot be reached ({reason}); {effect}")
     if state in _SLOW:
         return StoreUnavailable(
-            f"the database took too long ({said}); {then} Try again, and see `holdfast doctor` if "
-            "it stays so."
+            f"the database took too long ({reason}); {effect} Try again; if it keeps happening, "
+            "run `holdfast doctor`."
         )
     if state in _FULL:
-        return StoreFull(f"the database has no room ({said}); {then}")
+        return StoreFull(f"the database is out of disk space or memory ({reason}); {effect}")
     if state in _DAMAGED:
-        return Damaged(f"the database is damaged ({said}); {then}")
+        return Damaged(f"the database is damaged ({reason}); {effect}")
     if state in {"42501", "3F000", "42P01"}:
         return StoreUnavailable(
-            f"the role may not use the store's tables, or they are gone ({said}); {then} "
+            f"the role may not use the store's tables, or they are gone ({reason}); {effect} "
             "docs/postgresql.md has the grants it needs."
         )
-    return StorageError(f"the database refused ({state}: {said}); {then}")
+    return StorageError(f"the database refused the request ({state}: {reason}); {effect}")
 
 
 def _first_line(error: psycopg.Error) -> str:

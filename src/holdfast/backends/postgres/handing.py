@@ -1,6 +1,6 @@
-"""Verbs that are handed over: whoever brings one goes on, and may wait for it, or withdraw it.
+"""The queue of submitted writes: the caller goes on, and may wait for a write or withdraw it.
 
-One thread runs them, in the order in which they came.
+One thread runs them, in the order in which they were submitted.
 """
 
 from __future__ import annotations
@@ -22,37 +22,36 @@ _LARGEST_BATCH: Final = 64
 
 
 class Handed(Generic[T]):
-    """A write that waits, runs, or is done."""
+    """A submitted write: waiting, running or done."""
 
     def __init__(self, verb: Verb[T], deadline: float) -> None:
-        """Wrap a verb."""
         self.verb = verb
         self._deadline = deadline
         self._future: Future[T] = Future()
 
     def begin(self) -> bool:
-        """Say that it runs now; false if it was withdrawn."""
+        """Mark the write as running; false if it was withdrawn."""
         return self._future.set_running_or_notify_cancel()
 
     def succeed(self, value: T) -> None:
-        """Return what it gave."""
+        """Complete the write with its result."""
         self._future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Return what went wrong."""
+        """Complete the write with an error."""
         self._future.set_exception(error)
 
     def fail_if_open(self, error: BaseException) -> None:
-        """Say that it is not known what became of it, unless it was said."""
+        """Complete the write with `OutcomeUnknown`, unless it is complete."""
         if not self._future.done():
             unknown = OutcomeUnknown(
-                f"the write was broken off ({error!r}) and may be stored; retry with the same ids."
+                f"the write was interrupted ({error!r}) and may be stored; retry with the same ids."
             )
             unknown.__cause__ = error
             self._future.set_exception(unknown)
 
     def result(self) -> T:
-        """Wait for the end; withdraw it if it has not begun by the deadline."""
+        """Wait for the result; withdraw the write if it has not started by the deadline."""
         try:
             return self._future.result(self._deadline)
         except TimeoutError:
@@ -66,34 +65,34 @@ class Handed(Generic[T]):
             if self._future.done():
                 return self.outcome()
             raise OutcomeUnknown(
-                f"the write did not finish within {2 * self._deadline:g} s and may still do; retry "
-                "it with the same ids."
+                f"the write did not finish within {2 * self._deadline:g} s and may still be "
+                "stored; retry with the same ids."
             ) from None
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call this once it is done, or at once if it is."""
+        """Call this once the write is done, or at once if it is."""
         self._future.add_done_callback(lambda _: call())
 
     def outcome(self) -> T:
-        """Return the result of what is done, or raise its error."""
+        """Return the result of a write that is done, or raise its error."""
         try:
             return self._future.result(0)
         except CancelledError:
             raise StoreUnavailable(
-                "the write was withdrawn before it began; nothing was stored. Try again, and see "
-                "`holdfast doctor` if it stays so."
+                "the write was withdrawn before it started; nothing was stored. Try again; if it "
+                "keeps happening, run `holdfast doctor`."
             ) from None
 
     def give_up(self) -> bool:
-        """Withdraw it if it has not begun."""
+        """Withdraw the write if it has not started; false if it has."""
         return self._future.cancel()
 
 
 class Line:
-    """Verbs that were handed over, and the thread that runs them in order."""
+    """The submitted writes, and the thread that runs them in order."""
 
     def __init__(self, run: Callable[[Sequence[Handed[Any]]], None], deadline: float) -> None:
-        """Run them with this, some at a time."""
+        """Pass batches of writes to `run`."""
         self._run = run
         self._deadline = deadline
         self._waiting: deque[Handed[Any]] = deque()
@@ -105,22 +104,22 @@ class Line:
 
     @property
     def moving(self) -> bool:
-        """Whether something waits or runs; whoever comes then gets in line."""
+        """Whether a write waits or runs; a new write must then be queued to keep the order."""
         return self._busy or bool(self._waiting)
 
     def submit(self, verb: Verb[T]) -> Handed[T]:
-        """Hand a verb over."""
-        handed = Handed(verb, self._deadline)
-        undisturbed(partial(self._hand_over, handed))
-        return handed
+        """Queue an operation."""
+        write = Handed(verb, self._deadline)
+        undisturbed(partial(self._hand_over, write))
+        return write
 
-    def _hand_over(self, handed: Handed[Any]) -> None:
+    def _hand_over(self, write: Handed[Any]) -> None:
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("the store is closed; nothing was stored. Open it again.")
             if self._thread is None:
                 self._thread = start_writer(self._serve)
-            self._waiting.append(handed)
+            self._waiting.append(write)
             self._changed.notify_all()
 
     def _serve(self) -> None:
@@ -135,32 +134,34 @@ class Line:
                 batch = self._take_batch()
             try:
                 self._run(batch)
-            except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
-                for handed in batch:
-                    handed.fail_if_open(error)
+            except BaseException as error:  # noqa: BLE001 - no caller may wait forever
+                for write in batch:
+                    write.fail_if_open(error)
 
     def _take_batch(self) -> list[Handed[Any]]:
         batch: list[Handed[Any]] = []
         while self._waiting and len(batch) < _LARGEST_BATCH:
-            handed = self._waiting.popleft()
-            if handed.begin():
-                batch.append(handed)
+            write = self._waiting.popleft()
+            if write.begin():
+                batch.append(write)
         return batch
 
     def flush(self) -> None:
-        """Wait until everything handed over so far is done."""
+        """Wait until every write submitted so far is done."""
         with self._lock:
             settled = self._changed.wait_for(lambda: not self.moving, self._deadline)
         if not settled:
-            raise StoreUnavailable(f"writes are still waiting after {self._deadline:g} s.")
+            raise StoreUnavailable(
+                f"writes are still waiting after {self._deadline:g} s; they may still be stored."
+            )
 
     def close(self) -> None:
-        """Finish what waits, then stop; a thread that is stuck is left behind."""
+        """Finish the waiting writes and stop; a thread that does not end in time is abandoned."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._deadline)
-        for handed in list(self._waiting):
-            handed.give_up()
+        for write in list(self._waiting):
+            write.give_up()

@@ -1,14 +1,14 @@
-"""A connection to the server, always in pipeline mode: many statements make one journey.
+"""A connection to the server, always in pipeline mode: many statements take one round trip.
 
-Statements are collected until somebody asks for an answer, or until there are many; then they are
-sent in one go, and all answers come back. So the server is never left waiting in the middle: while
-a client thinks, its transaction is idle, and how long it may be is limited. The end of a
-transaction that changed nothing is sent and not waited for: its answer is read with the next one.
+Statements are queued until a result is needed, or until there are many; then all are sent at once,
+and all results are received. While the client computes, its transaction is idle on the server, and
+the server limits for how long. The rollback of a transaction that changed nothing is sent and not
+waited for: its result is read with the next one.
 
-This speaks to the driver's library below its cursors, which cost more than most statements do.
+This calls libpq through the driver directly: the driver's cursors cost more than most statements.
 
-Nothing here waits longer than it is told to: a server that is silent for so long is as good as
-lost. A link that is lost, or of which it is not known in what state it is, is thrown away.
+Every wait has a timeout; a server that is silent for longer counts as lost. A connection that is
+lost, or in an unknown state, is closed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _INTERVAL: Final = 0.1
 _COMMIT: Final = "COMMIT"
 _PER_STATEMENT: Final = 1_000
 _MOST_AT_ONCE: Final = 2_000_000
-_MOST_PREPARED: Final = 500  # of a connection; lists and searches have many forms
-_SLOWEST: Final = 250_000  # bytes a second: large writes have more time
+_MOST_PREPARED: Final = 500  # per connection; lists and searches have many forms
+_SLOWEST: Final = 250_000  # large writes have more time
 _DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 
 
 class Withheld(Exception):
-    """Somebody asks for an answer while nothing is sent."""
+    """A result is needed while the connection is write-only."""
 
 
 class Listener(psycopg.Connection[Row]):
-    """A connection of the driver that does not wait for ever."""
+    """A connection of the driver whose waits have a timeout."""
 
     patience: float = 10.0
 
@@ -67,11 +67,11 @@ class Listener(psycopg.Connection[Row]):
         return connection
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
-        """Wait for the server, as long as there is patience."""
+        """Wait for the server, up to the timeout."""
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
     def disown(self) -> None:
-        """Let go of it in a forked child, unheard: the connection is the parent's."""
+        """Close this in a forked child without notifying the server: the parent still uses it."""
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
@@ -79,10 +79,10 @@ class Listener(psycopg.Connection[Row]):
 
 
 class Birth(NamedTuple):
-    """Who serves a connection, and in which life of the server.
+    """The server process (backend) of a connection, and the run of the server it belongs to.
 
-    When a connection is lost, who serves it may still hold what it held. A number of a transaction
-    means nothing in another life: what was not written before a crash is given out again.
+    When a connection is lost, its backend may still hold its locks. A transaction id is valid only
+    within one run: after a crash the server reuses ids that were not written to disk.
     """
 
     process: int
@@ -91,24 +91,24 @@ class Birth(NamedTuple):
 
 
 class Answer:
-    """What a statement gives; it is waited for when it is asked for."""
+    """The result of a queued statement; fetching it sends the queue and waits."""
 
     __slots__ = ("_link", "once", "rows", "status", "text", "values")
 
     def __init__(
         self, link: Link, text: str, values: Sequence[object] = (), *, once: bool = False
     ) -> None:
-        """Remember what to send; what is sent `once` need not be kept prepared."""
+        """A statement that is `unprepared` is sent as it is, since it is not sent again."""
         self._link = link
         self.text = text
         self.values = values
         self.once = once
         self.rows: list[Row] | None = None
-        self.status: bytes | None = None  # What the server called what it did, once it is heard.
+        self.status: bytes | None = None  # the command tag, once it is received
 
     @property
     def load(self) -> int:
-        """About how many bytes are sent."""
+        """About how many bytes the statement takes to send."""
         found = _PER_STATEMENT
         for value in self.values:
             kind = type(value)
@@ -126,18 +126,18 @@ class Answer:
         if self.rows is None:
             self._link.sync()
         if self.rows is None:
-            raise psycopg.InterfaceError("something that was asked was never answered")
+            raise psycopg.InterfaceError("a statement got no result")
         return self.rows
 
 
 class Link:
-    """One connection. Used by one thread at a time."""
+    """A pipelined connection. Used by one thread at a time."""
 
     def __init__(self, target: Target) -> None:
         """Connect."""
         self.pid = os.getpid()
         self._connection = Listener.open(target)
-        # Whole numbers always have the same type: one prepared statement serves them all.
+        # All integers have the same type, so that one prepared statement serves them all.
         self._connection.adapters.register_dumper(int, Int8BinaryDumper)
         self._transformer = Transformer(self._connection)
         self._library = self._connection.pgconn
@@ -147,31 +147,31 @@ class Link:
         self._prepared: dict[_Known, bytes] = {}
         self._names = itertools.count()
         self._queue: list[Answer] = []
-        self._owed: deque[Answer | _Known | None] = deque()  # `None` is the end of a journey
+        self._owed: deque[Answer | _Known | None] = deque()  # `None` ends a round trip
         self._load = 0
         self._withheld = False
-        self._ending = False  # All that is owed is the end of a transaction.
-        self.patience = target.answer  # seconds of silence, if little was asked
+        self._ending = False  # The only expected result is that of a rollback.
+        self.patience = target.answer  # of silence; large writes have more
         self.loan: object = None  # the pool's
-        self.journeys = 0  # how often all that was asked was answered
+        self.journeys = 0  # completed ones
         self.birth = self._look_around()
 
     def _look_around(self) -> Birth:
-        ((process, since, *life),) = self.ask("birth").fetchall()
+        ((process, since, *life),) = self.ask("backend_id").fetchall()
         return Birth(process, since, (life[0], life[1]))
 
-    # -------------------------------------------------------------------------------- asking
+    # -------------------------------------------------------------------------------- statements
 
     def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
-        """Ask a statement by its name."""
+        """Queue a statement by its name."""
         return self.ask_text(SQL[name], values)
 
     def ask_text(self, text: str, values: Sequence[object] = ()) -> Answer:
-        """Ask a statement."""
+        """Queue a statement."""
         return self._asked(Answer(self, text, values))
 
     def ask_once(self, text: str) -> Answer:
-        """Ask what is not asked again."""
+        """Queue a statement that is not sent again, without preparing it."""
         return self._asked(Answer(self, text, once=True))
 
     def _asked(self, answer: Answer) -> Answer:
@@ -186,20 +186,20 @@ class Link:
         self.ask(name)
 
     def commit(self) -> None:
-        """Commit: done when this returns."""
+        """Commit, and wait for the answer."""
         answer = self.ask_text(_COMMIT)
         self.sync()
         if answer.status != _COMMIT.encode():
             raise psycopg.InternalError(f"COMMIT was answered with {answer.status!r}")
 
     def roll_back(self) -> None:
-        """End a transaction and undo what it did; it ends soon, and nobody waits for that.
+        """Roll back the transaction without waiting for the answer; drop queued statements.
 
-        What was not sent yet never is. A link that is lost is closed, the server undoes what it
-        does not hear of; one in an unknown state is left in it.
+        A connection that fails here is closed: the server then rolls back by itself. One in an
+        unknown state stays as it is, for the pool to close.
         """
         self._drop_queue()
-        if self.pid != os.getpid():  # The transaction is the parent's, and goes on there.
+        if self.pid != os.getpid():  # The transaction goes on in the parent process.
             return
         if self._owed or self._library.transaction_status == TransactionStatus.IDLE:
             return
@@ -216,7 +216,7 @@ class Link:
 
     @contextmanager
     def withheld(self) -> Iterator[None]:
-        """Send nothing for now: whoever needs an answer gets `Withheld`, and all is dropped."""
+        """Only queue statements: needing a result raises `ReadNotAllowed`, and drops the queue."""
         self._withheld = True
         try:
             yield
@@ -227,19 +227,20 @@ class Link:
             self._withheld = False
 
     def sync(self) -> None:
-        """Send all that was asked, and wait until it is answered."""
+        """Send all queued statements, and wait for their results."""
         if self._withheld:
             raise Withheld
         if not self._queue:
             return
         if self.pid != os.getpid():
             raise StoreUnavailable(
-                "the process was forked in the middle of this; it goes on in the parent."
+                "the process was forked during this operation, which goes on in the parent; "
+                "nothing was sent from this process."
             )
-        patience = self.patience + self._load / _SLOWEST
+        timeout_s = self.patience + self._load / _SLOWEST
         self._ending = False
         self._send_all()
-        self._receive_all(patience)
+        self._receive_all(timeout_s)
         self.journeys += 1
 
     # ------------------------------------------------------------------------------- sending
@@ -270,11 +271,11 @@ class Link:
         self._owed.append(answer)
 
     def _prepare(self, text: str, types: tuple[int, ...]) -> bytes:
-        """Return the name of a prepared statement."""
+        """Return the name of the prepared statement; prepare it first if it is new."""
         known = (text, types)
         name = self._prepared.get(known)
         if name is None:
-            # A commit is to be seen on its way, by whoever looks for it.
+            # Named plainly, so that a commit can be recognized in the traffic.
             name = text.encode() if text == _COMMIT else f"s{next(self._names)}".encode()
             self._library.send_prepare(name, text.encode(), types)
             self._owed.append(known)
@@ -282,19 +283,19 @@ class Link:
         return name
 
     def _flush(self) -> None:
-        """Send what is written; while the server does not take it, take what it says."""
+        """Send what is buffered; read input meanwhile, so that neither side blocks the other."""
         while self._library.flush():
             if self._wait(select.POLLIN | select.POLLOUT, self.patience) & select.POLLIN:
                 self._library.consume_input()
 
     # ----------------------------------------------------------------------------- receiving
 
-    def _receive_all(self, patience: float) -> None:
-        """Read all that is owed; the first error counts, the rest is answered by silence."""
+    def _receive_all(self, timeout_s: float) -> None:
+        """Read all expected results; raise the first error (the server skips the rest)."""
         first: psycopg.Error | None = None
         while self._owed:
             try:
-                found = self._receive(self._owed[0], patience)
+                found = self._receive(self._owed[0], timeout_s)
             except psycopg.OperationalError as lost:
                 raise (first if first is not None and is_lost(first) else lost) from None
             self._owed.popleft()
@@ -302,20 +303,20 @@ class Link:
         if first is not None:
             raise first
 
-    def _receive(self, owed: Answer | _Known | None, patience: float) -> psycopg.Error | None:
-        """Read the answer to one thing that was sent; give the error that it is."""
-        result = self._next(patience)
-        if result is None or (owed is None) != (result.status == ExecStatus.PIPELINE_SYNC):
-            raise psycopg.OperationalError("the server answered something else than was asked")
-        if owed is None:
+    def _receive(self, expected: Answer | _Known | None, timeout_s: float) -> psycopg.Error | None:
+        """Read the result of one thing that was sent; return the error if it failed."""
+        result = self._next(timeout_s)
+        if result is None or (expected is None) != (result.status == ExecStatus.PIPELINE_SYNC):
+            raise psycopg.OperationalError("the server's answer is out of order")
+        if expected is None:
             return None
-        while self._next(patience) is not None:
-            """An answer ends with nothing."""
+        while self._next(timeout_s) is not None:
+            """Each result is followed by an empty one."""
         done = result.status in _DONE
-        if isinstance(owed, Answer) and done:
-            self._keep(owed, result)
-        elif isinstance(owed, tuple) and not done:
-            del self._prepared[owed]
+        if isinstance(expected, Answer) and done:
+            self._keep(expected, result)
+        elif isinstance(expected, tuple) and not done:
+            del self._prepared[expected]
         return None if done or result.status == ExecStatus.PIPELINE_ABORTED else _error(result)
 
     def _keep(self, answer: Answer, result: PGresult) -> None:
@@ -326,33 +327,33 @@ class Link:
         else:
             answer.rows = []
 
-    def _next(self, patience: float) -> PGresult | None:
-        """Return the next result; each silence is as long as the patience at most."""
+    def _next(self, timeout_s: float) -> PGresult | None:
+        """Return the next result; each wait for input is limited."""
         while self._library.is_busy():
-            self._wait(select.POLLIN, patience)
+            self._wait(select.POLLIN, timeout_s)
             self._library.consume_input()
         return self._library.get_result()
 
     def listen(self) -> None:
-        """Take in what the server said unasked; if it hung up meanwhile, that is an error."""
+        """Read what has arrived without waiting; raise if the server has closed the connection."""
         self._poll.register(self._socket, select.POLLIN)
         while self._poll.poll(0):
             self._library.consume_input()
 
-    def _wait(self, events: int, patience: float) -> int:
+    def _wait(self, events: int, timeout_s: float) -> int:
         self._poll.register(self._socket, events)
-        ready = self._poll.poll(1000 * patience)
+        ready = self._poll.poll(1000 * timeout_s)
         if not ready:
-            raise psycopg.OperationalError(f"the server was silent for {patience:g} s")
+            raise psycopg.OperationalError(f"the server did not respond for {timeout_s:g} s")
         found = ready[0][1]
-        # What went wrong with a socket is told by reading from it.
+        # An error of the socket shows by reading from it.
         return found if found & (select.POLLIN | select.POLLOUT) else select.POLLIN
 
     # ---------------------------------------------------------------------------------- ending
 
     @property
     def idle(self) -> bool:
-        """Whether it is connected, and nothing is under way but an end that will be heard of."""
+        """Whether it is connected without an open transaction, or with one being rolled back."""
         if self._connection.closed or self._queue or self._withheld:
             return False
         if self._owed:
@@ -360,12 +361,12 @@ class Link:
         return self._library.transaction_status == TransactionStatus.IDLE
 
     def __del__(self) -> None:
-        """Close what was dropped by an interrupt."""
+        """Close a connection that was dropped by an interrupt."""
         if hasattr(self, "_connection"):
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection, in whatever state it is."""
+        """Close the connection, in whatever state it is."""
         if self.pid == os.getpid():
             self._connection.close()
         elif not self._connection.closed:
@@ -373,7 +374,7 @@ class Link:
 
 
 def _weight(value: object) -> int:
-    """Say about how many bytes a value is."""
+    """Return about how many bytes a value takes."""
     if isinstance(value, bytes):
         return len(value)
     return sum(map(_weight, value)) if isinstance(value, list) else 0

@@ -45,7 +45,7 @@ def settle(link: Link, target: Target, steps: Steps, *, readonly: bool) -> None:
 
 def version(link: Link, target: Target) -> int | None:
     """Tell how many steps the store has seen; `None` if there is no store."""
-    row = link.ask("has_schema", (target.schema,)).fetchone()
+    row = link.ask("store_exists", (target.schema,)).fetchone()
     if row is None or not row[0]:
         return None
     found = link.ask("version").fetchone()
@@ -69,7 +69,7 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
         if place.fetchone() == (True,):
             # Its name was checked: quotes are all it needs, if it is a word of SQL.
             link.ask_once(f'CREATE SCHEMA "{target.schema}"')
-        row = link.ask("has_schema", (target.schema,)).fetchone()
+        row = link.ask("store_exists", (target.schema,)).fetchone()
         found = link.ask("version").fetchone() if row and row[0] else None
         before = 0 if found is None else found[0]
         _refuse_newer(before, steps, target)

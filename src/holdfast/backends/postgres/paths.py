@@ -1,4 +1,4 @@
-"""The ways along which histories run, remembered: finding one out is a journey to the server."""
+"""A cache of branch ancestry: finding out the path of a history takes a round trip."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ _MOST_PATHS: Final = 100_000
 
 
 class Paths:
-    """The ways back that are known, by their branch, and the sessions they are of.
+    """Paths from a branch back to the start of its history, and the sessions they belong to.
 
-    Shared by all who read and write. Branches never move, so what is known stays right.
+    Shared by all readers and writers. Branches never move, so entries do not become stale.
     """
 
     def __init__(self) -> None:
-        """Know none."""
         self._known: dict[int, Path] = {}
         self._sessions: set[int] = set()
 
     def get(self, branch: int) -> Path | None:
-        """Return the way back from a branch, if it is known."""
+        """Return the path of a branch, if it is cached."""
         return self._known.get(branch)
 
     def keep(self, branch: int, path: Path) -> None:
-        """Remember the way back from a branch, if it is short."""
+        """Cache the path of a branch, if it is short; a full cache is cleared first."""
         if len(path) <= _LONGEST_KEPT:
             if len(self._known) >= _MOST_PATHS:
                 self._known.clear()
@@ -36,5 +35,5 @@ class Paths:
             self._sessions.add(split_branch(branch)[0])
 
     def knows(self, session: int) -> bool:
-        """Return whether the way back from one of a session's branches is known."""
+        """True if the path of one of a session's branches is cached."""
         return session in self._sessions

@@ -1,10 +1,10 @@
-"""Links that wait to be used again. Each is lent to one thread at a time.
+"""A pool of connections. Each is lent to one thread at a time.
 
-Links are made as they are needed, by whoever needs one, up to a number; whoever comes then waits in
-line for one to come back. There is no thread behind it, so a forked child simply begins with none.
+Connections are opened on demand, by the thread that needs one, up to the pool's size; further
+threads wait in order. The pool has no thread of its own, so a forked child just starts empty.
 
-What is lent is known by its loan, which goes with the link, and who waits by its place in the line.
-What is dropped, as by Ctrl-C in a moment when nobody could give it back, takes these along.
+A lent connection carries its slot, and a waiting thread is known by its waiter. The pool refers to
+both weakly: if either is dropped by Ctrl-C before it could be returned, it is freed all the same.
 """
 
 from __future__ import annotations
@@ -25,32 +25,31 @@ _A_MOMENT: Final = 0.05
 
 
 class Loan:
-    """Stands for a link that is lent."""
+    """A connection's share of the pool, while it is lent."""
 
 
 class Place:
-    """A place in the line of those who wait; nobody holds anything while it waits there."""
+    """A thread that waits for a connection; it holds none meanwhile."""
 
     def __init__(self) -> None:
-        """Stand there."""
         self._called = threading.Lock()
         self._called.acquire()
 
     def wait(self, seconds: float) -> None:
-        """Wait to be called, so long at most."""
+        """Wait to be woken, at most this long."""
         self._called.acquire(timeout=seconds)
 
     def call(self) -> None:
-        """Say that it may be its turn."""
-        with suppress(RuntimeError):  # It was called already.
+        """Wake the thread: a slot may be free."""
+        with suppress(RuntimeError):  # It was woken already.
             self._called.release()
 
 
 class Pool:
-    """Lends links."""
+    """Lends connections."""
 
     def __init__(self, connect: Callable[[], Link], size: int) -> None:
-        """Make links with `connect`, at most so many."""
+        """Open connections with `connect`, at most `size`."""
         self._connect = connect
         self._size = size
         self._idle: list[Link] = []
@@ -63,110 +62,110 @@ class Pool:
         self._loans: weakref.WeakSet[object] = weakref.WeakSet()
 
     def begin_anew(self) -> None:
-        """Begin with nothing, as a forked child does: what it inherited is its parent's."""
+        """Start empty in a forked child: the inherited connections belong to the parent."""
         self._begin()
         self.clear()
 
-    def take(self, patience: float) -> Link:
-        """Lend a link; wait so long for one, behind whoever came before."""
-        loan = Loan()
-        place: Place | None = None
-        until = time.monotonic() + patience
+    def take(self, timeout_s: float) -> Link:
+        """Lend a connection; wait for one at most this long, behind earlier callers."""
+        slot = Loan()
+        waiter: Place | None = None
+        until = time.monotonic() + timeout_s
         try:
-            while not self._enter(loan, place):
-                if place is None:
-                    place = self._queue_up()
+            while not self._enter(slot, waiter):
+                if waiter is None:
+                    waiter = self._queue_up()
                     continue
                 if time.monotonic() >= until:
                     raise StoreUnavailable(
                         f"all {self._size} connections to the database were in use for "
-                        f"{patience:g} s; nothing was stored. Open the store with a larger pool=…"
+                        f"{timeout_s:g} s; nothing was stored. Open the store with a larger pool=…"
                     )
-                # Not for longer: what is dropped tells nobody.
-                place.wait(min(_A_MOMENT, max(0.0, until - time.monotonic())))
+                # Poll, since a slot that is dropped wakes no waiter.
+                waiter.wait(min(_A_MOMENT, max(0.0, until - time.monotonic())))
         finally:
-            if place is not None:
-                self._leave(place)
+            if waiter is not None:
+                self._leave(waiter)
         try:
             link = self._idle_one() or self._connect()
         except BaseException:
-            self._end(loan)
+            self._end(slot)
             raise
-        link.loan = loan
+        link.loan = slot
         return link
 
-    def _enter(self, loan: Loan, place: Place | None) -> bool:
-        """Note a loan if there is room for one and nobody is to be served before."""
+    def _enter(self, slot: Loan, waiter: Place | None) -> bool:
+        """Reserve a slot if one is free and no other waiter comes first."""
         with self._guard:
             if self._closed:
                 raise StoreUnavailable("the store is closed; open it again.")
-            free = len(self._loans) < self._size and self._first() is place
+            free = len(self._loans) < self._size and self._first() is waiter
             if free:
-                self._loans.add(loan)
+                self._loans.add(slot)
             return free
 
     def _first(self) -> Place | None:
-        """Return whose turn it is; who was dropped where it stood is passed over."""
+        """Return the waiter that came first; those that were dropped are removed."""
         while self._line:
-            place = self._line[0]()
-            if place is not None:
-                return place
+            waiter = self._line[0]()
+            if waiter is not None:
+                return waiter
             self._line.popleft()
         return None
 
     def _queue_up(self) -> Place:
-        place = Place()
+        waiter = Place()
         with self._guard:
-            self._line.append(weakref.ref(place))
-        return place
+            self._line.append(weakref.ref(waiter))
+        return waiter
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, waiter: Place) -> None:
         with self._guard:
-            if (mine := weakref.ref(place)) in self._line:
+            if (mine := weakref.ref(waiter)) in self._line:
                 self._line.remove(mine)
             self._call_the_next()
 
     def _call_the_next(self) -> None:
-        place = self._first()
-        if place is not None:
-            place.call()
+        waiter = self._first()
+        if waiter is not None:
+            waiter.call()
 
     def _idle_one(self) -> Link | None:
         with self._guard:
             return self._idle.pop() if self._idle else None
 
     def give_back(self, link: Link) -> None:
-        """Take a link back; one that is in the middle of something is closed."""
-        if link.pid != os.getpid():  # Lent before a fork, and given back by the child.
+        """Return a connection; one with an open transaction is closed."""
+        if link.pid != os.getpid():  # Lent before a fork, and returned by the child.
             link.close()
             return
-        loan, link.loan = link.loan, None
+        slot, link.loan = link.loan, None
         with self._guard:
             keep = link.idle and not self._closed
             if keep:
                 self._idle.append(link)
         if not keep:
             link.close()
-        self._end(loan)
+        self._end(slot)
 
-    def _end(self, loan: object) -> None:
+    def _end(self, slot: object) -> None:
         with self._guard:
-            self._loans.discard(loan)
+            self._loans.discard(slot)
             self._call_the_next()
 
     def clear(self) -> None:
-        """Close what is idle: the server went away, and these are of before."""
+        """Close idle connections: their server is gone."""
         with self._guard:
             idle, self._idle = self._idle, []
         for link in idle:
             link.close()
 
     def close(self) -> None:
-        """Close what is idle; what is lent closes when it comes back."""
+        """Close idle connections; those that are lent are closed when they are returned."""
         with self._guard:
             self._closed = True
-            for waiting in self._line:
-                place = waiting()
-                if place is not None:
-                    place.call()
+            for reference in self._line:
+                waiter = reference()
+                if waiter is not None:
+                    waiter.call()
         self.clear()

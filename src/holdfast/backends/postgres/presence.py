@@ -18,7 +18,7 @@ def empty_place(location: Location) -> str | None:
     where = target(location, "process")
     try:
         with closing(Listener.open(where)) as asked:
-            row = asked.execute(SQL["has_schema"], (where.schema,)).fetchone()
+            row = asked.execute(SQL["store_exists"], (where.schema,)).fetchone()
     except psycopg.Error as error:
         raise translate(error, "nothing was changed.") from error
     return None if row and row[0] else f"{where.shown} (schema {where.schema})"

@@ -1,11 +1,11 @@
 -- The statements of a search and of connections to its index, by name. {session} and the like stand
--- for the columns that are named in statements.sql, {down} for what is named so here; $1 is the tenant
--- where the log is asked.
+-- for the column lists in statements.sql, {down} for the statement of that name here. In statements
+-- that read the log, $1 is the tenant.
 
 -- ------------------------------------------------------------------------------- connections
 
--- Beside what all connections are set to (target.py). Where many messages have a word, they are still
--- remembered one by one. Who erases holds the index for long.
+-- In addition to the settings of all connections (conninfo.py). With this work_mem a bitmap of the many
+-- messages with a common word stays exact. An erasure holds the index for long.
 -- name: settings
 SELECT set_config('jit', 'off', false),
   set_config('max_parallel_workers_per_gather', '0', false),
@@ -15,17 +15,18 @@ SELECT set_config('jit', 'off', false),
 -- name: lock
 SELECT pg_advisory_xact_lock($1)
 
--- name: patience
+-- name: lock_timeout
 SELECT set_config('lock_timeout', $1, true)
 
--- Words of all scripts can be kept, and the role may look at the tables.
+-- True if words of all scripts can be stored, and the role may read the tables.
 -- name: usable
 SELECT getdatabaseencoding() = 'UTF8' AND coalesce(has_table_privilege(to_regclass('indexes'),
   'SELECT'), false) AND coalesce(has_table_privilege(to_regclass('indexed'), 'SELECT'), false)
 
 -- ----------------------------------------------------------------------------------- titles
 
--- Titles that are not plain may fold to anything, those that are to nothing else than letters.
+-- Titles that are not plain ASCII may fold to any letters, so all of them are returned. Plain ones can
+-- only match words of ASCII: titles_plain adds those that hold the words.
 -- name: titles
 SELECT {owner} FROM sessions s JOIN heads h ON h.tenant = $1 AND h.session = s.n
 WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL AND (NOT s.plain
@@ -41,10 +42,10 @@ AND position({word} IN s.loose) > 0
 
 -- -------------------------------------------------------------------------------- sessions
 
--- Each row is looked up by itself (OFFSET 0): the planner would guess that there are many, and read
--- whole tables.
+-- OFFSET 0 makes the planner look each row up by itself: it would expect many rows, and read whole
+-- tables.
 
--- Sessions by their ids ($2), and those whose history they begin with, also of what a purge left.
+-- Sessions by their ids ($2), and their ancestors by fork, including the stubs of purged sessions.
 -- name: relatives
 WITH RECURSIVE up AS (
   SELECT s.id, s.parent, s.relation FROM unnest($2::bytea[]) AS wanted (id)
@@ -59,7 +60,7 @@ SELECT {session} FROM up
 
 -- --------------------------------------------------------------------------------- branches
 
--- Branches ($2 and $3 are their sessions and numbers), those that start on them, and so on.
+-- Branches ($2 and $3 are their sessions and numbers) and all their descendants.
 -- name: down
 WITH RECURSIVE down AS (
   SELECT wanted.session, wanted.number
@@ -71,7 +72,7 @@ WITH RECURSIVE down AS (
     OFFSET 0) AS below
 )
 
--- All about these.
+-- The rows of these branches.
 -- name: branches_below
 {down}
 SELECT {branch} FROM down
@@ -83,7 +84,7 @@ SELECT {branch} FROM down
     WHERE tenant = $1 AND session = down.session OFFSET 0) AS h ON true
 ORDER BY b.created_at, b.session, b.number
 
--- Whose these are.
+-- The sessions of these branches.
 -- name: sessions_below
 {down}
 SELECT {session}, {head} FROM (SELECT DISTINCT session FROM down) AS wanted
@@ -92,7 +93,7 @@ SELECT {session}, {head} FROM (SELECT DISTINCT session FROM down) AS wanted
   CROSS JOIN LATERAL (SELECT * FROM heads
     WHERE tenant = $1 AND session = wanted.session OFFSET 0) AS h
 
--- What sessions may show: the branches they are on, or all they have ($2), and those before them.
+-- The branches that sessions can show: the active ones, or all ($2), and their ancestors.
 -- name: shown
 WITH RECURSIVE way AS (
   SELECT b.session, b.number FROM sessions s

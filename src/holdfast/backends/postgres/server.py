@@ -75,7 +75,7 @@ def _durable(server: Server) -> tuple[tuple[str, str, str], ...]:
 
 def unguarded(link: Link, target: Target) -> str | None:
     """Name the tables that this role may read whosever rows they hold."""
-    row = link.ask("unguarded", (target.schema,)).fetchone()
+    row = link.ask("tables_without_rls", (target.schema,)).fetchone()
     return None if row is None else row[0]
 
 

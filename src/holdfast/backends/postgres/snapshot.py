@@ -179,7 +179,7 @@ class PostgresSnapshot:
     def _foresee_starts(self, sessions: Sequence[int]) -> None:
         unknown = [n for n in sessions if not self._paths.knows(n)]
         if unknown:
-            self._starts = self._ask("starts", rows.numbers(unknown))
+            self._starts = self._ask("root_branches", rows.numbers(unknown))
 
     def _look(self, look: Look | Literal["head"], *values: int) -> Answer:
         """Ask something that may have been foreseen."""

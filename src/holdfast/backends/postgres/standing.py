@@ -1,14 +1,15 @@
-"""Where sessions stood when they were last written to from here.
+"""A cache of session heads, so that an append to a session written before takes one round trip.
 
-A session is mostly written to by one worker for a while. That worker can say where the session
-stands without asking, and write in one journey: it says what it supposes, and if that is not so the
-server undoes everything, and the write is begun anew with a look. This costs a journey and a line
-in the server's log. So it is supposed only of sessions that some writes in a row found as the last
-one had left them, and of those that deceived somebody only after more of them. Who supposes has it
-for itself: another thread looks meanwhile.
+A session is mostly written to by one worker for a while. That worker need not read the head again:
+it sends the head that it expects together with the write. If the head has moved, the server rolls
+everything back, and the write is run again after reading the head. A miss costs a round trip and a
+line in the server's log.
 
-The messages that were added last are kept with it, if they are small: replies are measured by what
-came before them.
+So a cached head is used only after N consecutive writes found the session unchanged; each miss
+doubles N. One thread at a time may check out an entry; others read the head from the server.
+
+The last messages of the session are cached with its head, if they are small: token estimates of a
+reply are calibrated by the messages before it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _NEEDED, _MOST_NEEDED = 2, 64
 
 
 class Standing(NamedTuple):
-    """How a session was left, and how often in a row it was found like that.
+    """A session's head after the last write from here, and how often in a row it was confirmed.
 
-    `told` is a time of the server, and what the clock here said when it was heard. `needed` is how
-    often it has to be found so before it is supposed to be.
+    `server_time` is a time of the server, with the local monotonic clock when it was received.
+    `required` is how many confirmations in a row are needed before the entry is used.
     """
 
     head: HeadRow
@@ -40,26 +41,25 @@ class Standing(NamedTuple):
     needed: int
 
     def unsure(self) -> Standing:
-        """Return the same as something to be found out."""
+        """Return this entry without its tail and confirmations: it may not be used as it is."""
         return self._replace(tail=(), told=None, steady=0)
 
     def reaches(self, newest: int) -> bool:
-        """Return whether so many of the newest messages are known."""
+        """True if the tail holds the `newest` last messages, or all that the session has."""
         return len(self.tail) >= min(newest, self.head.seq)
 
 
 class Standings:
-    """How the sessions were left. Shared by all who write; what is supposed is always checked."""
+    """Heads of the sessions written last. Shared by all writers; the server checks every use."""
 
     def __init__(self) -> None:
-        """Know nothing."""
-        # Each step on it is one of the interpreter's: threads need no lock.
+        # Each operation on it is atomic in the interpreter, so threads need no lock.
         self._known: OrderedDict[int, Standing] = OrderedDict()
 
     def suppose(self, session: int, newest: int) -> Standing | None:
-        """Take what is known of a session, if nobody else seems to write to it.
+        """Check out a session's head, if it has been unchanged between enough writes.
 
-        So many of the newest messages must be known as well.
+        The tail must cover the `newest` last messages. Return `None` otherwise.
         """
         known = self._known.get(session)
         if known is None or known.steady < known.needed or not known.reaches(newest):
@@ -69,51 +69,51 @@ class Standings:
 
     def note(
         self,
-        found: HeadRow,
-        left: HeadRow,
+        before: HeadRow,
+        after: HeadRow,
         added: Sequence[MessageRow],
-        told: tuple[int, int] | None,
-        supposed: Standing | None = None,
+        server_time: tuple[int, int] | None,
+        checked_out: Standing | None = None,
     ) -> None:
-        """Remember how a session was left by somebody who had found it like this.
+        """Cache a session's head after a committed write, which found the head `before`.
 
-        It may have been what was `supposed`.
+        `checked_out` is the entry that the write used, if it was optimistic.
         """
-        known = supposed or self._known.get(found.session)
+        known = checked_out or self._known.get(before.session)
         tail, steady, needed = tuple(added), 0, _NEEDED
         if known is not None:
-            needed = known.needed if supposed is None else max(_NEEDED, known.needed - 1)
-            if known.head == found:
+            needed = known.needed if checked_out is None else max(_NEEDED, known.needed - 1)
+            if known.head == before:
                 tail, steady = (*known.tail, *added), known.steady + 1
-        tail = _end_of(tail) if found.branch == left.branch else ()
-        if tail and tail[-1].seq != left.seq:
+        tail = _end_of(tail) if before.branch == after.branch else ()
+        if tail and tail[-1].seq != after.seq:
             tail = ()
-        self.keep(Standing(left, tail, told, steady, needed))
+        self.keep(Standing(after, tail, server_time, steady, needed))
 
     def mistrust(self, standing: Standing) -> None:
-        """Return what was supposed and was not so: it will take longer to believe it again."""
+        """Return an entry that was stale: twice as many confirmations are required from now on."""
         known = self._known.get(standing.head.session, standing)
         needed = min(2 * max(known.needed, standing.needed), _MOST_NEEDED)
         self.keep(standing.unsure()._replace(needed=needed))
 
     def keep(self, standing: Standing) -> None:
-        """Keep this, or give it back."""
+        """Add an entry, or return one that was checked out and not used."""
         self._known.pop(standing.head.session, None)
         while len(self._known) >= _MOST:
-            with suppress(KeyError):  # Somebody else forgot everything.
-                self._known.popitem(last=False)  # the one that was left first
+            with suppress(KeyError):  # Another thread cleared the cache.
+                self._known.popitem(last=False)  # the least recently written
         self._known[standing.head.session] = standing
 
     def clear(self) -> None:
-        """Suppose nothing any more: it may be another server that is met next."""
+        """Drop all entries: the next connection may reach another server."""
         self._known.clear()
 
 
-def _end_of(found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
-    """The last of a branch's messages, if they are small; those before a gap are left out."""
-    kept = list(found[-LONGEST:])
-    weight = sum([len(row.body) for row in kept])
-    while kept and (kept[-1].seq - kept[0].seq >= len(kept) or weight > _HEAVIEST):
-        weight -= len(kept[0].body)
-        del kept[0]
-    return tuple(kept)
+def _end_of(messages: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+    """Return the last of a branch's messages that are small enough and have no gap in between."""
+    tail = list(messages[-LONGEST:])
+    size = sum([len(row.body) for row in tail])
+    while tail and (tail[-1].seq - tail[0].seq >= len(tail) or size > _HEAVIEST):
+        size -= len(tail[0].body)
+        del tail[0]
+    return tuple(tail)

@@ -1,5 +1,5 @@
 -- Every statement the backend uses, by name. Constant text: values are always bound, and the first
--- one is the tenant. {session} and the like stand for the columns named at the top.
+-- one is the tenant. {session} and the like stand for the column lists at the top.
 
 -- name: session_columns
 s.n, s.id, s.key, s.scope, s.agent, s.title, s.title_by, s.model, s.cwd, s.created_at, s.pinned,
@@ -22,15 +22,16 @@ t.session, t.number, t.token, t.state, t.run_id, t.model, t.holder, t.lease_unti
 -- name: owner_columns
 s.n, s.id, s.scope, s.agent, s.title, s.parent, s.relation, h.branch, h.updated_at
 
--- $18 is the tenant's half of the lock that is taken before a number.
--- name: moved_columns
+-- $18 is the tenant's half of the lock that is taken before an activity number.
+-- name: head_update_columns
 branch = $3, seq = $4, turns = $5, open_turn = $6, updated_at = $7,
   activity = take_activity($18::integer), input = $8, output = $9, cache_read = $10,
   cache_write = $11, reasoning = $12, cost = $13, preview = $14, preview_rank = $15,
   preview_seq = $16, queued = $17
 
--- Who listens holds a lock beside the tenant's ($2), which many can: then nobody else gets it alone.
--- name: heard_columns
+-- True if a process listens. Listeners share a lock next to the tenant's ($2), so while one listens
+-- the lock cannot be taken exclusively.
+-- name: has_listeners_columns
 CASE WHEN pg_try_advisory_lock($2 # 1) THEN NOT pg_advisory_unlock($2 # 1) ELSE true END
 
 -- ------------------------------------------------------------------------------- transactions
@@ -38,61 +39,61 @@ CASE WHEN pg_try_advisory_lock($2 # 1) THEN NOT pg_advisory_unlock($2 # 1) ELSE 
 -- name: begin_reading
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 
--- Not READ WRITE: who made the database read-only meant it.
+-- Not READ WRITE, which would override default_transaction_read_only.
 -- name: begin_writing
 BEGIN ISOLATION LEVEL READ COMMITTED
 
--- Whose all transactions of a connection are.
--- name: stay
+-- Set the tenant for all transactions of the connection.
+-- name: set_tenant
 SELECT set_config('holdfast.tenant', $1::uuid::text, false)
 
--- Whose transaction it is, and what time it is here.
+-- Set the tenant of the transaction, and return the server's time.
 -- name: enter_reading
 SELECT set_config('holdfast.tenant', $1::uuid::text, true),
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- The same for who may be idle for longer, because nobody waits for what it holds.
+-- The same for a reader, which may be idle for longer: it holds no locks that others wait for.
 -- name: enter_snapshot
 SELECT set_config('holdfast.tenant', $1::uuid::text, true),
   set_config('idle_in_transaction_session_timeout', $2, true),
   (SELECT value FROM meta WHERE name = 'version'),
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- Many write at once; who erases does so alone, and nobody writes while the tables are changed ($3).
--- Then it is told whether anybody listens, and the time.
+-- Writers share the tenant's lock ($2), an erasure takes it exclusively; a migration takes the lock of
+-- the schema ($3) exclusively. Also returns whether a process listens, and the server's time.
 -- name: enter_writing
 SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($3),
-  pg_advisory_xact_lock_shared($2), {heard}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+  pg_advisory_xact_lock_shared($2), {has_listeners}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- name: enter_alone
+-- name: enter_exclusive
 SELECT set_config('holdfast.tenant', $1::uuid::text, true), pg_advisory_xact_lock_shared($3),
-  pg_advisory_xact_lock($2), {heard}, pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+  pg_advisory_xact_lock($2), {has_listeners}, pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- Who serves this connection, and in which life of the server: statistics are reset by a crash.
--- name: birth
+-- The backend of this connection, and the run of the server: a crash resets the statistics.
+-- name: backend_id
 SELECT pg_backend_pid(),
   (SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()),
   pg_postmaster_start_time(), (SELECT b.stats_reset FROM pg_stat_bgwriter b)
 
--- End who serves a lost connection, unless it ended and another has its number.
--- name: end_orphan
+-- Terminate the backend of a lost connection, unless it has ended and its pid was reused.
+-- name: terminate_backend
 SELECT pg_terminate_backend(a.pid, 1000) FROM pg_stat_activity a
 WHERE a.pid = $1::integer AND a.backend_start = $2
 
--- name: orphan
+-- name: find_backend
 SELECT 1 FROM pg_stat_activity a WHERE a.pid = $1::integer AND a.backend_start = $2
 
--- name: fate
+-- name: commit_status
 SELECT pg_xact_status($1::text::xid8)
 
--- Something whose commit waits for the disk and for standbys, and so for all that was written before.
--- name: fence
+-- A record whose commit waits for the disk and for standbys, and so for all commits before it.
+-- name: commit_barrier
 SELECT pg_logical_emit_message(true, 'holdfast', '')
 
 -- name: announce
 SELECT pg_notify($1, $2)
 
--- name: lend_an_ear
+-- name: hold_listener_lock
 SELECT pg_advisory_lock_shared($1::bigint # 1)
 
 -- --------------------------------------------------------------------------------- sessions
@@ -100,7 +101,7 @@ SELECT pg_advisory_lock_shared($1::bigint # 1)
 -- name: session
 SELECT {session} FROM sessions s WHERE s.tenant = $1 AND s.n = $2 AND s.purged_at IS NULL
 
--- Whoever finds a session asks next where it stands.
+-- The head comes along, since it is mostly read next.
 -- name: session_by_id
 SELECT {session}, {head} FROM sessions s LEFT JOIN heads h ON h.tenant = $1 AND h.session = s.n
 WHERE s.tenant = $1 AND s.id = $2
@@ -157,7 +158,7 @@ FROM unnest($2::bigint[], $3::integer[]) AS wanted (session, number)
   JOIN heads h ON h.tenant = $1 AND h.session = b.session
 WHERE s.trashed_at IS NULL
 
--- Titles that are not plain may fold to anything.
+-- Titles that are not plain ASCII may fold to any letters, so all of them are returned.
 -- name: titles
 SELECT {owner} FROM sessions s JOIN heads h ON h.tenant = $1 AND h.session = s.n
 WHERE s.tenant = $1 AND s.title_mark IS NOT NULL AND s.trashed_at IS NULL
@@ -195,23 +196,23 @@ DELETE FROM sessions WHERE tenant = $1 AND n = $2
 -- name: head
 SELECT {head} FROM heads h WHERE h.tenant = $1 AND h.session = $2
 
--- Whoever writes to a session holds its head until it has committed: here writes get their order.
--- The format comes along, since the tables may have been changed since the store was opened, and the
--- transaction's number, by which it can be asked later what became of it.
--- name: hold
+-- A writer locks the head row of a session until it has committed: this orders the writes. The format
+-- comes along, since the tables may have been migrated since the store was opened, and the id of the
+-- transaction, to resolve an in-doubt commit.
+-- name: lock_head
 SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h
 
--- The same, for somebody who must not wait: nothing if another holds it.
--- name: try_to_hold
+-- The same without waiting: no row if another transaction has locked it.
+-- name: try_lock_head
 SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = $2 FOR UPDATE OF h SKIP LOCKED
 
--- name: try_to_hold_many
+-- name: try_lock_heads
 SELECT (SELECT value FROM meta WHERE name = 'version'), pg_current_xact_id()::text, {head} FROM heads h
 WHERE h.tenant = $1 AND h.session = ANY ($2::bigint[]) FOR UPDATE OF h SKIP LOCKED
 
--- $18 is the tenant's half of the lock that is taken before a number.
+-- $18 is the tenant's half of the lock that is taken before an activity number.
 -- name: add_head
 INSERT INTO heads (tenant, session, whose, branch, seq, turns, open_turn, updated_at, activity,
   input, output, cache_read, cache_write, reasoning, cost, preview, preview_rank, preview_seq,
@@ -220,14 +221,14 @@ VALUES ($1, $2, $1, $3, $4, $5, $6, $7, take_activity($18::integer), $8, $9, $10
   $14, $15, $16, $17)
 
 -- name: put_head
-UPDATE heads SET {moved} WHERE tenant = $1 AND session = $2 RETURNING activity
+UPDATE heads SET {head_update} WHERE tenant = $1 AND session = $2 RETURNING activity
 
--- The same by somebody who has not looked, but supposes where the session stands ($19 to $22), that no
--- message has these marks ($23), that the tables are of a format up to $24, and, within a second, what
--- time it is ($25). If it is not so, it is an error.
--- name: put_head_supposed
+-- Compare and swap: the same if the head is the expected one ($19 to $22), no message has one of these
+-- marks ($23), the format of the tables is at most $24, and the server's time is within a second of $25.
+-- Otherwise it is an error, which rolls the transaction back.
+-- name: cas_head
 WITH put AS (
-  UPDATE heads SET {moved}
+  UPDATE heads SET {head_update}
   WHERE tenant = $1 AND session = $2 AND branch = $19 AND seq = $20 AND updated_at = $21
     AND activity = $22 AND (SELECT m.value FROM meta m WHERE m.name = 'version') <= $24
     AND (abs(extract(epoch FROM clock_timestamp()) * 1000000 - $25) > 1000000) IS NOT TRUE
@@ -249,8 +250,8 @@ WHERE h.tenant = $1 AND h.whose = $1 AND h.activity < $2
 -- name: list_end
 ORDER BY h.activity DESC LIMIT $3
 
--- Up to where no number is still to come: asked before the snapshot that is read from. Locked
--- numbers are known by their last 31 bits.
+-- The activity number up to which all writes are committed. It is queried before the snapshot that is
+-- read from is taken. Locks hold the last 31 bits of a number.
 -- name: horizon
 WITH top AS MATERIALIZED (
   SELECT coalesce(
@@ -293,7 +294,7 @@ SELECT {branch} FROM branches b JOIN sessions s ON s.tenant = $1 AND s.n = b.ses
 WHERE b.tenant = $1 AND b.parent_session = $2 AND b.parent_number = $3
 ORDER BY b.created_at, b.session, b.number
 
--- The way back, as far as message $4.
+-- The ancestry of a branch, back to message $4 at least.
 -- name: path
 WITH RECURSIVE way AS (
   SELECT 1 AS step, b.session, b.number, b.parent_session, b.parent_number, b.fork_seq
@@ -307,8 +308,8 @@ WITH RECURSIVE way AS (
 SELECT way.session, way.number, way.parent_session, way.fork_seq, s.id
 FROM way JOIN sessions s ON s.tenant = $1 AND s.n = way.session ORDER BY way.step
 
--- Where sessions are on a branch that starts with nothing, the way back is short.
--- name: starts
+-- The active branches of sessions, of those that have no parent: their path is one segment.
+-- name: root_branches
 SELECT b.session, b.number, s.id FROM unnest($2::bigint[]) AS wanted (session)
   JOIN heads h ON h.tenant = $1 AND h.session = wanted.session
   JOIN branches b ON b.tenant = $1 AND b.session = wanted.session AND b.number = h.branch
@@ -341,8 +342,9 @@ FROM unnest($2::bigint[], $3::integer[], $4::bigint[], $5::bigint[]) WITH ORDINA
     AND m.seq BETWEEN wanted.first AND wanted.last
 ORDER BY wanted.place, m.seq
 
--- The end of a history, as far as it lies on its newest branch. They are counted from the end: where
--- there is a policy, a sum is not looked for in an index, lest its errors tell of others' rows.
+-- The last messages of a history, as far as they lie on its active branch. They are counted from the
+-- end by LIMIT: behind a row-level policy, a condition that computes with a column cannot use an index,
+-- because an error in it could disclose rows of other tenants.
 -- name: tail
 SELECT m.* FROM heads h CROSS JOIN LATERAL (
   SELECT m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
@@ -353,7 +355,7 @@ WHERE h.tenant = $1 AND h.session = $2 AND m.seq > h.seq - $3 ORDER BY m.seq
 SELECT max(m.seq) FROM messages m
 WHERE m.tenant = $1 AND m.session = $2 AND m.branch = $3 AND m.seq BETWEEN $4 AND $5 AND m.summary
 
--- The newest on the branch that a session is on, where that branch has one.
+-- The newest summary on a session's active branch, if it has one.
 -- name: summary
 SELECT (SELECT max(m.seq) FROM messages m WHERE m.tenant = $1 AND m.session = $2
   AND m.branch = h.branch AND m.seq <= h.seq AND m.summary)
@@ -363,9 +365,9 @@ FROM heads h WHERE h.tenant = $1 AND h.session = $2
 SELECT m.session, m.branch, m.seq, m.id, m.turn, m.crc, m.body FROM messages m
 WHERE m.tenant = $1 AND m.id_mark = ANY ($2::uuid[]) ORDER BY m.branch, m.seq
 
--- How many messages are at these places, how many have the ids of those that were to be there, and
--- how many are the same.
--- name: are_there
+-- How many messages are at these positions, how many of them have the expected id, and how many the
+-- expected id and body.
+-- name: count_expected
 SELECT count(*), count(*) FILTER (WHERE m.id = new.id),
   count(*) FILTER (WHERE m.id = new.id AND m.body = new.body)
 FROM unnest($4::bigint[], $5::bytea[], $6::bytea[]) AS new (seq, id, body)
@@ -469,7 +471,7 @@ SELECT count(*) FROM gone
 SELECT t.session, t.turn, t.call_id, t.name, t.outcome, t.started_at, t.ended_at FROM tools t
 WHERE t.tenant = $1 AND t.session = $2 AND t.turn = $3 ORDER BY t.position
 
--- A new line goes to the end of the ledger, one that is there stays in its place.
+-- A new line goes to the end of the ledger, an existing one keeps its position.
 -- name: put_tool
 INSERT INTO tools (tenant, session, turn, call_mark, call_id, position, name, outcome, started_at,
   ended_at)
@@ -605,13 +607,13 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
   current_setting('synchronous_commit'), pg_is_in_recovery(),
   (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), current_user::text
 
--- Tables of the store that this role may read and that show everybody's rows, such as partitions.
--- name: unguarded
+-- Tables of the store that this role may read and that have no row-level security, such as partitions.
+-- name: tables_without_rls
 SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
 WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity
   AND c.relname <> 'meta' AND has_table_privilege(c.oid, 'SELECT')
 
--- name: newest
+-- name: highest_activity
 SELECT max(h.activity) FROM heads h WHERE h.tenant = $1 AND h.whose = $1
 
 -- name: lock_store
@@ -620,7 +622,7 @@ SELECT pg_advisory_xact_lock($1)
 -- name: lacks_schema
 SELECT to_regnamespace($1::text) IS NULL
 
--- name: has_schema
+-- name: store_exists
 SELECT to_regclass(format('%I.meta', $1::text)) IS NOT NULL
 
 -- name: version

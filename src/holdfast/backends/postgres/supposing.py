@@ -1,8 +1,9 @@
-"""A transaction that asks nothing: where its session stands is supposed.
+"""An optimistic transaction: it reads nothing and takes one round trip.
 
-All of it is one journey. The head is put first, by a statement that compares what is supposed and
-fails if it is not so; everything else is sent behind it, and undone with it. Whoever needs to know
-more than is supposed gets no answer, and begins anew with a transaction that looks.
+The head is updated first, by a compare-and-swap statement that fails unless the session's head is
+the expected one. All other writes are sent behind it and rolled back with it. An operation that
+needs to read more than the cached head gets `ReadNotAllowed`, and is run again in a transaction
+that reads.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ _MOST_PLACES: Final = 5_000
 
 
 class SupposingTransaction(PostgresTransaction):
-    """Writes to a session that is supposed to be as it was left."""
+    """Writes to a session whose head is expected to be the cached one."""
 
-    _end: tuple[int, tuple[MessageRow, ...]] = (0, ())  # of a branch
+    _end: tuple[int, tuple[MessageRow, ...]] = (0, ())  # a branch, its last messages
 
     def suppose(self, standing: Standing, ids: Sequence[str]) -> None:
-        """Go on from where the session stands, and from what time it is.
+        """Start from a cached head and its server time instead of reading them.
 
-        Its history, and that of those it was split off from, has no messages of these ids.
+        Also expected, and checked by the server: neither the session nor those that it was forked
+        from have messages with these ids.
         """
         self.supposed, head = standing, standing.head
         n = head.session
@@ -37,16 +39,16 @@ class SupposingTransaction(PostgresTransaction):
         time = self.now() if self._clock is None else None
         path = self._paths.get(head.branch) or ()
         sessions = dict.fromkeys((n, *(split_branch(segment.branch)[0] for segment in path)))
-        places = [(session, id) for session in sessions for id in ids]
-        if len(places) > _MOST_PLACES:
+        absent = [(session, id) for session in sessions for id in ids]
+        if len(absent) > _MOST_PLACES:
             raise Withheld
-        marks = [rows.place_mark(*place) for place in places]
-        stands = (head.branch_no, head.seq, head.updated_at, head.activity)
-        self._said = (*stands, marks, self._whose.known, time)
+        marks = [rows.place_mark(*message) for message in absent]
+        expected = (head.branch_no, head.seq, head.updated_at, head.activity)
+        self._said = (*expected, marks, self._whose.known, time)
         self._behind: list[tuple[str, tuple[object, ...]]] | None = []
         self._found[n] = self._heads[n] = head
         self._own.add(n)
-        self._looked.update((place, []) for place in places)
+        self._looked.update((message, []) for message in absent)
         self._end = head.branch, standing.tail
 
     def _write(self, name: str, *values: object) -> None:
@@ -59,28 +61,28 @@ class SupposingTransaction(PostgresTransaction):
         if self._behind is None:
             super()._put_head(name, row)
             return
-        behind, self._behind = self._behind, None
+        deferred, self._behind = self._behind, None
         self._steps += 1
         self.writes += 1
         values = (*rows.head_values(row), self._whose.activity_lock, *self._said)
-        self._note_left(row, self._ask("put_head_supposed", row.session, *values))
-        for waiting, given in behind:
-            self._write(waiting, *given)
+        self._note_left(row, self._ask("cas_head", row.session, *values))
+        for statement, given in deferred:
+            self._write(statement, *given)
 
     def finish(self) -> None:
-        """See that it was said what is supposed: the head says it."""
+        """Raise `ReadNotAllowed` unless the head was written: only that checks what is expected."""
         if self._behind is not None:
             raise Withheld
 
     def _at_the_end(self, span: Segment) -> list[MessageRow]:
-        """Return the last messages, if they were kept."""
-        branch, kept = self._end
-        if branch == span.branch and kept and kept[0].seq <= span.first:
-            return [row for row in kept if span.first <= row.seq <= (span.last or 0)]
+        """Return a range if the cached tail holds it."""
+        branch, tail = self._end
+        if branch == span.branch and tail and tail[0].seq <= span.first:
+            return [row for row in tail if span.first <= row.seq <= (span.last or 0)]
         return []
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
-        """Store messages at their places."""
+        """Insert messages at their positions, and note them to resolve a lost commit by."""
         super().add_messages(branch, rows_)
         self._end = (0, ())
         self.trace = branch, rows_

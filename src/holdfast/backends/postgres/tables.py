@@ -98,7 +98,7 @@ class TableLink:
         """Begin to write, alone; wait so long for others that do, with the first answer."""
         self._begin("begin_writing")
         self.ask("enter_reading", (self._tenant.mark,))
-        self.ask_text(beside.SQL["patience"], (_millis(patience),))
+        self.ask_text(beside.SQL["lock_timeout"], (_millis(patience),))
         self.ask_text(beside.SQL["lock"], (self._lock,))
 
     def _begin(self, name: str) -> None:

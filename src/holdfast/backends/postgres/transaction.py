@@ -136,9 +136,9 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _foresee_heads(self, sessions: Sequence[int]) -> None:
         if self._waits:
-            self._foreseen.update((("head", n), self._ask("hold", n)) for n in sessions)
+            self._foreseen.update((("head", n), self._ask("lock_head", n)) for n in sessions)
         else:
-            self._held = (sessions, self._ask("try_to_hold_many", rows.numbers(sessions)))
+            self._held = (sessions, self._ask("try_lock_heads", rows.numbers(sessions)))
         self._foresee_starts(sessions)
 
     def _learn_held(self) -> None:
@@ -233,7 +233,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _holding(self, n: int) -> Answer:
         asked = self._foreseen.pop(("head", n), None)
-        return asked or self._ask("hold" if self._waits else "try_to_hold", n)
+        return asked or self._ask("lock_head" if self._waits else "try_lock_head", n)
 
     def _note_held(self, n: int, row: Sequence[Any] | None) -> None:
         if row is not None:

@@ -152,7 +152,7 @@ class Watcher:
 
     def _attend(self, listener: Listener) -> None:
         """Listen until the store is closed or the connection is lost."""
-        listener.execute(SQL["lend_an_ear"], (self._ear,))
+        listener.execute(SQL["hold_listener_lock"], (self._ear,))
         listener.execute(f'LISTEN "{self._channel}"')
         newest = self._newest(listener)
         self.note()  # Whatever was written while nobody listened.

@@ -1,20 +1,22 @@
-"""Running verbs: in a transaction, again when that is right, and with an end.
+"""Running operations: each in a transaction, retried when that is safe, within a deadline.
 
-A verb that is written runs in the caller's thread, on a link of its own. Before the commit was sent
-every failure means that nothing was stored; the verb is run again as long as the deadline allows,
-on a new link if the old one was lost. After the commit was sent and before it was answered nobody
-knows. Then the server is asked what became of the transaction (`doubts.py`): once it is known to be
-stored, what the verb gave then is the answer; once it is known to be undone, the verb is run again.
-If nobody can tell, the verb is run again all the same: it is idempotent by its ids, so it finds
-what it stored before, or stores it now, and if it is refused, that may be because of itself.
-Whatever ends this, the outcome is then unknown, and is said to be.
+A write runs in the caller's thread, on a connection of its own. Until the commit is sent, every
+failure means that nothing was stored, and the operation is run again as long as the deadline
+allows, on a new connection if the old one was lost.
 
-Messages are mostly appended to a session by somebody who wrote to it last, and knows where it
-stands (`standing.py`). Then the verb is run without asking anything, and all of it is one journey.
+Once the commit is sent and until it is answered, the write is in doubt. Then the server is queried
+for the status of the commit (`commit_status.py`). If it was committed, the result of that run is
+returned; if it was aborted, the operation is run again. If the status is unknown, the operation is
+run again, too: it is idempotent by its ids, so it finds what it stored before, or stores it now. A
+refusal at that point may be caused by its own first run, so whatever error ends the retries is
+reported as `OutcomeUnknown`.
 
-Verbs that are handed over (`handing.py`) are run in order, as many as wait in one transaction. Such
-a transaction waits for no lock: two of them, holding many sessions each, would wait for each other.
-A verb that finds a session held by somebody else ends it, and is run by itself.
+An append mostly goes to a session that this process wrote last, whose head is cached
+(`head_cache.py`). It is then run without reading anything, in one round trip (`optimistic.py`).
+
+Submitted writes (`write_queue.py`) are run in order, all that wait in one transaction. Such a
+transaction never waits for a row lock: two of them, each holding many sessions, would deadlock. An
+operation that finds a session locked by another transaction ends the batch, and is run alone.
 """
 
 from __future__ import annotations
@@ -51,16 +53,15 @@ _LONGEST_PAUSE: Final = 0.5
 
 
 class Again(Exception):
-    """The transaction was undone because of what others did; nothing was stored."""
+    """The transaction was rolled back because of a concurrent one; nothing was stored."""
 
     def __init__(self, error: HoldfastError) -> None:
-        """Remember why."""
         super().__init__(str(error))
         self.error = error
 
 
 class Runner:
-    """Runs one verb at a time, for as many threads as there are links."""
+    """Runs operations in transactions; one per thread, up to the number of pooled connections."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Runner:
         longest: float,
         watcher: Watcher,
     ) -> None:
-        """Write on links of this pool; the watcher is told of each commit."""
+        """Write on connections of `pool`, and announce each commit to `watcher`."""
         self._pool = pool
         self._tenant = tenant
         self._clock = clock
@@ -90,52 +91,52 @@ class Runner:
         verb: Verb[T],
         *,
         alone: bool = False,
-        orphan: Birth | None = None,
-        doubt: HoldfastError | None = None,
+        orphaned_backend: Birth | None = None,
+        in_doubt: HoldfastError | None = None,
     ) -> T:
-        """Run a verb until it is known what became of it, or the deadline has passed.
+        """Run an operation until its outcome is known, or the deadline has passed.
 
-        `orphan` names who served a link that was lost before, and may hold what this needs. With a
-        `doubt` it may have been stored before.
+        `orphaned_backend` served a connection that was lost before, and may hold locks that this
+        needs. `in_doubt` is the error of an earlier commit that may have stored the write.
         """
         until = time.monotonic() + self._deadline
-        pause, collisions = _FIRST_PAUSE, 0
+        pause, conflicts = _FIRST_PAUSE, 0
         while True:
             try:
-                return self._attempt(verb, orphan, alone=alone)
+                return self._attempt(verb, orphaned_backend, alone=alone)
             except Lost as lost:
-                error, orphan = lost.error, lost.born or orphan
+                error, orphaned_backend = lost.error, lost.born or orphaned_backend
                 self._forget_server()
                 if lost.receipt is not None:
-                    fate = self._fate(lost, until)
-                    if fate == "stored":
+                    status = self._fate(lost, until)
+                    if status == "committed":
                         self._watcher.announce()
                         value: T = lost.receipt.value
                         return value
-                    if fate == "undone":
+                    if status == "aborted":
                         error = lost.receipt.undone
                     else:
-                        doubt = doubt or lost.error
-            except Again as again:
-                error = again.error
-                collisions += 1
+                        in_doubt = in_doubt or lost.error
+            except Again as conflict:
+                error = conflict.error
+                conflicts += 1
             except HoldfastError as refusal:
-                _give_up(refusal, doubt)
-            if time.monotonic() + pause > until or collisions > _MOST_COLLISIONS:
-                _give_up(error, doubt)
+                _give_up(refusal, in_doubt)
+            if time.monotonic() + pause > until or conflicts > _MOST_COLLISIONS:
+                _give_up(error, in_doubt)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _forget_server(self) -> None:
-        """Begin anew with all that is known of a server that was lost."""
+        """Drop the idle connections and cached heads of a server that was lost."""
         self._pool.clear()
         self._standings.clear()
 
-    def _attempt(self, verb: Verb[T], orphan: Birth | None, *, alone: bool = False) -> T:
-        """Run a verb in a transaction of its own; first end what a lost link left behind."""
+    def _attempt(self, verb: Verb[T], orphaned_backend: Birth | None, *, alone: bool = False) -> T:
+        """Run an operation in a transaction of its own, after terminating an orphaned backend."""
         with self._link(self._longest if alone else self._answer) as link:
-            if orphan is not None:
-                self._end_orphan(link, orphan)
+            if orphaned_backend is not None:
+                self._end_orphan(link, orphaned_backend)
             elif not alone and (done := self._run_supposing(link, verb)) is not None:
                 return done[0]
             tx = self._begin(link, [verb], alone=alone)
@@ -148,47 +149,49 @@ class Runner:
             return value
 
     def _run_supposing(self, link: Link, verb: Verb[T]) -> tuple[T] | None:
-        """Run a verb that only appends in one journey, if it is known where its session stands.
+        """Run an append in one round trip, if the head of its session is cached.
 
-        Give nothing if it is not known, or was not so: nothing was stored then.
+        Return its result in a tuple; `None` if the head is not cached, is stale, or is not all that
+        the operation reads. Nothing was stored then.
         """
-        sight = sight_of(verb)
-        if sight is None or not sight.ids or sight.looks:
+        hint = sight_of(verb)
+        if hint is None or not hint.ids or hint.looks:
             return None
-        standing = self._standings.suppose(sight.session, sight.newest)
-        if standing is None:
+        cached = self._standings.suppose(hint.session, hint.newest)
+        if cached is None:
             return None
         tx = SupposingTransaction(link, self._tenant, self._clock, self._paths)
         try:
-            link.listen()  # A commit that goes nowhere could not be told from one that arrives.
+            # A closed connection must show before the commit is sent: afterwards it is in doubt.
+            link.listen()
             with link.withheld():
                 self._enter(link, tx, "enter_writing")
-                tx.suppose(standing, sight.ids)
+                tx.suppose(cached, hint.ids)
                 value = verb(tx)
                 tx.finish()
         except (Withheld, HoldfastError):
-            self._standings.keep(standing)
+            self._standings.keep(cached)
             return None
         except psycopg.Error as error:
             self._fail(link, error)
         try:
             self._commit(link, tx, value)
         except (Again, HoldfastError):
-            self._standings.mistrust(standing)
-            return None  # Nothing was stored; a look tells why.
+            self._standings.mistrust(cached)
+            return None  # Nothing was stored; running it with reads finds out why.
         return (value,)
 
     # --------------------------------------------------------------------- after a lost commit
 
     def _fate(self, lost: Lost, until: float) -> Fate:
-        """Find out what became of a commit whose answer was lost; unknown by the deadline."""
+        """Return the status of an in-doubt commit; raise `OutcomeUnknown` at the deadline."""
         pause, error = _FIRST_PAUSE, lost.error
         while True:
             try:
                 with self._link(self._answer) as link:
-                    fate = self._ask_fate(link, lost)
-                if fate is not None:
-                    return fate
+                    status = self._ask_fate(link, lost)
+                if status is not None:
+                    return status
             except Lost as again:
                 error = again.error
                 self._forget_server()
@@ -205,21 +208,21 @@ class Runner:
         except psycopg.Error as error:
             self._fail(link, error)
 
-    def _end_orphan(self, link: Link, orphan: Birth) -> None:
+    def _end_orphan(self, link: Link, orphaned_backend: Birth) -> None:
         try:
-            end_orphan(link, orphan)
+            end_orphan(link, orphaned_backend)
         except psycopg.Error as error:
             self._fail(link, error)
 
     @contextmanager
-    def _link(self, patience: float) -> Iterator[Link]:
-        """Lend a link for one attempt; not getting one is like losing it."""
+    def _link(self, timeout_s: float) -> Iterator[Link]:
+        """Lend a connection for one attempt; failing to get one counts as losing it."""
         try:
             link = self._pool.take(self._deadline)
         except psycopg.Error as error:
             raise Lost(translate(error, _NOT_STORED)) from error
         try:
-            link.patience = patience
+            link.patience = timeout_s
             yield link
         finally:
             self._pool.give_back(link)
@@ -232,15 +235,15 @@ class Runner:
         alone: bool = False,
         waits: bool = True,
     ) -> PostgresTransaction:
-        """Begin a transaction for these; what they say they will look at is asked for at once."""
-        sights = [sight for sight in map(sight_of, verbs) if sight is not None]
+        """Begin a transaction for these operations, and prefetch what they are known to read."""
+        hints = [hint for hint in map(sight_of, verbs) if hint is not None]
         tx = PostgresTransaction(
             link, self._tenant, self._clock, self._paths, alone=alone, waits=waits
         )
         try:
-            self._enter(link, tx, "enter_alone" if alone else "enter_writing")
-            if sights:
-                tx.foresee(*sights)
+            self._enter(link, tx, "enter_exclusive" if alone else "enter_writing")
+            if hints:
+                tx.foresee(*hints)
         except psycopg.Error as error:
             self._fail(link, error)
         return tx
@@ -250,13 +253,13 @@ class Runner:
         tx.enter(name, self._tenant.lock, self._tenant.store_lock)
 
     def _undo(self, link: Link, error: BaseException) -> None:
-        """Roll back; raise what the error means unless it is the verb's own."""
+        """Roll back; an error of the server is raised as what it means."""
         if isinstance(error, psycopg.Error):
             self._fail(link, error)
         link.roll_back()
 
     def _fail(self, link: Link, error: psycopg.Error) -> NoReturn:
-        """Roll back, and raise what the server's error means."""
+        """Roll back, and raise `ConnectionLost`, `RetryableConflict` or the translated error."""
         if is_lost(error):
             link.close()
             raise Lost(translate(error, _NOT_STORED), link.birth) from error
@@ -267,12 +270,13 @@ class Runner:
 
     def _commit(self, link: Link, tx: PostgresTransaction, value: object) -> None:
         if not tx.writes:
-            link.ask("fence")  # What it found done may be on its way to a standby still.
+            # What it found stored may still be on its way to a standby.
+            link.ask("commit_barrier")
         try:
             link.commit()
         except psycopg.Error as error:
             if not is_lost(error):
-                # An answer: something that was sent before the commit was refused.
+                # The server answered: a statement sent before the commit was refused.
                 self._fail(link, error)
             link.close()
             undone = translate(error, _NOT_STORED)
@@ -285,66 +289,66 @@ class Runner:
         if tx.writes:
             self._watcher.announce(heard=tx.heard)
 
-    # ------------------------------------------------------------------------- several at once
+    # ------------------------------------------------------------------------- batches
 
     def run_batch(self, batch: Sequence[Handed[Any]]) -> None:
-        """Run verbs in order, as many as possible in one transaction."""
+        """Run queued writes in order, as many as possible in one transaction."""
         waiting = deque(batch)
         while waiting:
-            ended, orphan = self._run_together(waiting)
-            for _ in range(ended):
+            completed, orphaned_backend = self._run_together(waiting)
+            for _ in range(completed):
                 waiting.popleft()
             if waiting:
-                self._run_one(waiting.popleft(), orphan=orphan)
+                self._run_one(waiting.popleft(), orphaned_backend=orphaned_backend)
 
     def _run_together(self, batch: Sequence[Handed[Any]]) -> tuple[int, Birth | None]:
-        """Run verbs in one transaction, up to the first that cannot be; say how many were ended.
+        """Run queued writes in one transaction, stopping before the first that would block.
 
-        After any trouble none of them was, and the first is run by itself. If the link was lost,
-        say who served it.
+        Return how many completed, and the backend of the connection if it was lost. On any error
+        none completes, and the first is to be run alone.
         """
         if len(batch) == 1:
             return 0, None
         done: list[Callable[[], None]] = []
         try:
             with self._link(self._answer) as link:
-                tx = self._begin(link, [handed.verb for handed in batch], waits=False)
+                tx = self._begin(link, [write.verb for write in batch], waits=False)
                 try:
                     self._gather(tx, batch, done)
-                except Exception as error:  # noqa: BLE001 - each verb's own will be met again
+                except Exception as error:  # noqa: BLE001 - an operation's own error is raised again when it runs alone
                     self._undo(link, error)
                     return 0, None
                 self._commit(link, tx, None)
         except Lost as lost:
             self._forget_server()
-            ended = 0 if lost.receipt is None else self._settle(batch, done, lost)
-            return ended, lost.born
+            completed = 0 if lost.receipt is None else self._settle(batch, done, lost)
+            return completed, lost.born
         except (HoldfastError, Again):
             return 0, None
-        for tell in done:
-            tell()
+        for complete in done:
+            complete()
         return len(done), None
 
     def _settle(
         self, batch: Sequence[Handed[Any]], done: Sequence[Callable[[], None]], lost: Lost
     ) -> int:
-        """End those whose common commit was not answered; say how many were ended."""
-        together = [batch[place] for place in range(len(done))]
+        """Complete the writes whose common commit is in doubt; return how many completed."""
+        together = [batch[index] for index in range(len(done))]
         try:
-            fate = self._fate(lost, time.monotonic() + self._deadline)
+            status = self._fate(lost, time.monotonic() + self._deadline)
         except HoldfastError as unknown:
-            for handed in together:
-                handed.fail(unknown)
+            for write in together:
+                write.fail(unknown)
             return len(done)
-        if fate == "undone":
+        if status == "aborted":
             return 0
-        if fate == "stored":
+        if status == "committed":
             self._watcher.announce()
-            for tell in done:
-                tell()
+            for complete in done:
+                complete()
         else:
-            for handed in together:
-                self._run_one(handed, doubt=lost.error)
+            for write in together:
+                self._run_one(write, in_doubt=lost.error)
         return len(done)
 
     def _gather(
@@ -353,10 +357,10 @@ class Runner:
         batch: Sequence[Handed[Any]],
         done: list[Callable[[], None]],
     ) -> None:
-        for handed in batch:
+        for write in batch:
             before = tx.writes
             try:
-                value = handed.verb(tx)
+                value = write.verb(tx)
             except HeldByOthers:
                 if tx.writes != before:
                     raise
@@ -364,32 +368,32 @@ class Runner:
             except HoldfastError as error:
                 if tx.writes != before:
                     raise
-                done.append(partial(handed.fail, error))
+                done.append(partial(write.fail, error))
             else:
-                done.append(partial(handed.succeed, value))
+                done.append(partial(write.succeed, value))
 
     def _run_one(
         self,
-        handed: Handed[Any],
+        write: Handed[Any],
         *,
-        orphan: Birth | None = None,
-        doubt: HoldfastError | None = None,
+        orphaned_backend: Birth | None = None,
+        in_doubt: HoldfastError | None = None,
     ) -> None:
         try:
-            value = self.run(handed.verb, orphan=orphan, doubt=doubt)
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the caller
-            handed.fail(error)
+            value = self.run(write.verb, orphaned_backend=orphaned_backend, in_doubt=in_doubt)
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the caller
+            write.fail(error)
         else:
-            handed.succeed(value)
+            write.succeed(value)
 
 
-def _give_up(error: HoldfastError, doubt: HoldfastError | None) -> NoReturn:
-    """Return how it ended: what went wrong last, unless it may have been stored before."""
-    if doubt is None:
+def _give_up(error: HoldfastError, in_doubt: HoldfastError | None) -> NoReturn:
+    """Raise the last error, or `OutcomeUnknown` if an earlier attempt may have been stored."""
+    if in_doubt is None:
         raise error
-    # What they say of being stored was meant for one attempt.
-    first, then = (str(one).partition(";")[0] for one in (doubt, error))
+    # Behind the semicolon each message says what its own attempt stored.
+    first, last = (str(one).partition(";")[0] for one in (in_doubt, error))
     raise OutcomeUnknown(
-        f"the connection was lost while the write was committed ({first}), and what became of it "
-        f"could not be found out ({then}); retry with the same ids: it will be there once."
+        f"the connection was lost during the commit ({first}), and whether the write was stored "
+        f"could not be determined ({last}); retry with the same ids: it is stored once."
     ) from error
