@@ -304,7 +304,7 @@ def test_a_verb_that_does_not_hold_what_it_writes_is_refused(
     session = _talk(mine)
     session.enqueue("later")
     before = (session.info(), session.turns(), session.branches())
-    with pytest.raises(StorageError, match="not held"):
+    with pytest.raises(StorageError, match="not locked"):
         mine.backend.write(lambda tx: write(tx, session))
     assert (session.info(), session.turns(), session.branches()) == before
     mine.backend.write(lambda tx: write(tx, session), alone=True)

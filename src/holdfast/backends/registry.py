@@ -52,11 +52,11 @@ def empty_place(location: Location) -> str | None:
         return None if place.check(Path(location.address).absolute()) else location.address
     if location.scheme == "postgresql":
         try:
-            from holdfast.backends.postgres import presence  # noqa: PLC0415
+            from holdfast.backends.postgres.backend import missing_store  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise _not_installed(error) from error
 
-        return presence.empty_place(location)
+        return missing_store(location)
     return None  # In memory it begins with whoever opens it.
 
 

@@ -1,6 +1,6 @@
 """The PostgreSQL backend: one database, many workers on many hosts.
 
-Reads and writes use links of one pool. A forked child keeps none of them: it makes its own.
+Reads and writes use connections of one pool. A forked child keeps none of them: it opens its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
@@ -56,14 +56,14 @@ class PostgresBackend(Backend):
         clock: Clock | None = None,
         steps: migrations.Steps | None = None,
     ) -> None:
-        """Open the database, making the tables if there are none. `steps` is for tests."""
+        """Open the database; create the tables if there are none. `steps` is for tests."""
         self._target = target(location, durability)
         self.url = self._target.shown
         self.tenant = tenant
         self.readonly = readonly
         self.lease = location.lease
         self.deadline = location.deadline
-        # Leases are compared by all hosts, so the time is the server's, unless a test sets it.
+        # Leases are compared across hosts, so the time is the server's, unless a test sets it.
         self._clock = None if isinstance(clock, SystemClock) else clock
         self._steps = migrations.load() if steps is None else steps
         self._whose = Tenant(tenant, self._target.schema, max(self._steps))
@@ -97,7 +97,7 @@ class PostgresBackend(Backend):
         self._line = Line(self._runner.run_batch, self.deadline)
 
     def _start(self) -> None:
-        """Look at the server and the schema before anything is done; bring it up to date."""
+        """Check the server, and create the schema or bring it up to date."""
         try:
             with self._lent(self._target.statement) as link:
                 found = server.look(link)
@@ -108,19 +108,19 @@ class PostgresBackend(Backend):
             raise
 
     def _newest(self, listener: Listener) -> object:
-        """Read something that every write of this tenant changes."""
+        """Read the highest activity number, which every write of this tenant changes."""
         listener.execute(SQL["set_tenant"], (self._whose.mark,))
         return listener.execute(SQL["highest_activity"], (self._whose.mark,)).fetchone()
 
     @contextmanager
-    def _lent(self, patience: float) -> Iterator[Link]:
-        """Lend a link, and say its errors in our words."""
+    def _lent(self, timeout_s: float) -> Iterator[Link]:
+        """Lend a connection, and translate its errors."""
         try:
             link = self._pool.take(self.deadline)
         except psycopg.Error as error:
             raise translate(error, _UNCHANGED) from error
         try:
-            link.patience = patience
+            link.patience = timeout_s
             yield link
         except psycopg.Error as error:
             link.close()
@@ -132,56 +132,56 @@ class PostgresBackend(Backend):
 
     def read(self, query: Query[T]) -> T:
         """Run a query on a snapshot."""
-        sight = sight_of(query)
+        hint = sight_of(query)
 
         def run(_: Link, snapshot: PostgresSnapshot) -> T:
-            if sight is not None:
-                snapshot.foresee(sight)
+            if hint is not None:
+                snapshot.foresee(hint)
             return query(snapshot)
 
-        return self._read(run, self._target.answer, again=isinstance(query, Foreseen))
+        return self._read(run, self._target.answer, restartable=isinstance(query, Foreseen))
 
     def _read(
         self,
         query: Callable[[Link, PostgresSnapshot], T],
-        patience: float,
+        timeout_s: float,
         *,
-        again: bool = False,
+        restartable: bool = False,
     ) -> T:
-        """Run a query; again if the link was lost before the query had heard anything.
+        """Run a query; retry if the connection was lost before the query received a result.
 
-        Links that lay idle may be lost without anybody knowing. One that may be run `again` is
-        begun anew in any case.
+        The loss of an idle connection goes unnoticed until it is used. A `restartable` query is
+        retried even if it has received results.
         """
         self._refuse_closed()
         until = time.monotonic() + self.deadline
         needed, horizon = False, None
         while True:
-            heard = False
+            received = False
             try:
                 if needed:
                     horizon = self._horizon()
-                with self._snapshot(patience, horizon) as (link, snapshot):
+                with self._snapshot(timeout_s, horizon) as (link, snapshot):
                     before = link.journeys
                     try:
                         found = query(link, snapshot)
                         snapshot.check_entered()
                         return found
                     finally:
-                        heard = link.journeys != before
+                        received = link.journeys != before
             except NeedsHorizon:
                 needed = True
                 continue
             except StoreUnavailable as error:
                 lost = error.__cause__ is not None and is_lost(error.__cause__)
                 over = self._closed or time.monotonic() + _PAUSE > until
-                if not lost or over or (heard and not again):
+                if not lost or over or (received and not restartable):
                     raise
             self._pool.clear()
             time.sleep(_PAUSE)
 
     def _horizon(self) -> int:
-        """Ask up to which activity nothing is still to come: by itself, and before the snapshot."""
+        """Return the activity up to which all writes are committed; read before the snapshot."""
         with self._snapshot(self._target.answer) as (link, _):
             values = (self._whose.mark, self._whose.activity_lock)
             row = link.ask("horizon", values).fetchone()
@@ -189,9 +189,9 @@ class PostgresBackend(Backend):
 
     @contextmanager
     def _snapshot(
-        self, patience: float, horizon: int | None = None
+        self, timeout_s: float, horizon: int | None = None
     ) -> Iterator[tuple[Link, PostgresSnapshot]]:
-        with self._lent(patience) as link:
+        with self._lent(timeout_s) as link:
             snapshot = PostgresSnapshot(link, self._whose, self._clock, self._paths, horizon)
             link.begin("begin_reading")
             snapshot.enter("enter_snapshot", self._target.reading)
@@ -201,19 +201,19 @@ class PostgresBackend(Backend):
                 link.roll_back()
 
     def index_tables(self) -> PostgresTables | None:
-        """Name the tables of this tenant's search index, if they can be used here."""
+        """Return the tables of this tenant's search index, if they can be used here."""
         usable = self._read(lambda link, _: tables.usable(link), self._target.answer)
         return PostgresTables(self._target, self._whose) if usable else None
 
     def write(self, verb: Verb[T], *, alone: bool = False) -> T:
-        """Run a verb; durable when this returns."""
+        """Run an operation; it is durable when this returns."""
         self._refuse_write()
         if self._line.moving and not alone:
             return self._line.submit(verb).result()
         return undisturbed(partial(self._runner.run, verb, alone=alone))
 
     def submit(self, verb: Verb[T]) -> Pending[T]:
-        """Hand a verb over to the writer thread."""
+        """Queue an operation for the writer thread."""
         self._refuse_write()
         return self._line.submit(verb)
 
@@ -222,7 +222,7 @@ class PostgresBackend(Backend):
         return self._watcher.wait(seen, timeout)
 
     def flush(self) -> None:
-        """Wait for all writes that were handed over."""
+        """Wait for all submitted writes."""
         self._line.flush()
 
     def _refuse_closed(self) -> None:
@@ -237,12 +237,12 @@ class PostgresBackend(Backend):
     # ----------------------------------------------------------------------------- whole store
 
     def scrub(self) -> tuple[str, ...]:
-        """Leave it to the server, which overwrites what is free when it needs the room."""
+        """Do nothing: the server reuses freed space when it needs it."""
         self._refuse_write()
         return ()
 
     def scan(self, fragments: Sequence[bytes]) -> Scan:
-        """Say that the server's files cannot be searched from here."""
+        """Report that the server's files cannot be searched from here."""
         self._refuse_closed()
         why = (
             "the server's files cannot be searched from here; rows are gone at once, their bytes "
@@ -258,11 +258,11 @@ class PostgresBackend(Backend):
         )
 
     def salvage(self, to: str) -> SalvageReport:
-        """Refuse: what a server damaged is the server's to restore."""
+        """Refuse: a damaged server is restored from its own backups."""
         raise _no_file("salvage", to)
 
     def backup(self, to: str) -> BackupReport:
-        """Refuse: a server has its own ways of backup."""
+        """Refuse: a server has its own backup tools."""
         raise _no_file("back up", to)
 
     def stats(self) -> Stats:
@@ -270,9 +270,9 @@ class PostgresBackend(Backend):
         return self._read(lambda link, _: self._stats(link), self._target.statement)
 
     def _stats(self, link: Link) -> Stats:
-        whose = (self._whose.mark,)
-        counted, stored = link.ask("stats", whose), link.ask("stored_messages", whose)
-        growth, spent = link.ask("growth", whose), link.ask("usage_by_day", whose)
+        tenant = (self._whose.mark,)
+        counted, stored = link.ask("stats", tenant), link.ask("stored_messages", tenant)
+        growth, spent = link.ask("growth", tenant), link.ask("usage_by_day", tenant)
         size = link.ask("size", (self._target.schema,))
         ((sessions, trashed, turns, held, blobs, blob_bytes),) = counted.fetchall()
         ((branches, messages),) = stored.fetchall()
@@ -294,15 +294,15 @@ class PostgresBackend(Backend):
         )
 
     def health(self) -> list[Check]:
-        """Return how the server and the store are set up."""
+        """Return the checks of the server and the store, for `doctor`."""
 
-        def look(link: Link, _: PostgresSnapshot) -> list[Check]:
-            open_to_all = server.unguarded(link, self._target)
+        def read_checks(link: Link, _: PostgresSnapshot) -> list[Check]:
+            without_rls = server.unguarded(link, self._target)
             number = migrations.version(link, self._target)
-            found = server.checks(server.look(link), self._target, open_to_all)
+            found = server.checks(server.look(link), self._target, without_rls)
             return [*found, Check("format", str(number))]
 
-        return self._read(look, self._target.answer)
+        return self._read(read_checks, self._target.answer)
 
     @property
     def closed(self) -> bool:
@@ -310,7 +310,7 @@ class PostgresBackend(Backend):
         return self._closed
 
     def close(self) -> None:
-        """Finish what was handed over and let go of the database."""
+        """Finish submitted writes and close all connections."""
         if self._closed:
             return
         self._closed = True
@@ -321,17 +321,28 @@ class PostgresBackend(Backend):
     # ------------------------------------------------------------------------------------ fork
 
     def after_fork_in_child(self) -> None:
-        """Begin anew: the threads are gone, and the connections are the parent's."""
+        """Reset in a forked child: it has no threads, and the connections belong to the parent."""
         self._pool.begin_anew()
         self._watcher.begin_anew()
         if not self._closed:
             self._make_writer()
 
 
-def _no_file(what: str, to: str) -> Invalid:
+def missing_store(location: Location) -> str | None:
+    """Return the address, without its password, if there is no store; `None` if there is one."""
+    conninfo = target(location, "process")
+    try:
+        with closing(Listener.open(conninfo)) as connection:
+            row = connection.execute(SQL["store_exists"], (conninfo.schema,)).fetchone()
+    except psycopg.Error as error:
+        raise translate(error, _UNCHANGED) from error
+    return None if row and row[0] else f"{conninfo.shown} (schema {conninfo.schema})"
+
+
+def _no_file(action: str, to: str) -> Invalid:
     return Invalid(
-        f"cannot {what} a store on a PostgreSQL server to {to!r}; nothing was written. Use pg_dump "
-        "or the server's own backups (docs/postgresql.md)."
+        f"cannot {action} a store on a PostgreSQL server to {to!r}; nothing was written. Use "
+        "pg_dump or the server's own backups (docs/postgresql.md)."
     )
 
 

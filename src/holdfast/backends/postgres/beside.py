@@ -1,9 +1,9 @@
-"""The log as a search sees it: in the transaction that its index is read in.
+"""The log as a search reads it: in the transaction that also reads the search index.
 
-A search looks at few things, and knows most of them beforehand: how far the log is, the message by
-which an index recognises it, titles, the messages that will probably be shown. These are asked for
-ahead and come with the answer to another question. Branches whose sessions have gone elsewhere are
-asked for with all that may be said about them, for many at once.
+A search reads few rows of the log, and most of them are known beforehand: the highest activity, the
+message by which the index recognizes the log, titles, and the messages that will probably be shown.
+These are prefetched with another query. Branches that are no longer active are read together with
+all their descendants and sessions, many at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.core.branches import Segment
 
 S = TypeVar("S", SessionRow, Owner)
 _LAST: Final = (1 << 63) - 1
-_MOST_WORDS: Final = 4  # that the server looks for in titles; whoever asks looks for the others
+_MOST_WORDS: Final = 4  # that the server compares; the caller compares the others
 
 
 def _filled() -> dict[str, str]:
@@ -36,10 +36,10 @@ SQL: Final = _filled()
 
 
 class Beside(PostgresSnapshot):
-    """A snapshot of the log in which a search looks around."""
+    """A snapshot of the log for one search."""
 
     def __init__(self, statements: Statements, tenant: Tenant, paths: Paths) -> None:
-        """Look through these statements; whatever is committed counts."""
+        """Read through `statements`; there is no horizon, all that is committed is visible."""
         super().__init__(statements, tenant, None, paths, _LAST)
         self._far: Answer | None = None
         self._erased: Answer | None = None
@@ -49,28 +49,29 @@ class Beside(PostgresSnapshot):
         self._known_children: dict[int, list[BranchRow]] = {}
         self._known_sessions: dict[int, tuple[SessionRow, HeadRow] | None] = {}
         self._known_relatives: dict[str, SessionRow | None] = {}
-        self._parents: set[str] = set()  # of sessions that were met
+        self._parents: set[str] = set()  # of sessions that were read
 
-    # ------------------------------------------------------------------------------ foreseeing
+    # ------------------------------------------------------------------------------ prefetching
 
-    def expect(self, places: Sequence[Segment], titles: Sequence[str] | None) -> None:
-        """Ask for what will be looked at; it comes with the answer to the next question."""
+    def expect(self, segments: Sequence[Segment], titles: Sequence[str] | None) -> None:
+        """Queue reads of messages, titles and activity; they are sent with the next query."""
         if self._far is None:
             self._far, self._erased = self._ask("highest_activity"), self._ask("erasures")
         if titles is not None:
             self._titles = (tuple(titles), self._ask_titles(titles))
         wanted = [
-            place
-            for place in places
-            if place.first == place.last and (place.branch, place.first) not in self._expected
+            segment
+            for segment in segments
+            if segment.first == segment.last
+            and (segment.branch, segment.first) not in self._expected
         ]
         if wanted:
             answer = self._ask("messages_of_ranges", *_ranges(wanted))
-            for at, place in enumerate(wanted, 1):
-                self._expected[place.branch, place.first] = answer, at
+            for ordinal, segment in enumerate(wanted, 1):
+                self._expected[segment.branch, segment.first] = answer, ordinal
 
     def _ask_titles(self, words: Sequence[str]) -> Answer:
-        """Ask for titles. Those that are not plain may fold to anything, the others to no more."""
+        """Queue a read of titles that may hold these words: all non-ASCII ones are among them."""
         values: list[object] = [self._tenant]
         pieces = [SQL["titles"]]
         if all(word.isascii() for word in words):
@@ -80,15 +81,15 @@ class Beside(PostgresSnapshot):
                 pieces.append(SQL["titles_with"].format(word=f"${len(values)}"))
         return self._statements.ask_text("\n".join((*pieces, SQL["titles_end"])), values)
 
-    # -------------------------------------------------------------------------------- answering
+    # -------------------------------------------------------------------------------- reading
 
     def activity(self) -> int:
-        """Tell the highest activity, whoever is still to commit a lower one."""
+        """Return the highest activity number; a lower one may still be committed later."""
         row = (self._far or self._ask("highest_activity")).fetchone()
         return 0 if row is None or row[0] is None else row[0]
 
     def erasures(self) -> int:
-        """Tell how many transactions erased messages."""
+        """Return how many transactions have erased messages."""
         row = (self._erased or self._ask("erasures")).fetchone()
         return row[0] if row else 0
 
@@ -104,7 +105,7 @@ class Beside(PostgresSnapshot):
         return session
 
     def relative(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id; those of all others that were met come along."""
+        """Read a session's identity by its id; parents of sessions read so far come along."""
         if id not in self._known_relatives:
             wanted = (self._parents | {id}) - self._known_relatives.keys()
             self._known_relatives.update(dict.fromkeys(wanted))
@@ -117,22 +118,22 @@ class Beside(PostgresSnapshot):
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Read ranges, in order."""
         wanted = list(ranges)
-        unknown = [place for place in wanted if not self._is_expected(place)]
+        unknown = [span for span in wanted if not self._is_expected(span)]
         read = iter(super().messages(unknown) if unknown else ())
         return [
-            (place.session_id, self._expected_at(place)) if self._is_expected(place) else next(read)
-            for place in wanted
+            (span.session_id, self._expected_at(span)) if self._is_expected(span) else next(read)
+            for span in wanted
         ]
 
-    def _is_expected(self, place: Segment) -> bool:
-        return place.first == place.last and (place.branch, place.first) in self._expected
+    def _is_expected(self, span: Segment) -> bool:
+        return span.first == span.last and (span.branch, span.first) in self._expected
 
-    def _expected_at(self, place: Segment) -> list[MessageRow]:
-        answer, at = self._expected[place.branch, place.first]
-        return [rows.message_row(row[1:]) for row in answer.fetchall() if row[0] == at]
+    def _expected_at(self, span: Segment) -> list[MessageRow]:
+        answer, ordinal = self._expected[span.branch, span.first]
+        return [rows.message_row(row[1:]) for row in answer.fetchall() if row[0] == ordinal]
 
     def owners(self, branches: Collection[int]) -> dict[int, Owner]:
-        """Tell whose these branches are; of others than these are on, learn what there is."""
+        """Return the sessions that own these branches; load those branches that are not active."""
         if not branches:
             return {}
         answer = self._ask("owners", *_places(branches))
@@ -144,7 +145,7 @@ class Beside(PostgresSnapshot):
         return found
 
     def _learn(self, branches: Sequence[int]) -> None:
-        """Read all about branches: what starts there, and their sessions."""
+        """Read branches with their descendants, and the sessions of all of them."""
         new = [n for n in branches if n not in self._known_children]
         if not new:
             return
@@ -159,11 +160,11 @@ class Beside(PostgresSnapshot):
             head = rows.head_row(row[rows.SESSION_COLUMNS :])
             self._known_sessions[identity.n] = identity, head
 
-    def _note_branches(self, asked: Iterable[int], found: Sequence[BranchRow]) -> None:
-        """Keep branches, each with all that start on it: what was asked for, and what is below."""
-        self._known_branches.update(dict.fromkeys(asked))
+    def _note_branches(self, requested: Iterable[int], found: Sequence[BranchRow]) -> None:
+        """Cache the requested branches and their descendants, each with its children."""
+        self._known_branches.update(dict.fromkeys(requested))
         self._known_branches.update((branch.n, branch) for branch in found)
-        children: dict[int, list[BranchRow]] = {n: [] for n in asked}
+        children: dict[int, list[BranchRow]] = {n: [] for n in requested}
         children.update((branch.n, []) for branch in found)
         for branch in found:
             if branch.parent in children:
@@ -186,27 +187,27 @@ class Beside(PostgresSnapshot):
         return None if known is None else known[0]
 
     def head(self, n: int) -> HeadRow | None:
-        """Read where a session stands."""
+        """Read a session's head."""
         known = self._known_sessions.get(n)
         return super().head(n) if known is None else known[1]
 
     def shown_in(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> list[int]:
-        """Name the branches that sessions of these scopes and agents may show."""
+        """Return the branches that sessions of these scopes and agents can show."""
         values: list[object] = [self._tenant, all_branches]
         pieces = [SQL["shown"]]
         for kind, names in (("scope", scopes), ("agent", agents)):
             for name in names:
                 values += [mark(name), bind(name)]
-                at = len(values)
-                pieces.append(SQL[f"shown_of_{kind}"].format(mark=f"${at - 1}", name=f"${at}"))
+                last = len(values)
+                pieces.append(SQL[f"shown_of_{kind}"].format(mark=f"${last - 1}", name=f"${last}"))
         answer = self._statements.ask_text("\n".join((*pieces, SQL["shown_end"])), values)
         return [branch_number(*row) for row in answer.fetchall()]
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """Write numbers as the server does: for many that is far quicker than one by one."""
+    """Return numbers as an array literal: far quicker to bind than a list, if there are many."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
@@ -215,7 +216,7 @@ def _places(branches: Iterable[int]) -> tuple[str, ...]:
     return _listed(sessions), _listed(numbers)
 
 
-def _ranges(places: Sequence[Segment]) -> tuple[Any, ...]:
-    branches = _places(place.branch for place in places)
-    firsts = _listed(place.first for place in places)
+def _ranges(spans: Sequence[Segment]) -> tuple[Any, ...]:
+    branches = _places(span.branch for span in spans)
+    firsts = _listed(span.first for span in spans)
     return (*branches, firsts, firsts)

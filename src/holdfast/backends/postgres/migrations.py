@@ -1,9 +1,10 @@
-"""The schema, in numbered steps.
+"""The schema, in numbered migration steps.
 
-`meta.version` tells how many steps a store has seen. Steps are taken under a lock that one process
-holds at a time, all in one transaction. A store with more steps than this program knows is refused
-before anything is written to it; one that is up to date is left alone, so that a role which owns
-nothing can open it. Whoever has it open meanwhile finds out with its next transaction.
+`meta.version` is the number of steps that a store has seen. They run under a lock that one process
+holds at a time, all in one transaction. A store with more steps than this version has is refused
+before anything is written to it. One that is up to date is not changed, so that a role which owns
+nothing can open it. A process that has the store open meanwhile notices with its next
+transaction.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def load() -> Steps:
 
 
 def settle(link: Link, target: Target, steps: Steps, *, readonly: bool) -> None:
-    """Make the store, or bring it up to date, or see that it is; refuse a newer one."""
+    """Create the store or bring it up to date, if necessary; refuse a newer one."""
     found = version(link, target)
     if found == max(steps):
         return
     _refuse_newer(found, steps, target)
     if readonly and found is None:
         raise StoreUnavailable(
-            f"{target.shown} has no store in its schema {target.schema}; nothing was made."
+            f"{target.shown} has no store in its schema {target.schema}; nothing was created."
         )
     if readonly:
         raise ReadOnly(
@@ -44,7 +45,7 @@ def settle(link: Link, target: Target, steps: Steps, *, readonly: bool) -> None:
 
 
 def version(link: Link, target: Target) -> int | None:
-    """Tell how many steps the store has seen; `None` if there is no store."""
+    """Return how many steps the store has seen; `None` if there is no store."""
     row = link.ask("store_exists", (target.schema,)).fetchone()
     if row is None or not row[0]:
         return None
@@ -55,8 +56,8 @@ def version(link: Link, target: Target) -> int | None:
 def _refuse_newer(found: int | None, steps: Steps, target: Target) -> None:
     if found is not None and found > max(steps):
         raise SchemaTooNew(
-            f"{target.shown} was written by a newer Holdfast (format {found}, this one knows "
-            f"{max(steps)}); it was left untouched. Update this program to open it."
+            f"{target.shown} was written by a newer Holdfast (format {found}, this one supports "
+            f"{max(steps)}); nothing was changed. Update this program to open it."
         )
 
 
@@ -65,9 +66,8 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
     try:
         link.begin("begin_writing")
         link.ask("lock_store", (lock,)).fetchone()
-        place = link.ask("lacks_schema", (target.schema,))
-        if place.fetchone() == (True,):
-            # Its name was checked: quotes are all it needs, if it is a word of SQL.
+        if link.ask("lacks_schema", (target.schema,)).fetchone() == (True,):
+            # The name was validated; the quotes are for names that are keywords of SQL.
             link.ask_once(f'CREATE SCHEMA "{target.schema}"')
         row = link.ask("store_exists", (target.schema,)).fetchone()
         found = link.ask("version").fetchone() if row and row[0] else None
@@ -80,13 +80,13 @@ def _migrate(link: Link, target: Target, steps: Steps) -> None:
                 link.ask("put_version", (number,))
         link.commit()
     except psycopg.Error as error:
-        raise translate(error, "the store was not made or brought up to date.") from error
+        raise translate(error, "the store was not created or brought up to date.") from error
 
 
 def _split(script: str) -> list[str]:
-    """Return the statements of a step: they end with a semicolon at the end of a line.
+    """Return the statements of a step: each ends with a semicolon at the end of a line.
 
-    One that holds others stands between dollars, and ends where these do.
+    Semicolons between `$$` belong to the body of a function.
     """
     lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
     found: list[str] = []

@@ -1,10 +1,11 @@
-"""Rows of tables and the seam's values, one from the other.
+"""Converting between rows of the tables and values of the storage protocol.
 
-Text is stored as its bytes, exactly. A *mark* stands for a name in an index: names may be longer
-than an index entry, marks have 16 bytes. What is found by a mark is compared by its name as well.
+Text is stored as its exact bytes. A *mark* is a 16-byte hash that stands for a name in an index,
+because names may be longer than an index entry. What is found by a mark is compared by its name as
+well.
 
-The seam's number of a branch is made of its session's number and its number there, so whoever has
-one knows which session's rows to look for.
+The protocol's number of a branch is composed of its session's number and its number within the
+session, so the session of a branch is known without a query.
 """
 
 from __future__ import annotations
@@ -36,74 +37,74 @@ from holdfast.records import Holder, Usage
 SESSION_COLUMNS: Final = 18
 _NUMBER_BITS: Final = 24
 _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
-_ROW: Final = 500  # What the rest of a row counts as.
+_ROW: Final = 500  # columns other than the body
 _SUMMARY: Final = b'{"role":"summary"'
 _UUID7: Final = re.compile("([0-9a-f]{8})-([0-9a-f]{4})-7")
 
 
 def bind(text: str | None) -> bytes | None:
-    """Return text to the engine exactly."""
+    """Encode text as its exact bytes, surrogates included."""
     return None if text is None else text.encode("utf-8", "surrogatepass")
 
 
 def unbind(data: bytes | None) -> str | None:
-    """Take text from the engine exactly."""
+    """Decode text from its exact bytes."""
     return None if data is None else data.decode("utf-8", "surrogatepass")
 
 
 def text_of(data: bytes) -> str:
-    """Take text that is always there."""
+    """Decode text that is never NULL."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def mark(text: str) -> UUID:
-    """Return what stands for a name in an index."""
+    """Return the hash that stands for a name in an index."""
     return UUID(bytes=sha256(codec.encode_text(text)).digest()[:16])
 
 
-@lru_cache(1024)  # A message is looked up, and stored a moment later.
+@lru_cache(1024)  # Each message is looked up, and stored a moment later.
 def place_mark(session: int, id: str) -> UUID:
-    """Return what stands for a session's message in an index.
+    """Return the mark of a session's message.
 
-    Marks of a session lie together, and those of ids that have a time (UUIDv7) in their order: then
-    an append touches one page of the index, and not one for each message.
+    Marks of a session are adjacent, and those of ids with a time (UUIDv7) are in order of time:
+    then an append touches one page of the index, and not one for each message.
     """
-    place = session.to_bytes(8, "big")
-    digest = sha256(place + codec.encode_text(id)).digest()
+    prefix = session.to_bytes(8, "big")
+    digest = sha256(prefix + codec.encode_text(id)).digest()
     timed = _UUID7.match(id)
     order = bytes.fromhex(timed[1] + timed[2]) if timed else digest[6:12]
-    return UUID(bytes=place[4:] + order + digest[:6])
+    return UUID(bytes=prefix[4:] + order + digest[:6])
 
 
 def mark_or_none(text: str | None) -> UUID | None:
-    """Return the mark of a name that may be absent."""
+    """Return the mark of a name, or `None` for `None`."""
     return None if text is None else mark(text)
 
 
 def numbers(values: Iterable[int]) -> list[Int8]:
-    """Return a list of numbers to the engine; it takes the type of all from the first."""
+    """Return integers as an array of bigint; the driver derives the type from the first."""
     return [Int8(value) for value in values]
 
 
 def model_mark(model: str | None) -> UUID:
-    """Return the mark of a model; that of none is no model's."""
+    """Return the mark of a model; zero, which no name has, if there is none."""
     return UUID(int=0) if model is None else mark(model)
 
 
 def branch_number(session: int, number: int) -> int:
-    """Return what the seam calls a session's branch."""
+    """Return the protocol's number of a session's branch."""
     if number > _NUMBER_MASK:
         raise StorageError(f"a session has at most {_NUMBER_MASK} branches; nothing was stored.")
     return session << _NUMBER_BITS | number
 
 
 def split_branch(n: int) -> tuple[int, int]:
-    """Return the session of a branch, and its number there."""
+    """Return the session of a branch, and its number within the session."""
     return n >> _NUMBER_BITS, n & _NUMBER_MASK
 
 
 def session_row(row: Sequence[Any]) -> SessionRow:
-    """Read a session."""
+    """Convert a session."""
     (n, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned, archived,
      trashed_at, goal, metadata, parent, relation, purged_at) = row  # fmt: skip
     return SessionRow(
@@ -114,7 +115,7 @@ def session_row(row: Sequence[Any]) -> SessionRow:
 
 
 def session_values(row: SessionRow) -> tuple[object, ...]:
-    """Return the values of a session behind its number."""
+    """Return the column values of a session, without its number."""
     folded = None if row.title is None else loose(row.title)
     return (
         bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
@@ -127,7 +128,7 @@ def session_values(row: SessionRow) -> tuple[object, ...]:
 
 
 def owner(row: Sequence[Any]) -> Owner:
-    """Read what a search asks of a session."""
+    """Convert the columns of a session that a search reads."""
     n, id, scope, agent, title, parent, relation, branch, updated_at = row
     return Owner(
         n, text_of(id), unbind(scope), unbind(agent), unbind(title), unbind(parent), relation,
@@ -136,7 +137,7 @@ def owner(row: Sequence[Any]) -> Owner:
 
 
 def head_row(row: Sequence[Any]) -> HeadRow:
-    """Read where a session stands."""
+    """Convert a session's head."""
     session, branch, seq, turns, open_turn, updated_at, activity = row[:7]
     return HeadRow(
         session, branch_number(session, branch), branch, seq, turns, open_turn, updated_at,
@@ -145,7 +146,7 @@ def head_row(row: Sequence[Any]) -> HeadRow:
 
 
 def head_values(row: HeadRow) -> tuple[object, ...]:
-    """Return the values of a head behind its session, but for its activity."""
+    """Return the column values of a head, without its session and activity."""
     return (
         split_branch(row.branch)[1], row.seq, row.turns, row.open_turn, row.updated_at,
         *msgspec.structs.astuple(row.usage), row.cost, bind(row.preview), row.preview_rank,
@@ -154,7 +155,7 @@ def head_values(row: HeadRow) -> tuple[object, ...]:
 
 
 def branch_row(row: Sequence[Any]) -> BranchRow:
-    """Read a branch; the one that its session is on ends at the head."""
+    """Convert a branch; the active one of a session ends at the head."""
     (session_id, purged, active, head_seq, session, number, parent_session, parent_number,
      fork_seq, asked_seq, last_seq, created_at, reason, token) = row  # fmt: skip
     parent = None if parent_session is None else branch_number(parent_session, parent_number)
@@ -175,13 +176,13 @@ def branch_row(row: Sequence[Any]) -> BranchRow:
 
 
 def message_row(row: Sequence[Any]) -> MessageRow:
-    """Read a message."""
+    """Convert a message."""
     seq, id, turn, crc, body = row
     return MessageRow(seq, text_of(id), turn, crc, body)
 
 
 def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
-    """Return the values of a message behind its branch."""
+    """Return the column values of a message, without its branch."""
     return (
         row.seq, bind(row.id), place_mark(session, row.id), row.turn, row.crc, is_summary(row),
         row.body,
@@ -189,7 +190,7 @@ def message_values(session: int, row: MessageRow) -> tuple[object, ...]:
 
 
 def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[object], ...]:
-    """Return the values of several messages, column by column."""
+    """Return the values of several messages, one list for each column."""
     turns: list[object] = [None if row.turn is None else Int8(row.turn) for row in found]
     return (
         [Int8(row.seq) for row in found], [bind(row.id) for row in found],
@@ -198,27 +199,27 @@ def message_columns(session: int, found: Sequence[MessageRow]) -> tuple[list[obj
     )  # fmt: skip
 
 
-def by_weight(found: Sequence[MessageRow], most: int) -> Iterator[list[MessageRow]]:
-    """Divide messages into parts of about so many bytes."""
+def by_weight(messages: Sequence[MessageRow], max_bytes: int) -> Iterator[list[MessageRow]]:
+    """Divide messages into parts of about `max_bytes`."""
     part: list[MessageRow] = []
-    weight = 0
-    for row in found:
+    size = 0
+    for row in messages:
         part.append(row)
-        weight += len(row.body) + _ROW
-        if weight >= most:
+        size += len(row.body) + _ROW
+        if size >= max_bytes:
             yield part
-            part, weight = [], 0
+            part, size = [], 0
     if part:
         yield part
 
 
 def is_summary(row: MessageRow) -> bool:
-    """Return whether a message is a summary, by its first bytes."""
+    """True if a message is a summary, by its first bytes."""
     return row.body.startswith(_SUMMARY)
 
 
 def turn_row(row: Sequence[Any]) -> TurnRow:
-    """Read a turn."""
+    """Convert a turn."""
     return TurnRow(
         session=row[0],
         number=row[1],
@@ -238,7 +239,7 @@ def turn_row(row: Sequence[Any]) -> TurnRow:
 
 
 def turn_values(row: TurnRow) -> tuple[object, ...]:
-    """Return the values of a turn."""
+    """Return the column values of a turn."""
     return (
         row.session, row.number, bind(row.token), row.state, bind(row.run_id),
         mark_or_none(row.run_id), bind(row.model), codec.to_json(row.holder), row.lease_until,
@@ -248,7 +249,7 @@ def turn_values(row: TurnRow) -> tuple[object, ...]:
 
 
 def tool_row(row: Sequence[Any]) -> ToolRow:
-    """Read a line of the ledger."""
+    """Convert a line of the ledger."""
     return ToolRow(
         session=row[0],
         turn=row[1],

@@ -1,4 +1,4 @@
-"""What the server is like, and whether the promise can be kept on it."""
+"""Checks of the server: its version and settings, and whether it can keep a write durable."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from holdfast.errors import StoreUnavailable
 _OLDEST: Final = 150000
 _FSYNC: Final = "set it to on: without it a power cut may destroy the whole database"
 _PAGES: Final = "set it to on: without it a power cut may tear pages that were written before"
-_STANDBY: Final = "connect to the primary: a standby may lag behind what was acknowledged"
+_STANDBY: Final = "connect to the primary: a standby may lag behind acknowledged writes"
 _POOLER: Final = (
-    "Something in between drops the settings of connections, as some poolers do: connect to the "
-    "server itself."
+    "A pooler in between seems to drop the settings of connections: connect to the server directly."
 )
-_UNGUARDED: Final = "revoke this role's rights on these tables: they show it everybody's rows"
-_ROLE: Final = "use a role that is no superuser: row-level security does not hold for this one"
+_UNGUARDED: Final = (
+    "revoke this role's rights on these tables: they show it the rows of all tenants"
+)
+_ROLE: Final = "use a role that is not a superuser: row-level security does not apply to this one"
 
 
 class Server(msgspec.Struct, frozen=True):
-    """What the server says of itself."""
+    """The server's version and settings, and the role of the connection."""
 
     number: int
     version: str
@@ -37,14 +38,14 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def look(link: Link) -> Server:
-    """Ask the server."""
+    """Read the server's version and settings."""
     row = link.ask("server").fetchone()
     assert row is not None  # noqa: S101 - it has no WHERE
     return Server(*row)
 
 
 def refuse_unfit(server: Server, target: Target, *, readonly: bool) -> None:
-    """Refuse a server on which a write that returned might not be kept."""
+    """Raise `StoreUnavailable` for a server on which an acknowledged write might be lost."""
     if server.number < _OLDEST:
         raise StoreUnavailable(
             f"{target.shown} runs PostgreSQL {server.version}; Holdfast needs 15 or newer."
@@ -52,11 +53,13 @@ def refuse_unfit(server: Server, target: Target, *, readonly: bool) -> None:
     if readonly:
         return
     if server.standby:
-        raise StoreUnavailable(f"{target.shown} is a standby, which only reads: {_STANDBY}.")
+        raise StoreUnavailable(
+            f"{target.shown} is a standby and read-only; nothing was opened. Server: {_STANDBY}."
+        )
     if server.synchronous_commit != target.synchronous_commit:
         raise StoreUnavailable(
-            f"{target.shown} has synchronous_commit = {server.synchronous_commit} though this "
-            f"connection asked for {target.synchronous_commit}; nothing was opened. {_POOLER}"
+            f"{target.shown} has synchronous_commit = {server.synchronous_commit} although this "
+            f"connection set it to {target.synchronous_commit}; nothing was opened. {_POOLER}"
         )
     for name, value, hint in _durable(server):
         if value != "on" and target.durability == "power":
@@ -74,13 +77,13 @@ def _durable(server: Server) -> tuple[tuple[str, str, str], ...]:
 
 
 def unguarded(link: Link, target: Target) -> str | None:
-    """Name the tables that this role may read whosever rows they hold."""
+    """Return the names of tables that this role may read without row-level security, if any."""
     row = link.ask("tables_without_rls", (target.schema,)).fetchone()
     return None if row is None else row[0]
 
 
-def checks(server: Server, target: Target, unguarded: str | None) -> list[Check]:
-    """Return how the server is set up, for `doctor`."""
+def checks(server: Server, target: Target, without_rls: str | None) -> list[Check]:
+    """Return the checks of the server's setup, for `doctor`."""
     synced = {"power": "survives a power cut", "process": "survives kill -9"}
     return [
         Check("backend", "postgresql"),
@@ -91,5 +94,5 @@ def checks(server: Server, target: Target, unguarded: str | None) -> list[Check]
         Check("synchronous_commit", server.synchronous_commit),
         Check("standby", "yes" if server.standby else "no", not server.standby, _STANDBY),
         Check("role", server.role, not server.bypasses, _ROLE),
-        Check("row security", unguarded or "on", unguarded is None, _UNGUARDED),
+        Check("row security", without_rls or "on", without_rls is None, _UNGUARDED),
     ]

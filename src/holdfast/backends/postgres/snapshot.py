@@ -1,7 +1,7 @@
-"""The seam's reads as SQL statements. No decisions: values in, rows out.
+"""The read half of the storage protocol as SQL statements. No decisions: values in, rows out.
 
-Statements are sent through a pipeline and answers are waited for only where they are needed, so
-the beginning of a transaction travels with its first question.
+Statements are queued in a pipeline and results are waited for only where they are needed, so the
+beginning of a transaction is sent together with its first query.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _OF_TURN: Final = frozenset({"turn", "tools", "draft", "opening"})
 
 
 class NeedsHorizon(Exception):
-    """A query asks for activity: it is to be run again, behind a question that few need."""
+    """A query reads activity: it must be run again with a horizon, which few queries need."""
 
 
 class Answer(Protocol):
-    """What a statement gives, once it is asked for."""
+    """The result of a statement; fetching it waits for the server."""
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row."""
+        """Return the first row, or `None`."""
         ...
 
     def fetchall(self) -> list[tuple[Any, ...]]:
@@ -73,29 +73,29 @@ class Answer(Protocol):
 
 
 class Statements(Protocol):
-    """Something that runs statements: a connection within a transaction."""
+    """Runs statements: a connection within a transaction."""
 
     def ask(self, name: str, values: Sequence[object] = ()) -> Answer:
-        """Send a statement by its name."""
+        """Queue a statement by its name."""
         ...
 
     def ask_text(self, text: str, values: Sequence[object]) -> Answer:
-        """Send a statement that was put together from pieces with a name."""
+        """Queue a statement that is composed of named pieces."""
         ...
 
     def sync(self) -> None:
-        """Wait until all that was asked is answered."""
+        """Send all queued statements, and wait for their results."""
         ...
 
 
 class Tenant:
-    """Whose rows are seen, and by what names its locks and announcements go.
+    """A tenant, with the names of its locks and of its notification channel.
 
-    `known` is the highest format of the tables that this program knows.
+    `known_format` is the highest format of the tables that this version supports.
     """
 
     def __init__(self, name: str, schema: str, known: int = 0) -> None:
-        """Make out the names: `lock` is what who erases holds alone."""
+        """Derive the names; `write_lock` is shared by writers and exclusive to an erasure."""
         self.known = known
         self.store_lock = store_lock(schema)
         self.name = name
@@ -107,12 +107,12 @@ class Tenant:
 
 
 def store_lock(schema: str) -> int:
-    """Name the lock that who changes the tables holds alone."""
+    """Return the lock of a schema's tables, which a migration holds exclusively."""
     return int.from_bytes(mark(f"migrations of {schema}").bytes[:8], "big", signed=True)
 
 
 class PostgresSnapshot:
-    """Reads on one connection, within one transaction of the engine."""
+    """Reads on one connection, within one transaction of the server."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class PostgresSnapshot:
     ) -> None:
         """Read for this tenant; without a clock the time is the server's.
 
-        `paths` is shared and only ever added to. `horizon` is the activity up to which nothing was
-        still to come when this began.
+        `paths` is shared. `horizon` is the activity number up to which all writes were committed
+        before this began.
         """
         self._statements = statements
         self._tenant: UUID = tenant.mark
@@ -144,11 +144,11 @@ class PostgresSnapshot:
         self._open_turns: dict[tuple[int, int], TurnRow] = {}
 
     def enter(self, name: str, *values: object) -> None:
-        """Return whose transaction this is; the answer has the time."""
+        """Set the tenant of the transaction; the statement also returns the server's time."""
         self._entered = self._statements.ask(name, (self._tenant, *values))
 
     def check_entered(self) -> None:
-        """See that what was read was of a format that is known."""
+        """Raise `SchemaTooNew` if what was read has a format that this version does not support."""
         if self._entered is not None and self._told is None:
             self._told = self._entered.fetchone()
             if self._told is not None:
@@ -157,20 +157,20 @@ class PostgresSnapshot:
     def _check_format(self, found: int | None) -> None:
         if found is not None and found > self._whose.known:
             raise SchemaTooNew(
-                f"a newer Holdfast has changed the store's tables to format {found}, this one "
-                f"knows {self._whose.known}; nothing was stored. Update this program."
+                f"a newer Holdfast has migrated the store's tables to format {found}, this one "
+                f"supports {self._whose.known}; nothing was stored. Update this program."
             )
 
-    def foresee(self, *sights: Foresight) -> None:
-        """Ask for what will be looked at; it comes with the answer to the first question."""
-        self._foresee_heads(list(dict.fromkeys(sight.session for sight in sights)))
-        for sight in sights:
-            n = sight.session
-            if sight.newest:
-                self._tails[n] = sight.newest, self._ask("tail", n, sight.newest)
-            for look in sight.looks:
-                values = (n, sight.turn) if look in _OF_TURN else (n,)
-                self._foreseen[look, *values] = self._ask(look, *values)
+    def foresee(self, *hints: Foresight) -> None:
+        """Queue the reads that these hints name; they are sent with the first query."""
+        self._foresee_heads(list(dict.fromkeys(hint.session for hint in hints)))
+        for hint in hints:
+            n = hint.session
+            if hint.newest:
+                self._tails[n] = hint.newest, self._ask("tail", n, hint.newest)
+            for name in hint.looks:
+                values = (n, hint.turn) if name in _OF_TURN else (n,)
+                self._foreseen[name, *values] = self._ask(name, *values)
 
     def _foresee_heads(self, sessions: Sequence[int]) -> None:
         self._foreseen.update((("head", n), self._ask("head", n)) for n in sessions)
@@ -181,9 +181,9 @@ class PostgresSnapshot:
         if unknown:
             self._starts = self._ask("root_branches", rows.numbers(unknown))
 
-    def _look(self, look: Look | Literal["head"], *values: int) -> Answer:
-        """Ask something that may have been foreseen."""
-        return self._foreseen.pop((look, *values), None) or self._ask(look, *values)
+    def _look(self, name: Look | Literal["head"], *values: int) -> Answer:
+        """Return the result of a statement that may have been prefetched."""
+        return self._foreseen.pop((name, *values), None) or self._ask(name, *values)
 
     def _ask(self, name: str, *values: object) -> Answer:
         return self._statements.ask(name, (self._tenant, *values))
@@ -199,16 +199,16 @@ class PostgresSnapshot:
         return row[0] if row else 0
 
     def now(self) -> int:
-        """Tell the server's time: what it was when this began, and what has passed since."""
+        """Return the server's time: at the beginning of this, plus what has passed here since."""
         if self._clock is not None:
             return self._clock.micros()
         if self._began is None:
             if self._told is None and self._entered is not None:
                 self._told = self._entered.fetchone()
-            assert self._told is not None  # noqa: S101 - entering gives one row
+            assert self._told is not None  # noqa: S101 - the statement returns one row
             self._began = (self._told[-1], time.monotonic_ns())
-        told, at = self._began
-        return told + (time.monotonic_ns() - at) // 1000
+        server_micros, received_ns = self._began
+        return server_micros + (time.monotonic_ns() - received_ns) // 1000
 
     # ---------------------------------------------------------------------------- sessions
 
@@ -222,7 +222,7 @@ class PostgresSnapshot:
         return None if found is None or found.purged_at is not None else found
 
     def _identity(self, row: Sequence[Any]) -> SessionRow:
-        """Read a session's identity; where it stands comes along and is kept."""
+        """Read a session's identity; its head comes along and is cached."""
         identity, head = row[: rows.SESSION_COLUMNS], row[rows.SESSION_COLUMNS :]
         found = rows.session_row(identity)
         self._note_head(found.n, None if head[0] is None else rows.head_row(head))
@@ -232,7 +232,7 @@ class PostgresSnapshot:
         self._heads[n] = head
 
     def owners(self, branches: Collection[int]) -> dict[int, Owner]:
-        """Tell whose these branches are."""
+        """Return the sessions that own these branches."""
         wanted = [split_branch(n) for n in branches]
         if not wanted:
             return {}
@@ -246,7 +246,7 @@ class PostgresSnapshot:
         return [rows.owner(row) for row in self._all("titles", plain)]
 
     def relative(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id, also of what a purge left."""
+        """Read a session's identity by its id, including the stub of a purged one."""
         row = self._first("session_by_id", bind(id))
         return None if row is None else self._identity(row)
 
@@ -260,17 +260,17 @@ class PostgresSnapshot:
     def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
         """Find sessions whose id starts with `prefix`, or whose title is `title`."""
         if prefix is not None:
-            # Ids are lower-case base32, so "~" sorts behind every continuation.
+            # Ids are lower-case base32, so "~" sorts after every continuation.
             return self._sessions("sessions_by_prefix", bind(prefix), bind(prefix + "~"))
         return self._sessions("sessions_by_title", mark(title or ""), bind(title))
 
     def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
-        """Find sessions whose title is this but for case."""
+        """Find sessions by their title, ignoring case."""
         wanted = loose(title)
         return self._sessions("sessions_by_loose_title", mark(wanted), bind(wanted), trashed)
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
-        """Count the sessions that were split off these; of those just listed it is known."""
+        """Count the forks of these sessions; those just listed are counted already."""
         unknown = [bind(name) for name in ids if name not in self._forks]
         found = self._all("forks", unknown) if unknown else []
         counts = {name: self._forks.get(name, 0) for name in ids}
@@ -292,7 +292,7 @@ class PostgresSnapshot:
         return None if row is None else rows.session_row(row)
 
     def head(self, n: int) -> HeadRow | None:
-        """Read where a session stands."""
+        """Read a session's head."""
         if n not in self._heads:
             row = self._look("head", n).fetchone()
             self._heads[n] = None if row is None else rows.head_row(row)
@@ -308,8 +308,8 @@ class PostgresSnapshot:
         self, listing: Listing, before: int | None, limit: int
     ) -> list[tuple[SessionRow, HeadRow]]:
         values: list[object] = [self._tenant, _LAST if before is None else before, limit]
-        wanted = _conditions(listing, values)
-        text = "\n".join((SQL["list"], *wanted, SQL["list_end"]))
+        conditions = _conditions(listing, values)
+        text = "\n".join((SQL["list"], *conditions, SQL["list_end"]))
         columns = rows.SESSION_COLUMNS
         found: list[tuple[SessionRow, HeadRow]] = []
         for forks, *row in self._statements.ask_text(text, values).fetchall():
@@ -319,17 +319,17 @@ class PostgresSnapshot:
         return found
 
     def _foresee_turns(self, heads: Sequence[HeadRow]) -> None:
-        """Read the open turns of sessions that were listed, in one go."""
+        """Read the open turns of listed sessions with one statement."""
         if heads:
-            places = zip(*((head.session, head.open_turn or 0) for head in heads), strict=True)
-            for row in self._all("turns_of", *map(rows.numbers, places)):
+            columns = zip(*((head.session, head.open_turn or 0) for head in heads), strict=True)
+            for row in self._all("turns_of", *map(rows.numbers, columns)):
                 turn = rows.turn_row(row)
                 self._open_turns[turn.session, turn.number] = turn
 
     def _list_by_text(self, listing: Listing, before: int | None) -> Iterator[Listed]:
-        """List what shows a text. The engine folds no letters as Python does, so this is done here.
+        """List the sessions that show a text, page by page.
 
-        It goes through the list page by page.
+        The server does not fold letters as Python does, so they are compared here.
         """
         while True:
             page = self._list(listing, before, _TEXT_PAGE)
@@ -339,7 +339,7 @@ class PostgresSnapshot:
             before = page[-1][1].activity
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
-        """List what was written to, in order, as far as nothing can come between."""
+        """List sessions by activity, up to the horizon, before which nothing more can appear."""
         if self._horizon is None:
             raise NeedsHorizon
         found = self._all("activity_after", number, limit, self._horizon)
@@ -348,27 +348,27 @@ class PostgresSnapshot:
     # ---------------------------------------------------------------------------- messages
 
     def path(self, branch: int, low: int = 1) -> Path:
-        """Return the way a branch's history runs; branches never move, so it is kept if short."""
+        """Return the path of a branch's history; it never changes, so a short one is cached."""
         known = self._paths.get(branch) or self._short_path(branch)
         if known is not None:
             return known
-        way = self._all("path", *split_branch(branch), low)
-        if not way or (way[-1][2] is not None and way[-1][3] >= low):
+        steps = self._all("path", *split_branch(branch), low)
+        if not steps or (steps[-1][2] is not None and steps[-1][3] >= low):
             raise Damaged(f"branch {branch} is missing; run store.verify().")
         found = joined(
             Step(branch_number(session, number), fork_seq, text_of(id))
-            for session, number, _, fork_seq, id in way
+            for session, number, _, fork_seq, id in steps
         )
-        if way[-1][2] is None or not way[-1][3]:
+        if steps[-1][2] is None or not steps[-1][3]:
             self._keep_path(branch, found)
         return found
 
     def _short_path(self, branch: int) -> Path | None:
-        """Look whether the path was foreseen."""
+        """Receive the prefetched root branches; return the path if it is cached then."""
         answer, self._starts = self._starts, None
         for session, number, id in [] if answer is None else answer.fetchall():
-            start = branch_number(session, number)
-            self._keep_path(start, joined([Step(start, 0, text_of(id))]))
+            root = branch_number(session, number)
+            self._keep_path(root, joined([Step(root, 0, text_of(id))]))
         return self._paths.get(branch)
 
     def _keep_path(self, branch: int, path: Path) -> None:
@@ -402,18 +402,17 @@ class PostgresSnapshot:
         wanted = list(ranges)
         if len(wanted) == 1:
             span = wanted[0]
-            found_at_the_end = self._at_the_end(span)
-            return [(span.session_id, found_at_the_end or self._range(span))]
+            return [(span.session_id, self._at_the_end(span) or self._range(span))]
         found: list[tuple[str, list[MessageRow]]] = [(span.session_id, []) for span in wanted]
         if wanted:
             spans = [(*split_branch(s.branch), s.first, s.last or 0) for s in wanted]
             columns = map(rows.numbers, zip(*spans, strict=True))
-            for place, *row in self._all("messages_of_ranges", *columns):
-                found[place - 1][1].append(rows.message_row(row))
+            for ordinal, *row in self._all("messages_of_ranges", *columns):
+                found[ordinal - 1][1].append(rows.message_row(row))
         return found
 
     def _at_the_end(self, span: Segment) -> list[MessageRow]:
-        """Return a range if it was foreseen: what lies on a head's branch, near the head."""
+        """Return a range from the prefetched tail, or nothing if that does not hold all of it."""
         session, branch = split_branch(span.branch)
         newest, answer = self._tails.get(session, (0, None))
         head = self.head(session) if answer is not None else None
@@ -432,7 +431,7 @@ class PostgresSnapshot:
         return [rows.message_row(row) for row in self._all("messages", *values)]
 
     def newest_summary(self, path: Path, last: int) -> int | None:
-        """Find the last summary along a path; an index has them, so no other message is read."""
+        """Find the last summary along a path; by an index, so no other message is read."""
         found = (self._summary_on(span) for span in reversed(ranges(path, 1, last)))
         return next((seq for seq in found if seq is not None), None)
 
@@ -448,7 +447,7 @@ class PostgresSnapshot:
         return None if row is None else row[0]
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a branch's history."""
+        """Find messages by their ids along a branch's history."""
         if not ids:
             return {}
         path = self.path(branch)
@@ -461,23 +460,23 @@ class PostgresSnapshot:
         }
 
     def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Look ids up on all branches of a session."""
+        """Find messages by their ids on all branches of a session."""
         return self._by_ids([session], ids) if ids else []
 
     def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        wanted, places = set(ids), set(sessions)
+        wanted, searched = set(ids), set(sessions)
         marks = [rows.place_mark(session, name) for session in sessions for name in wanted]
         found: list[tuple[int, MessageRow]] = []
         for first in range(0, len(marks), _MARKS_AT_ONCE):
             some = marks[first : first + _MARKS_AT_ONCE]
             for session, number, *values in self._all("messages_by_id", some):
                 row = rows.message_row(values)
-                if row.id in wanted and session in places:
+                if row.id in wanted and session in searched:
                     found.append((branch_number(session, number), row))
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
     def count_of_turn(self, branch: int, turn: TurnRow) -> int:
-        """Count the messages of a turn, which lie behind its start."""
+        """Count the messages of a turn, which come after its start."""
         row = self._first("count_of_turn", *split_branch(branch), turn.first_seq, turn.number)
         return row[0] if row else 0
 
@@ -545,19 +544,19 @@ class PostgresSnapshot:
         return None if row is None else row[0]
 
     def erasures(self) -> int:
-        """Tell how many transactions erased messages."""
+        """Return how many transactions have erased messages."""
         row = self._first("erasures")
         return row[0] if row else 0
 
 
 def is_hash(text: str) -> bool:
-    """Return whether a text can be a hash; others may hold what text cannot here."""
+    """True if a text can be a hash; others may hold characters that the server refuses."""
     return len(text) == _HASH_LENGTH and text.isascii() and text.isalnum()
 
 
 def _conditions(listing: Listing, values: list[object]) -> list[str]:
-    """Return what is listed in the engine's words; the values they need are added to `values`."""
-    wanted = []
+    """Return the conditions of a listing as SQL; append the values they bind to `values`."""
+    conditions = []
 
     def bound(value: object) -> str:
         values.append(value)
@@ -566,19 +565,19 @@ def _conditions(listing: Listing, values: list[object]) -> list[str]:
     for name in ("scope", "agent", "cwd"):
         text = getattr(listing, name)
         if text is not None:
-            wanted.append(f"AND s.{name}_mark = {bound(mark(text))}")
-            wanted.append(f"AND s.{name} = {bound(bind(text))}")
+            conditions.append(f"AND s.{name}_mark = {bound(mark(text))}")
+            conditions.append(f"AND s.{name} = {bound(bind(text))}")
     if listing.since is not None:
-        wanted.append(f"AND h.updated_at >= {bound(listing.since)}")
+        conditions.append(f"AND h.updated_at >= {bound(listing.since)}")
     if listing.until is not None:
-        wanted.append(f"AND h.updated_at < {bound(listing.until)}")
-    # As text, not bound: an index of few sessions is used only where the text says these.
+        conditions.append(f"AND h.updated_at < {bound(listing.until)}")
+    # As literal text, not bound: a partial index is used only where the text has its condition.
     for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
         if flag is not None:
-            wanted.append(f"AND {'' if flag else 'NOT '}s.{name}")
-    wanted.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+            conditions.append(f"AND {'' if flag else 'NOT '}s.{name}")
+    conditions.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
     if listing.busy is not None:
-        wanted.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
+        conditions.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
     if not listing.delegates:
-        wanted.append("AND s.relation IS DISTINCT FROM 'delegate'")
-    return wanted
+        conditions.append("AND s.relation IS DISTINCT FROM 'delegate'")
+    return conditions

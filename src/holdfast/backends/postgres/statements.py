@@ -1,7 +1,7 @@
-"""Statements by name, read from `statements.sql`, with their lists of columns filled in.
+"""Statements by name, read from `statements.sql`, with their column lists filled in.
 
-`add_messages_4` and the like add so many messages with a value for each column of each: for few
-messages that is half of what lists cost.
+`add_messages_4` and the like insert that many messages with one bound value for each column of
+each: for few messages this costs half as much as binding arrays.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ def _filled() -> dict[str, str]:
     found = load(__package__)
     lists = {name: text for name, text in found.items() if name.endswith(_COLUMNS)}
     for name, columns in lists.items():
-        mark = "{" + name.removesuffix(_COLUMNS) + "}"
-        found = {other: text.replace(mark, columns) for other, text in found.items()}
+        placeholder = "{" + name.removesuffix(_COLUMNS) + "}"
+        found = {other: text.replace(placeholder, columns) for other, text in found.items()}
     return {name: text for name, text in found.items() if name not in lists}
 
 
 def _several(text: str, rows: int) -> str:
-    """Make of a statement that adds a row one that adds some; the first columns are the same."""
+    """Return an INSERT of one row as one of several; they share the values of the first columns."""
     columns = len(_ROW.findall(text)[0].split(","))
     shared, own = range(1, _SHARED + 1), columns - _SHARED
     values = []
     for row in range(rows):
         first = _SHARED + 1 + row * own
-        places = [*shared, *range(first, first + own)]
-        values.append(f"({', '.join(f'${place}' for place in places)})")
+        parameters = [*shared, *range(first, first + own)]
+        values.append(f"({', '.join(f'${number}' for number in parameters)})")
     return _ROW.sub(lambda _: f"VALUES {', '.join(values)}", text)
 
 

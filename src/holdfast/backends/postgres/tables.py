@@ -1,9 +1,9 @@
 """The tables of a search index, reached by connections of their own.
 
-Whoever indexes holds one of these while it also reads the log, so they are not of the pool: two who
-each hold one and wait for another would wait for each other. Who searches reads both through one of
-these, in one transaction. They hold nothing that is not in the log as well, so their commits wait
-for no disk.
+The indexer holds one of these connections while it also reads the log, so they do not come from the
+pool: two threads that each held one and waited for another would deadlock. A search reads index and
+log through one connection, in one transaction. The tables hold only what can be derived from the
+log, so their commits do not wait for the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _THEN: Final = "the search index was not changed."
 
 
 def usable(link: Link) -> bool:
-    """Return whether an index can be kept in the tables of this database."""
+    """True if a search index can be kept in the tables of this database."""
     return link.ask_text(beside.SQL["usable"]).fetchone() == (True,)
 
 
@@ -39,7 +39,6 @@ class PostgresTables:
     """The tables of one tenant's index."""
 
     def __init__(self, target: Target, tenant: Tenant) -> None:
-        """Reach them at this place."""
         self._target = target
         self._tenant = tenant
         self._paths = Paths()
@@ -50,12 +49,12 @@ class PostgresTables:
         )
 
     def connect(self) -> TableLink:
-        """Return a connection; it is made when it is needed."""
+        """Return a connection, which is opened when it is first used."""
         return TableLink(self._target, self._tenant, self.lock, self._paths)
 
 
 class _Question:
-    """A statement that was asked. If its connection was lost in between, it is asked again."""
+    """The result of a statement, which can be sent again on another connection."""
 
     __slots__ = ("_link", "answer", "text", "values")
 
@@ -74,28 +73,29 @@ class _Question:
 
 
 class TableLink:
-    """One connection to the tables. Its errors are said in our words."""
+    """One connection to the tables. Its errors are translated to Holdfast's."""
 
     def __init__(self, target: Target, tenant: Tenant, lock: int, paths: Paths) -> None:
-        """Remember where to connect to."""
         self._target = target
         self._tenant = tenant
         self._lock = lock
         self._paths = paths
         self._link: Link | None = None
-        self._unheard: list[_Question] | None = None  # All since the begin, if nothing was heard.
+        self._unheard: list[_Question] | None = (
+            None  # statements since BEGIN, until a result is received
+        )
         self._beside: Beside | None = None
 
     # ------------------------------------------------------------------------------ transactions
 
     def begin_reading(self) -> None:
-        """Begin to read what is there at one moment; it is sent with the first question."""
+        """Begin a read-only snapshot; it is sent with the first query."""
         self._begin("begin_reading")
         self._beside = Beside(self, self._tenant, self._paths)
         self._beside.enter("enter_snapshot", self._target.reading)
 
     def begin_writing(self, patience: float) -> None:
-        """Begin to write, alone; wait so long for others that do, with the first answer."""
+        """Begin an exclusive write; the first result waits at most this long for other writers."""
         self._begin("begin_writing")
         self.ask("enter_reading", (self._tenant.mark,))
         self.ask_text(beside.SQL["lock_timeout"], (_millis(patience),))
@@ -115,85 +115,85 @@ class TableLink:
         return link
 
     def commit(self) -> None:
-        """Keep what was written."""
+        """Commit, and wait for the answer."""
         with self._told():
             self._open.commit()
 
     def roll_back(self) -> None:
-        """Undo what was written, and end what was read."""
+        """Roll back, and end the snapshot."""
         self._beside = None
         if self._link is None:
             return
         try:
             self._link.roll_back()
-            lost = not self._link.idle  # Somebody was interrupted in the middle of an answer.
+            lost = not self._link.idle  # A caller was interrupted while it received results.
         except psycopg.Error:
             lost = True
         if lost:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection, in whatever state it is."""
+        """Close the connection, in whatever state it is."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
 
-    # ---------------------------------------------------------------------------------- asking
+    # ---------------------------------------------------------------------------------- statements
 
     def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Ask a statement and wait for its answer."""
+        """Run a statement and return its rows."""
         return self.ask_text(text, values).fetchall()
 
     def send(self, text: str, values: Sequence[object] = ()) -> _Question:
-        """Send a statement; what it gives, or what goes wrong with it, shows later."""
+        """Queue a statement; its rows or its error show when they are fetched."""
         return self.ask_text(text, values)
 
     def ask(self, name: str, values: Sequence[object] = ()) -> _Question:
-        """Ask a statement of the log by its name."""
+        """Queue a statement of the log by its name."""
         return self.ask_text(SQL[name], values)
 
     def ask_text(self, text: str, values: Sequence[object]) -> _Question:
-        """Ask a statement."""
-        question = _Question(self, text, values)
+        """Queue a statement."""
+        result = _Question(self, text, values)
         with self._told():
-            question.answer = self._open.ask_text(text, values)
+            result.answer = self._open.ask_text(text, values)
         if self._unheard is not None:
-            self._unheard.append(question)
-        return question
+            self._unheard.append(result)
+        return result
 
-    def answer_to(self, question: _Question) -> list[tuple[Any, ...]]:
-        """Wait for the answer to a question.
+    def answer_to(self, result: _Question) -> list[tuple[Any, ...]]:
+        """Wait for a result.
 
-        A connection that lay idle may be lost without anybody knowing: if nothing was heard yet,
-        all is asked again on a new one.
+        The loss of an idle connection goes unnoticed until it is used: if no result was received
+        since the beginning of the transaction, all its statements are sent again on a new one.
         """
-        assert question.answer is not None  # noqa: S101 - it was asked
+        assert result.answer is not None  # noqa: S101 - it was queued
         with self._told():
             try:
-                found = question.answer.fetchall()
+                found = result.answer.fetchall()
             except psycopg.Error as error:
                 if self._unheard is None or not is_lost(error):
                     raise
                 self._ask_again(self._unheard)
-                found = question.answer.fetchall()
+                found = result.answer.fetchall()
         self._unheard = None
         return found
 
-    def _ask_again(self, questions: Sequence[_Question]) -> None:
+    def _ask_again(self, results: Sequence[_Question]) -> None:
         self.close()
         self._unheard, link = None, self._connect()
-        for question in questions:
-            question.answer = link.ask_text(question.text, question.values)
+        for result in results:
+            result.answer = link.ask_text(result.text, result.values)
 
     def sync(self) -> None:
-        """Wait until all that was asked is answered."""
+        """Send all queued statements, and wait for their results."""
         with self._told():
             self._open.sync()
 
     @property
     def _open(self) -> Link:
         if self._link is None:
-            raise StoreUnavailable(f"the connection was lost; {_THEN}")
+            raise StoreUnavailable(f"the connection to the search index was lost; {_THEN}")
         return self._link
 
     @contextmanager
@@ -207,19 +207,19 @@ class TableLink:
     # ----------------------------------------------------------------------------------- the log
 
     def log(self) -> Beside:
-        """Return the log, as of the moment that is read."""
+        """Return the log in the snapshot that is open."""
         if self._beside is None:
-            raise StoreUnavailable(f"nothing is read at the moment; {_THEN}")
+            raise StoreUnavailable(f"the search index has no open snapshot; {_THEN}")
         return self._beside
 
     def foresee(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
-        """Ask the log for messages and titles that will be looked at, and how far it is."""
+        """Prefetch messages and titles of the log, and its highest activity."""
         self.log().expect(places, titles)
 
     def log_activity(self) -> int:
-        """Tell the highest activity of the log, whoever is still to commit a lower one.
+        """Return the highest activity number of the log; a lower one may be committed later.
 
-        Refuse a log whose tables were changed by a newer version.
+        Raise `SchemaTooNew` if a newer version has migrated the tables.
         """
         found = self.log().activity()
         self.log().check_entered()
@@ -228,7 +228,7 @@ class TableLink:
     def branches_of(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> list[int]:
-        """Name the branches of the log that sessions of these scopes and agents may show."""
+        """Return the branches of the log that sessions of these scopes and agents can show."""
         return self.log().shown_in(scopes, agents, all_branches=all_branches)
 
 

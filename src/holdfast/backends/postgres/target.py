@@ -1,9 +1,10 @@
-"""Where the database is and how long anything may take, from a store's URL.
+"""Connection parameters from a store's URL: which database, and how long anything may take.
 
     postgresql://user@host/database?schema=holdfast&deadline=10&pool=10
 
-What is not ours (`sslmode`, `application_name` …) goes to the driver as it is written. What is
-shown says where the database is and nothing else: no password, whatever it is called.
+Options that are not Holdfast's (`sslmode`, `application_name` …) go to the driver unchanged. The
+redacted URL, for messages, says where the database is and nothing else: no password, under whatever
+option.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ _SHOWN: Final = frozenset(
         "user",
     }
 )
-_ALSO_KNOWN: Final = frozenset({"ssl"})  # the driver takes `ssl=true` from URLs alone
+_ALSO_KNOWN: Final = frozenset({"ssl"})  # the driver accepts `ssl=true` only in URLs
 _LEAST_POOL: Final = 2
-_LEAST_CONNECT: Final = 2  # the driver takes one second for two
+_LEAST_CONNECT: Final = 2  # the driver rounds one second up to two
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A database, and the limits of what is asked of it (in seconds).
+    """A database and its timeouts, in seconds.
 
-    All attempts at one write together have until the deadline. Within it, an answer that does not
-    come in time is as good as a lost connection, and there is time for another attempt. `statement`
-    is for what reads or erases very much, `idle` for transactions whose client went silent.
+    `deadline` limits a write with all its attempts. A connection that does not respond within
+    `answer` counts as lost, which leaves time for another attempt. `statement` is for operations
+    that read or erase very much, `idle` for transactions whose client does not go on.
     """
 
     url: str
@@ -60,7 +61,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reading(self) -> str:
-        """How long somebody who only reads may be idle: nobody waits for what it holds."""
+        """The idle timeout of a reader, which may be longer: no writer waits for its locks."""
         return f"{_millis(max(self.idle, self.statement))}ms"
 
     @property
@@ -69,20 +70,21 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return "on" if self.durability == "power" else "off"
 
     def arguments(self) -> dict[str, str]:
-        """Return what the driver is told beside the URL."""
+        """Return the driver's arguments in addition to the URL."""
         settings = {
             "search_path": self.schema,
             "statement_timeout": _millis(self.statement),
-            # The server gives up waiting first: who hears that knows what happened.
+            # Below the response timeout, so that the server reports a blocked lock before the
+            # connection counts as lost.
             "lock_timeout": _millis(0.8 * self.answer),
             "idle_in_transaction_session_timeout": _millis(self.idle),
             "synchronous_commit": self.synchronous_commit,
-            # A plan for just these values looks better than one for lists of any length, so what
-            # has a list would be planned anew each time, which costs more than the statement.
+            # A custom plan always seems cheaper than a generic one for arrays of any length, so
+            # statements with an array would be planned each time, at more than they cost to run.
             "plan_cache_mode": "force_generic_plan",
-            # It is one for any tenant, and must not read what all have to find what one has. Nor
-            # may a list hold what it could find one by one and go through the whole tenant: to
-            # find a row costs about as much as to come upon it, most of them are in memory.
+            # A generic plan serves any tenant, and must not read all tenants' rows to find those
+            # of one, nor hash or sort an array and scan the whole tenant for it: most pages are in
+            # memory, so an index lookup costs about as much as a row of a scan.
             "enable_seqscan": "off",
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
@@ -93,8 +95,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             "tcp_keepalives_count": "3",
             "client_min_messages": "warning",
         }
-        asked = conninfo_to_dict(self.url)
-        given = {
+        given = conninfo_to_dict(self.url)
+        defaults = {
             "connect_timeout": str(max(_LEAST_CONNECT, math.ceil(self.connect))),
             "application_name": "holdfast",
             "tcp_user_timeout": _millis(self.answer),
@@ -103,10 +105,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             "keepalives_count": "3",
         }
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        options = " ".join(str(text) for text in (asked.get("options"), ours) if text)
-        # In a database of another encoding text would come as bytes, or not at all.
+        options = " ".join(str(text) for text in (given.get("options"), ours) if text)
+        # With the encoding of the database text might arrive as bytes, or be refused.
         forced = {"options": options, "client_encoding": "UTF8"}
-        return {**{k: v for k, v in given.items() if k not in asked}, **forced}
+        return {**{k: v for k, v in defaults.items() if k not in given}, **forced}
 
 
 def _millis(seconds: float) -> str:
@@ -114,7 +116,7 @@ def _millis(seconds: float) -> str:
 
 
 def target(location: Location, durability: Durability) -> Target:
-    """Read a store's URL."""
+    """Parse a store's URL; raise `UnknownBackend` if an option is invalid."""
     url = f"{location.scheme}:{location.address}"
     shown = _without_secrets(url)
     _check(url, shown)
@@ -122,8 +124,8 @@ def target(location: Location, durability: Durability) -> Target:
     schema = options.pop("schema", "holdfast")
     if not _SCHEMA.fullmatch(schema):
         raise UnknownBackend(
-            f"{shown}: schema is a name of lower-case letters, digits and underscores, and none of "
-            "the server's own"
+            f"{shown}: schema must be a name of lower-case letters, digits and underscores that "
+            "is not reserved by the server"
         )
     limits = {
         "connect": location.deadline / 2,
@@ -148,15 +150,17 @@ def target(location: Location, durability: Durability) -> Target:
 
 
 def _check(url: str, shown: str) -> None:
-    """Refuse a URL that the driver cannot read. What it says of it may hold a password."""
+    """Refuse a URL that the driver cannot parse. Its own message may hold a password."""
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     for name, _, _ in split_options(url.partition("?")[2]):
         if name not in known | _ALSO_KNOWN:
-            raise UnknownBackend(f"{shown}: neither Holdfast nor the driver has an option {name!r}")
+            raise UnknownBackend(
+                f"{shown}: unknown option {name!r}; neither Holdfast nor the driver has it"
+            )
     try:
         conninfo_to_dict(url)
     except psycopg.Error:
-        raise UnknownBackend(f"{shown}: the driver cannot read this URL") from None
+        raise UnknownBackend(f"{shown}: the driver cannot parse this URL") from None
 
 
 def _number(name: str, value: str, shown: str) -> float:
@@ -165,21 +169,23 @@ def _number(name: str, value: str, shown: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < math.inf:
-        raise UnknownBackend(f"{shown}: {name} is a positive number of seconds")
+        raise UnknownBackend(f"{shown}: {name} must be a positive number of seconds")
     return found
 
 
 def _pool(value: str, shown: str) -> int:
     if not (value.isascii() and value.isdecimal() and int(value) >= _LEAST_POOL):
-        raise UnknownBackend(f"{shown}: pool is a number of connections, {_LEAST_POOL} or more")
+        raise UnknownBackend(
+            f"{shown}: pool must be a number of connections, {_LEAST_POOL} or more"
+        )
     return int(value)
 
 
 def _without_secrets(url: str) -> str:
-    place, _, query = url.partition("?")
-    start, slashes, rest = place.partition("//")
+    base, _, query = url.partition("?")
+    scheme, slashes, rest = base.partition("//")
     authority, slash, database = rest.partition("/")
     user, at, hosts = authority.rpartition("@")
     kept = [written for name, _, written in split_options(query) if name in _SHOWN]
-    shown = f"{start}{slashes}{user.partition(':')[0]}{at}{hosts}{slash}{database}"
+    shown = f"{scheme}{slashes}{user.partition(':')[0]}{at}{hosts}{slash}{database}"
     return f"{shown}?{'&'.join(kept)}" if kept else shown

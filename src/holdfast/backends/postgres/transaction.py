@@ -1,8 +1,8 @@
-"""The seam's writes as SQL statements. No decisions: values in, rows out.
+"""The write half of the storage protocol as SQL statements. No decisions: values in, rows out.
 
-A session's head row is locked when the session is first looked at, so that whoever writes to it is
-alone with it until the commit. Writes are sent and not waited for: what goes wrong with one shows
-at the next question, or at the commit.
+A session's head row is locked when the session is first read, so that each writer has the session
+to itself until the commit. Writes are sent and not waited for: an error of one shows at the next
+read, or at the commit.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from holdfast.core.branches import Path
 from holdfast.errors import StorageError
 from holdfast.records import Usage
 
-Trace = tuple[int, Sequence[MessageRow]]  # a branch, and what was to be stored there
+Trace = tuple[int, Sequence[MessageRow]]  # a branch, and the messages that were inserted there
 _LAST: Final = (1 << 63) - 1
-_HEARD: Final = 3  # the column of what entering tells
+_HEARD: Final = 3  # of the statement that begins a write
 _HEAVY: Final = 500_000  # bytes
 _MOST_FORESEEN: Final = 5_000  # messages
 _OF_NO_SESSION: Final = frozenset({"add_tenant", "add_blob", "note_erasure"})
 
 
 class HeldByOthers(Exception):
-    """Somebody else writes to a session, and this transaction must not wait."""
+    """A session is locked by another transaction, and this one must not wait."""
 
 
 class PostgresTransaction(PostgresSnapshot):
-    """Writes, too. `writes` counts them, so that a refusal can be told from a failure."""
+    """Reads and writes. `writes` counts them: a refusal before the first one changed nothing."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class PostgresTransaction(PostgresSnapshot):
         alone: bool = False,
         waits: bool = True,
     ) -> None:
-        """Write for this tenant; one that does not wait raises `HeldByOthers` instead."""
+        """Write for this tenant; unless it `waits` for locks, it raises `SessionLocked`."""
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
-        self.number: str | None = None  # what the server calls it, once it has written
-        self.supposed: Standing | None = None  # where the session was, if nobody looked
-        self.trace: Trace | None = None  # messages that are there if this was stored
+        self.number: str | None = None  # the transaction's id, once it holds a lock
+        self.supposed: Standing | None = None  # the cached head, if it was used
+        self.trace: Trace | None = None  # by which a lost commit is resolved
         self._alone = alone
         self._waits = waits
         self._held: tuple[Sequence[int], Answer] | None = None
@@ -83,15 +83,15 @@ class PostgresTransaction(PostgresSnapshot):
         self._looked: dict[tuple[int, str], list[tuple[int, MessageRow]]] = {}
         self._found: dict[int, HeadRow] = {}
         self._left: dict[int, tuple[HeadRow, Answer]] = {}
-        self._added: dict[int, tuple[MessageRow, ...]] = {}  # the last ones, by their branch
+        self._added: dict[int, tuple[MessageRow, ...]] = {}  # by branch
         self._new: set[int] = set()
-        self._own: set[int] = set()  # the sessions that are held, or new
-        self._read: set[int] = set()  # those of them whose identity was read since
+        self._own: set[int] = set()  # including new sessions
+        self._read: set[int] = set()  # those of them whose identity was read under the lock
         self._steps = 0
         self._erased = False
 
     def enter(self, name: str, *values: object) -> None:
-        """Return whose transaction this is; one that is alone has waited for others when it has."""
+        """Set the tenant; an exclusive transaction also waits here for all others to end."""
         super().enter(name, *values)
         if self._alone and self._entered is not None:
             self._told = self._entered.fetchone()
@@ -99,40 +99,39 @@ class PostgresTransaction(PostgresSnapshot):
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listened for writes when this began; it is asked when it is over."""
+        """Whether a process listened for writes when this began; read after the commit."""
         row = self._entered.fetchone() if self._entered is not None else None
         return row is None or bool(row[_HEARD])
 
     def _keep_path(self, branch: int, path: Path) -> None:
-        """Keep a path, but not of a branch whose number is given anew after a rollback."""
+        """Cache a path, except of a new branch: after a rollback its number is used again."""
         if branch not in self._new:
             super()._keep_path(branch, path)
 
-    def note(self, standings: Standings) -> None:
-        """How the sessions were left, once all is committed; what was erased is forgotten."""
+    def note(self, cache: Standings) -> None:
+        """Cache the heads that were written, after the commit; an erasure clears the cache."""
         if self._alone or self._erased:
-            standings.clear()
+            cache.clear()
             return
-        for n, (left, answer) in self._left.items():
-            row, found = answer.fetchone(), self._found.get(n)
-            if row is not None and found is not None:
-                now = msgspec.structs.replace(left, activity=row[0])
-                added = self._added.get(left.branch, ())
-                standings.note(found, now, added, self._began, self.supposed)
+        for n, (head, answer) in self._left.items():
+            row, before = answer.fetchone(), self._found.get(n)
+            if row is not None and before is not None:
+                after = msgspec.structs.replace(head, activity=row[0])
+                added = self._added.get(head.branch, ())
+                cache.note(before, after, added, self._began, self.supposed)
 
-    # --------------------------------------------------------------------------- foreseeing
+    # --------------------------------------------------------------------------- prefetching
 
-    def foresee(self, *sights: Foresight) -> None:
-        """Hold sessions and ask for what verbs will look at, for all of them in one go.
+    def foresee(self, *hints: Foresight) -> None:
+        """Lock the sessions of these hints, and queue the reads behind the locks.
 
-        Each statement sees what was committed before it, so what is asked behind the one that
-        holds a session is what whoever holds it finds.
+        Each statement sees what was committed before it, so a read behind a lock cannot be stale.
         """
-        super().foresee(*sights)
-        places = dict.fromkeys((sight.session, id) for sight in sights for id in sight.ids)
-        if 0 < len(places) <= _MOST_FORESEEN:
-            marks = [rows.place_mark(*place) for place in places]
-            self._lookup = (list(places), self._ask("messages_by_id", marks))
+        super().foresee(*hints)
+        wanted = dict.fromkeys((hint.session, id) for hint in hints for id in hint.ids)
+        if 0 < len(wanted) <= _MOST_FORESEEN:
+            marks = [rows.place_mark(*message) for message in wanted]
+            self._lookup = (list(wanted), self._ask("messages_by_id", marks))
 
     def _foresee_heads(self, sessions: Sequence[int]) -> None:
         if self._waits:
@@ -142,7 +141,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._foresee_starts(sessions)
 
     def _learn_held(self) -> None:
-        """Take in which of the sessions that were foreseen are held."""
+        """Receive which of the prefetched sessions are locked now."""
         if self._held is not None:
             (sessions, answer), self._held = self._held, None
             for row in answer.fetchall():
@@ -150,10 +149,10 @@ class PostgresTransaction(PostgresSnapshot):
             self._missed.update(n for n in sessions if n not in self._heads)
 
     def _learn_looked(self) -> None:
-        """Take in which of the messages that were foreseen are there."""
+        """Receive the messages that were looked up by their ids."""
         if self._lookup is not None:
-            (places, answer), self._lookup = self._lookup, None
-            self._looked.update((place, []) for place in places)
+            (wanted, answer), self._lookup = self._lookup, None
+            self._looked.update((message, []) for message in wanted)
             for session, number, *values in answer.fetchall():
                 row = rows.message_row(values)
                 if (session, row.id) in self._looked:
@@ -161,39 +160,39 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _by_ids(self, sessions: Sequence[int], ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
         self._learn_looked()
-        places = [(session, name) for session in sessions for name in set(ids)]
-        if any(place not in self._looked for place in places):
+        wanted = [(session, name) for session in sessions for name in set(ids)]
+        if any(message not in self._looked for message in wanted):
             return super()._by_ids(sessions, ids)
-        found = [item for place in places for item in self._looked[place]]
+        found = [item for message in wanted for item in self._looked[message]]
         return sorted(found, key=lambda item: (item[0], item[1].seq))
 
     def _forget_looked(self) -> None:
-        """Look again: messages are erased."""
+        """Drop prefetched messages: some are erased now."""
         self._lookup = None
         self._looked.clear()
         self._tails.clear()
 
     def _note_head(self, n: int, head: HeadRow | None) -> None:
-        """Keep no head that was read without being held."""
+        """Cache no head that was read without its lock."""
 
     def _identity(self, row: Sequence[Any]) -> SessionRow:
-        """Read a session's identity; one that is held stays what it is."""
+        """Read a session's identity; that of a locked session cannot change any more."""
         found = super()._identity(row)
         if found.n in self._own:
             self._read.add(found.n)
         return found
 
     def _foresee_turns(self, heads: Sequence[HeadRow]) -> None:
-        """Keep no turn that was read before its session was held."""
+        """Prefetch no turn: it would be read before its session is locked."""
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
-        """Count the sessions that were split off these."""
+        """Count the forks of these sessions."""
         self._forks.clear()
         return super().forks(ids)
 
-    def _outdated(self, look: Look, *values: int) -> None:
-        """Forget what was foreseen: it is changed now."""
-        self._foreseen.pop((look, *values), None)
+    def _outdated(self, name: Look, *values: int) -> None:
+        """Drop a prefetched result: the row is changed now."""
+        self._foreseen.pop((name, *values), None)
 
     # -------------------------------------------------------------------------------- writing
 
@@ -203,7 +202,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._ask(name, *values)
 
     def _refuse_others(self, name: str, session: object) -> None:
-        """Refuse to change a session that others may write to meanwhile."""
+        """Refuse to change a session that this transaction has not locked."""
         if not self._alone and name not in _OF_NO_SESSION and session not in self._own:
             raise _not_held(session)
 
@@ -214,26 +213,26 @@ class PostgresTransaction(PostgresSnapshot):
         return row[0] if row else 0
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
-        """List what was written to, in order; here every statement sees what is newest."""
+        """List sessions by activity, in order; each statement here sees the newest commits."""
         self._horizon = self._horizon_now()
         return super().activity_after(number, limit)
 
     # ---------------------------------------------------------------------------- sessions
 
     def _hold(self, n: int) -> HeadRow | None:
-        """Lock a session's head; from now on nobody else changes anything of this session."""
+        """Lock a session's head; from now on no other transaction can write to the session."""
         self._learn_held()
         if n not in self._heads:
             row = None if n in self._missed else self._holding(n).fetchone()
-            # What was foreseen of one that was missed was read while others wrote to it.
+            # Prefetched rows of a skipped session may be stale: its writer has not committed.
             if row is None and not self._waits and self._first("head", n) is not None:
                 raise HeldByOthers
             self._note_held(n, row)
         return self._heads[n]
 
     def _holding(self, n: int) -> Answer:
-        asked = self._foreseen.pop(("head", n), None)
-        return asked or self._ask("lock_head" if self._waits else "try_lock_head", n)
+        prefetched = self._foreseen.pop(("head", n), None)
+        return prefetched or self._ask("lock_head" if self._waits else "try_lock_head", n)
 
     def _note_held(self, n: int, row: Sequence[Any] | None) -> None:
         if row is not None:
@@ -244,20 +243,20 @@ class PostgresTransaction(PostgresSnapshot):
         self._heads[n] = self._found.get(n)
 
     def head(self, n: int) -> HeadRow | None:
-        """Read where a session stands, and hold it."""
+        """Read a session's head, and lock it."""
         return self._hold(n)
 
     def session(self, n: int) -> SessionRow | None:
-        """Read a session's identity, and hold it."""
+        """Read a session's identity, and lock its head."""
         self._hold(n)
         self._read.add(n)
         return super().session(n)
 
     def add_session(self, row: SessionRow, start: Start) -> int:
-        """Store a new session with its first branch."""
+        """Insert a new session with its first branch."""
         self._write("add_tenant", bind(self._whose.name))
         found = self._statements.ask("next_session").fetchone()
-        assert found is not None  # noqa: S101 - a sequence gives a number
+        assert found is not None  # noqa: S101 - a sequence returns a number
         self._check_format(found[0])
         self.number = found[1]
         n: int = found[2]
@@ -288,7 +287,7 @@ class PostgresTransaction(PostgresSnapshot):
 
     def _put_head(self, name: str, row: HeadRow) -> None:
         self._steps += 1
-        # The lock of the first number holds for those behind it.
+        # The lock taken for the first activity number covers those after it.
         lock = None if self._alone or self._steps > 1 else self._whose.activity_lock
         self._refuse_others(name, row.session)
         self.writes += 1
@@ -302,7 +301,7 @@ class PostgresTransaction(PostgresSnapshot):
     # ---------------------------------------------------------------------------- branches
 
     def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
-        """Store a new branch."""
+        """Insert a new branch."""
         n = branch_number(session, number)
         parent = (None, None) if start.parent is None else split_branch(start.parent)
         self._write(
@@ -313,11 +312,11 @@ class PostgresTransaction(PostgresSnapshot):
         return n
 
     def end_branch(self, n: int, last_seq: int) -> None:
-        """Note where a branch that is left ends."""
+        """Store where a branch that is no longer active ends."""
         self._write("end_branch", *split_branch(n), last_seq)
 
     def cut_branch(self, n: int, last_seq: int) -> Cut:
-        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        """Erase the messages of a branch after `last_seq`, where it ends from now on."""
         self._forget_looked()
         blobs = self._unuse(n, last_seq + 1, _LAST)
         erased = self._counted("drop_messages", *split_branch(n), last_seq + 1)
@@ -344,30 +343,31 @@ class PostgresTransaction(PostgresSnapshot):
     # ---------------------------------------------------------------------------- messages
 
     def add_messages(self, branch: int, rows_: Sequence[MessageRow]) -> None:
-        """Store messages at their places."""
-        place = split_branch(branch)
-        self._outdated("summary", place[0])
-        self._tails.pop(place[0], None)
+        """Insert messages at their positions."""
+        position = split_branch(branch)
+        session = position[0]
+        self._outdated("summary", session)
+        self._tails.pop(session, None)
         self._added[branch] = (*self._added.get(branch, ()), *rows_)[-LONGEST:]
         self._learn_looked()
         for row in rows_:
-            if (place[0], row.id) in self._looked:
-                self._looked[place[0], row.id].append((branch, row))
+            if (session, row.id) in self._looked:
+                self._looked[session, row.id].append((branch, row))
         if len(rows_) == 1:
-            self._write("add_message", *place, *rows.message_values(place[0], rows_[0]))
+            self._write("add_message", *position, *rows.message_values(session, rows_[0]))
             return
-        several = f"add_messages_{len(rows_)}"
-        if several in SQL and sum(len(row.body) for row in rows_) < _HEAVY:
-            values = (rows.message_values(place[0], row) for row in rows_)
-            self._write(several, *place, *chain.from_iterable(values))
+        unrolled = f"add_messages_{len(rows_)}"
+        if unrolled in SQL and sum(len(row.body) for row in rows_) < _HEAVY:
+            values = (rows.message_values(session, row) for row in rows_)
+            self._write(unrolled, *position, *chain.from_iterable(values))
             return
         for some in rows.by_weight(rows_, _HEAVY):
-            self._write("add_messages", *place, *rows.message_columns(place[0], some))
+            self._write("add_messages", *position, *rows.message_columns(session, some))
             if len(some) != len(rows_):
-                self._statements.sync()  # Each part has as much time as all of a small one.
+                self._statements.sync()  # Each part has a timeout of its own.
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
-        """Replace a stored message; give the blobs it needed."""
+        """Replace a stored message; return the blobs it needed."""
         self._forget_looked()
         blobs = self._unuse(branch, row.seq, row.seq)
         self._note_erasure()
@@ -377,19 +377,19 @@ class PostgresTransaction(PostgresSnapshot):
         return blobs
 
     def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Store a blob once, and that this message needs it."""
+        """Insert a blob unless it is stored, and note that this message needs it."""
         self._write("add_blob", sha256, data)
         self._write("use_blob", *split_branch(branch), seq, sha256)
 
     def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
-        """Note that a message needs a stored blob."""
+        """Note that a message needs a stored blob; false if it is not stored."""
         if not is_hash(sha256) or self._first("find_blob", sha256) is None:
             return False
         self._write("use_blob", *split_branch(branch), seq, sha256)
         return True
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message needs."""
+        """Erase those of these blobs that no message needs; return their number and bytes."""
         if not blobs:
             return 0, 0
         self.writes += 1
@@ -397,7 +397,7 @@ class PostgresTransaction(PostgresSnapshot):
         return len(sizes), sum(sizes)
 
     def drop_belongings(self, session: int) -> Belongings:
-        """Erase what a session has."""
+        """Erase a session's head, turns, ledger, drafts, queue and usage."""
         for name in ("drop_head", "drop_tools", "drop_usage", "drop_queue_blobs"):
             self._write(name, session)
         self._heads[session] = None
@@ -416,12 +416,12 @@ class PostgresTransaction(PostgresSnapshot):
         )  # fmt: skip
 
     def put_turn(self, row: TurnRow) -> None:
-        """Store or replace a turn."""
+        """Insert or replace a turn."""
         self._outdated("turn", row.session, row.number)
         self._write("put_turn", *rows.turn_values(row))
 
     def put_tool(self, row: ToolRow) -> None:
-        """Store or replace a line of the ledger; a new one goes to its end."""
+        """Insert or replace a line of the ledger; a new one goes to its end."""
         self._outdated("tools", row.session, row.turn)
         self._write(
             "put_tool", row.session, row.turn, mark(row.call_id), bind(row.call_id),
@@ -429,7 +429,7 @@ class PostgresTransaction(PostgresSnapshot):
         )  # fmt: skip
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Store or replace one record of a draft."""
+        """Insert or replace one record of a draft."""
         self._outdated("opening", session, turn)
         self._outdated("draft", session, turn)
         self._write("put_draft", session, turn, number, record)
@@ -441,7 +441,7 @@ class PostgresTransaction(PostgresSnapshot):
         self._write("drop_draft", session, turn)
 
     def add_queued(self, session: int, row: QueueRow) -> None:
-        """Put input at the end of the queue."""
+        """Append input to the queue."""
         last = self._first("last_queued", session)
         number = (last[0] if last else 0) + 1
         self._write("add_queued", session, number, bind(row.id), row.created_at, row.body)
@@ -456,6 +456,6 @@ class PostgresTransaction(PostgresSnapshot):
 
 def _not_held(session: object) -> StorageError:
     return StorageError(
-        f"a write to session number {session} was refused, because the session was not held when "
-        "it was read; nothing was stored. This is a mistake in Holdfast: please report it."
+        f"a write to session number {session} was refused, because the session was not locked when "
+        "it was read; nothing was stored. This is a bug in Holdfast: please report it."
     )

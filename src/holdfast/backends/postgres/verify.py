@@ -1,7 +1,7 @@
-"""Reading everything and reporting what is damaged.
+"""Reading all of a tenant's rows and reporting damage.
 
-The server vouches for its pages; here it is looked at whether what they say makes sense: every
-message is there and fits its checksum, every blob fits its hash and is there while it is needed.
+The server checks its pages. Here their content is checked: every message exists and matches its
+checksum, every blob matches its hash and exists while a message needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAGE: Final = 500
 
 
 def damage(statements: Statements, tenant: Tenant, snapshot: PostgresSnapshot) -> Iterator[Damage]:
-    """Look through all that a tenant has."""
+    """Yield the damage of all messages and blobs of a tenant."""
     whose = (tenant.mark,)
     for row in statements.ask("all_branches", whose).fetchall():
         yield from _damage_of_branch(snapshot, branch_row(row))

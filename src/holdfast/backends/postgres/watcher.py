@@ -1,12 +1,14 @@
-"""Noticing that something was written, by this process or another.
+"""Noticing commits, of this process and of others.
 
-Writes of this process wake waiters at once. Those of others are announced by `NOTIFY`, for which a
-thread listens from the first time somebody waits. An announcement is a hint: another thread sends
-it behind the commit, one for all commits of a moment, because a commit that announces makes all
-others wait for its sync. Mostly nobody listens, and then none is sent: who listens holds a lock, by
-which writers know. A write that began before that is not announced, and an announcement may be lost
-with its sender, so who listens also looks by itself, soon at first and then from time to time. What
-was written is read from the log, which has no gaps.
+Commits of this process wake its waiters at once. Those of others are announced by `NOTIFY`, for
+which a thread listens once a caller waits for the first time.
+
+A notification is a hint. Another thread sends it after the commit, one for all commits of a few
+milliseconds, because a commit that notifies makes all others wait for its sync. While no process
+listens, none is sent: each listener holds a shared lock, which writers test. A write that began
+before that is not announced, and a notification may be lost with its sender, so a listener also
+polls, soon at first and then every two seconds. What was written is read from the log, which has
+no gaps.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _BREATH: Final = 0.003
 
 
 class Watcher:
-    """Counts changes as they are noticed."""
+    """Counts the changes that are noticed, and wakes those who wait for one."""
 
     def __init__(
         self,
@@ -42,14 +44,14 @@ class Watcher:
         connect: Callable[[], Listener],
         newest: Callable[[Listener], Any],
         channel: str,
-        ear: int,
+        listener_lock: int,
     ) -> None:
-        """Listen on this channel, holding this lock; `newest` gives what every write changes."""
+        """Listen on `channel`, holding `listener_lock`; every write changes what `newest` reads."""
         self._pool = pool
         self._connect = connect
         self._newest = newest
         self._channel = channel
-        self._ear = ear
+        self._ear = listener_lock
         self._number = 0
         self._closed = False
         self._listener: Listener | None = None
@@ -66,9 +68,9 @@ class Watcher:
         self._speaker: threading.Thread | None = None
 
     def announce(self, *, heard: bool = True) -> None:
-        """Say that this process has committed: to those who wait here, and to all who hear it.
+        """Wake the waiters of this process after a commit, and request a notification of others.
 
-        What was committed stays so: this never fails.
+        This never fails, since the commit is done.
         """
         self.note()
         if heard:
@@ -83,11 +85,13 @@ class Watcher:
                 self._speaker = _started(self._speak, "holdfast-speaker")
 
     def _speak(self) -> None:
-        """Announce what was committed, once for all that was meanwhile."""
+        """Send notifications, one for all commits since the last."""
         while True:
             self._news.wait()
             if not self._closed:
-                time.sleep(_BREATH)  # Others may commit meanwhile, and the link comes back.
+                time.sleep(
+                    _BREATH
+                )  # More commits may come, and the connection is returned to the pool.
             self._news.clear()
             if self._unsaid:
                 self._unsaid = False
@@ -106,13 +110,13 @@ class Watcher:
                 self._pool.give_back(link)
 
     def note(self) -> None:
-        """Say that something was written."""
+        """Count a change, and wake all waiters."""
         with self._lock:
             self._number += 1
             self._changed.notify_all()
 
     def wait(self, seen: int, timeout: float) -> int:
-        """Wait until the number of changes is not `seen`; give the number."""
+        """Wait until the number of changes differs from `seen`; return the number."""
         self._listen()
         with self._lock:
             self._changed.wait_for(lambda: self._number != seen or self._closed, timeout)
@@ -121,9 +125,9 @@ class Watcher:
     # ----------------------------------------------------------------------------- the thread
 
     def _listen(self) -> None:
-        """See that somebody listens, if that can be; what is written from now on is heard.
+        """Start the listener if it does not run, and wait until it listens or has failed to.
 
-        Whoever waits looks by itself from time to time, so it need not be heard that nobody can.
+        A failure is not reported: callers also poll from time to time.
         """
         with self._lock:
             if not _lives(self._thread) and not self._closed:
@@ -141,7 +145,7 @@ class Watcher:
                         self._listener = listener
                         self._attend(listener)
                 except (psycopg.Error, OSError):
-                    # Whatever was announced meanwhile was not heard.
+                    # Notifications were missed meanwhile.
                     self._ready.set()
                     self.note()
                     self._pause()
@@ -155,16 +159,16 @@ class Watcher:
         listener.execute(SQL["hold_listener_lock"], (self._ear,))
         listener.execute(f'LISTEN "{self._channel}"')
         newest = self._newest(listener)
-        self.note()  # Whatever was written while nobody listened.
+        self.note()  # There may have been writes before this listened.
         self._ready.set()
-        patience = _LOOK_FIRST
+        interval_s = _LOOK_FIRST
         while not self._closed:
-            newest = self._hear(listener, newest, patience)
-            patience = min(2 * patience, _LOOK_AGAIN)
+            newest = self._hear(listener, newest, interval_s)
+            interval_s = min(2 * interval_s, _LOOK_AGAIN)
 
-    def _hear(self, listener: Listener, newest: object, patience: float) -> object:
-        """Wait for an announcement of others, or until it is time to look."""
-        for notice in listener.notifies(timeout=patience, stop_after=1):
+    def _hear(self, listener: Listener, newest: object, interval_s: float) -> object:
+        """Wait for a notification of another process; at the end of the interval, poll."""
+        for notice in listener.notifies(timeout=interval_s, stop_after=1):
             if notice.payload != self._me:
                 self.note()
             return newest
@@ -179,7 +183,7 @@ class Watcher:
             time.sleep(_PAUSE / 10)
 
     def close(self) -> None:
-        """Wake everybody and stop."""
+        """Wake all waiters and stop the threads."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
@@ -188,13 +192,13 @@ class Watcher:
         if speaker is not None and speaker is not threading.current_thread():
             speaker.join(_LOOK_AGAIN)
         if listener is not None:
-            with suppress(OSError, psycopg.Error), _socket_of(listener) as line:
-                line.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError, psycopg.Error), _socket_of(listener) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_LOOK_AGAIN)
 
     def begin_anew(self) -> None:
-        """After a fork, in the child: the thread is not here, and what it used is the parent's."""
+        """Reset in a forked child: it has no threads, and the connection belongs to the parent."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.disown()
@@ -202,7 +206,7 @@ class Watcher:
 
 
 def _socket_of(listener: Listener) -> socket.socket:
-    """Return the socket of a connection, to end it from another thread."""
+    """Return the socket of a connection, to shut it down from another thread."""
     return socket.socket(fileno=os.dup(listener.fileno()))
 
 
@@ -211,7 +215,7 @@ def _lives(thread: threading.Thread | None) -> bool:
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread | None:
-    """Start a thread; none if there is no room for one, or the interpreter is about to end."""
+    """Start a thread; `None` if that fails, as when the interpreter is about to exit."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
