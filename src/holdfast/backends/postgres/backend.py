@@ -99,10 +99,10 @@ class PostgresBackend(Backend):
     def _start(self) -> None:
         """Check the server, and create the schema or bring it up to date."""
         try:
-            with self._lent(self._target.statement) as link:
-                found = server.look(link)
+            with self._lent(self._target.statement) as connection:
+                found = server.look(connection)
                 server.refuse_unfit(found, self._target, readonly=self.readonly)
-                migrations.settle(link, self._target, self._steps, readonly=self.readonly)
+                migrations.settle(connection, self._target, self._steps, readonly=self.readonly)
         except BaseException:
             self._pool.close()
             raise
@@ -116,17 +116,17 @@ class PostgresBackend(Backend):
     def _lent(self, timeout_s: float) -> Iterator[Link]:
         """Lend a connection, and translate its errors."""
         try:
-            link = self._pool.take(self.deadline)
+            connection = self._pool.take(self.deadline)
         except psycopg.Error as error:
             raise translate(error, _UNCHANGED) from error
         try:
-            link.patience = timeout_s
-            yield link
+            connection.patience = timeout_s
+            yield connection
         except psycopg.Error as error:
-            link.close()
+            connection.close()
             raise translate(error, _UNCHANGED) from error
         finally:
-            self._pool.give_back(link)
+            self._pool.give_back(connection)
 
     # --------------------------------------------------------------------- reading and writing
 
@@ -161,14 +161,14 @@ class PostgresBackend(Backend):
             try:
                 if needed:
                     horizon = self._horizon()
-                with self._snapshot(timeout_s, horizon) as (link, snapshot):
-                    before = link.journeys
+                with self._snapshot(timeout_s, horizon) as (connection, snapshot):
+                    before = connection.journeys
                     try:
-                        found = query(link, snapshot)
+                        found = query(connection, snapshot)
                         snapshot.check_entered()
                         return found
                     finally:
-                        received = link.journeys != before
+                        received = connection.journeys != before
             except NeedsHorizon:
                 needed = True
                 continue
@@ -182,40 +182,40 @@ class PostgresBackend(Backend):
 
     def _horizon(self) -> int:
         """Return the activity up to which all writes are committed; read before the snapshot."""
-        with self._snapshot(self._target.answer) as (link, _):
+        with self._snapshot(self._target.answer) as (connection, _):
             values = (self._whose.mark, self._whose.activity_lock)
-            row = link.ask("horizon", values).fetchone()
+            row = connection.ask("horizon", values).fetchone()
         return row[0] if row else 0
 
     @contextmanager
     def _snapshot(
         self, timeout_s: float, horizon: int | None = None
     ) -> Iterator[tuple[Link, PostgresSnapshot]]:
-        with self._lent(timeout_s) as link:
-            snapshot = PostgresSnapshot(link, self._whose, self._clock, self._paths, horizon)
-            link.begin("begin_reading")
+        with self._lent(timeout_s) as connection:
+            snapshot = PostgresSnapshot(connection, self._whose, self._clock, self._paths, horizon)
+            connection.begin("begin_reading")
             snapshot.enter("enter_snapshot", self._target.reading)
             try:
-                yield link, snapshot
+                yield connection, snapshot
             finally:
-                link.roll_back()
+                connection.roll_back()
 
     def index_tables(self) -> PostgresTables | None:
         """Return the tables of this tenant's search index, if they can be used here."""
-        usable = self._read(lambda link, _: tables.usable(link), self._target.answer)
+        usable = self._read(lambda connection, _: tables.usable(connection), self._target.answer)
         return PostgresTables(self._target, self._whose) if usable else None
 
-    def write(self, verb: Verb[T], *, alone: bool = False) -> T:
+    def write(self, operation: Verb[T], *, alone: bool = False) -> T:
         """Run an operation; it is durable when this returns."""
         self._refuse_write()
         if self._line.moving and not alone:
-            return self._line.submit(verb).result()
-        return undisturbed(partial(self._runner.run, verb, alone=alone))
+            return self._line.submit(operation).result()
+        return undisturbed(partial(self._runner.run, operation, alone=alone))
 
-    def submit(self, verb: Verb[T]) -> Pending[T]:
+    def submit(self, operation: Verb[T]) -> Pending[T]:
         """Queue an operation for the writer thread."""
         self._refuse_write()
-        return self._line.submit(verb)
+        return self._line.submit(operation)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until something was written since `seen`."""
@@ -253,7 +253,7 @@ class PostgresBackend(Backend):
     def verify(self) -> list[Damage]:
         """Read everything and report what is damaged, other tenants' sessions aside."""
         return self._read(
-            lambda link, snapshot: list(damage(link, self._whose, snapshot)),
+            lambda connection, snapshot: list(damage(connection, self._whose, snapshot)),
             self._target.statement,
         )
 
@@ -267,13 +267,13 @@ class PostgresBackend(Backend):
 
     def stats(self) -> Stats:
         """Count what is there."""
-        return self._read(lambda link, _: self._stats(link), self._target.statement)
+        return self._read(lambda connection, _: self._stats(connection), self._target.statement)
 
-    def _stats(self, link: Link) -> Stats:
+    def _stats(self, connection: Link) -> Stats:
         tenant = (self._whose.mark,)
-        counted, stored = link.ask("stats", tenant), link.ask("stored_messages", tenant)
-        growth, spent = link.ask("growth", tenant), link.ask("usage_by_day", tenant)
-        size = link.ask("size", (self._target.schema,))
+        counted, stored = connection.ask("stats", tenant), connection.ask("stored_messages", tenant)
+        growth, spent = connection.ask("growth", tenant), connection.ask("usage_by_day", tenant)
+        size = connection.ask("size", (self._target.schema,))
         ((sessions, trashed, turns, held, blobs, blob_bytes),) = counted.fetchall()
         ((branches, messages),) = stored.fetchall()
         return Stats(
@@ -296,10 +296,10 @@ class PostgresBackend(Backend):
     def health(self) -> list[Check]:
         """Return the checks of the server and the store, for `doctor`."""
 
-        def read_checks(link: Link, _: PostgresSnapshot) -> list[Check]:
-            without_rls = server.unguarded(link, self._target)
-            number = migrations.version(link, self._target)
-            found = server.checks(server.look(link), self._target, without_rls)
+        def read_checks(connection: Link, _: PostgresSnapshot) -> list[Check]:
+            without_rls = server.unguarded(connection, self._target)
+            number = migrations.version(connection, self._target)
+            found = server.checks(server.look(connection), self._target, without_rls)
             return [*found, Check("format", str(number))]
 
         return self._read(read_checks, self._target.answer)

@@ -55,36 +55,36 @@ class Lost(Exception):
         self.receipt = receipt
 
 
-def fate_of(link: Link, tenant: Tenant, lost: Lost) -> Fate | None:
+def fate_of(connection: Link, tenant: Tenant, lost: Lost) -> Fate | None:
     """Return the status of an in-doubt commit; `None` while its transaction is in progress.
 
     Only errors that end the connection are raised.
     """
     if lost.born is None or lost.receipt is None:
         return "unknown"
-    ended = end_orphan(link, lost.born)
-    same_run = link.birth.life == lost.born.life
+    ended = end_orphan(connection, lost.born)
+    same_run = connection.birth.life == lost.born.life
     number, trace = lost.receipt.number, lost.receipt.trace
     status: Fate | None = "unknown"
     try:
         if trace is not None:
-            status = _told_by_messages(link, tenant, trace)
+            status = _told_by_messages(connection, tenant, trace)
             if status is None:
                 status = "unknown" if not same_run else "aborted" if ended else None
         elif number is not None and same_run:
-            row = link.ask("commit_status", (number,)).fetchone()
+            row = connection.ask("commit_status", (number,)).fetchone()
             status = _FATES.get(row[0] if row else None, "unknown")
         if status == "committed":
-            _put_up_a_fence(link)
+            _put_up_a_fence(connection)
     except psycopg.Error as error:
         if is_lost(error):
             raise
-        link.roll_back()
+        connection.roll_back()
         return "unknown"
     return status
 
 
-def end_orphan(link: Link, orphan: Birth) -> bool:
+def end_orphan(connection: Link, orphan: Birth) -> bool:
     """Terminate the backend of a lost connection: its commit has arrived by now, or never will.
 
     Return whether it has ended. One that this role may not terminate ends by itself at the idle
@@ -92,14 +92,14 @@ def end_orphan(link: Link, orphan: Birth) -> bool:
     """
     backend = (orphan.process, orphan.since)
     try:
-        return all(row[0] for row in link.ask("terminate_backend", backend).fetchall())
+        return all(row[0] for row in connection.ask("terminate_backend", backend).fetchall())
     except psycopg.Error as error:
         if is_lost(error):
             raise
-    return link.ask("find_backend", backend).fetchone() is None
+    return connection.ask("find_backend", backend).fetchone() is None
 
 
-def _told_by_messages(link: Link, tenant: Tenant, trace: Trace) -> Fate | None:
+def _told_by_messages(connection: Link, tenant: Tenant, trace: Trace) -> Fate | None:
     """Return the status of a lost transaction by the messages that it was to insert.
 
     `None` if their positions are empty: the transaction may still be running, or this server may
@@ -109,21 +109,21 @@ def _told_by_messages(link: Link, tenant: Tenant, trace: Trace) -> Fate | None:
     branch, rows = trace
     seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
     expected = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
-    link.begin("begin_writing")
-    link.ask("enter_reading", (tenant.mark,))
-    counts = link.ask("count_expected", (tenant.mark, *expected)).fetchall()
-    link.roll_back()
+    connection.begin("begin_writing")
+    connection.ask("enter_reading", (tenant.mark,))
+    counts = connection.ask("count_expected", (tenant.mark, *expected)).fetchall()
+    connection.roll_back()
     ((occupied, same_id, same_body),) = counts
     if same_id:
         return "committed" if same_body == len(rows) else "unknown"
     return "aborted" if occupied else None
 
 
-def _put_up_a_fence(link: Link) -> None:
+def _put_up_a_fence(connection: Link) -> None:
     """Commit a record behind the in-doubt commit, and wait for the disk and for standbys.
 
     Terminating the backend of the lost connection also ended its wait for a standby.
     """
-    link.begin("begin_writing")
-    link.ask("commit_barrier")
-    link.commit()
+    connection.begin("begin_writing")
+    connection.ask("commit_barrier")
+    connection.commit()

@@ -24,8 +24,8 @@ _LARGEST_BATCH: Final = 64
 class Handed(Generic[T]):
     """A submitted write: waiting, running or done."""
 
-    def __init__(self, verb: Verb[T], deadline: float) -> None:
-        self.verb = verb
+    def __init__(self, operation: Verb[T], deadline: float) -> None:
+        self.verb = operation
         self._deadline = deadline
         self._future: Future[T] = Future()
 
@@ -107,9 +107,9 @@ class Line:
         """Whether a write waits or runs; a new write must then be queued to keep the order."""
         return self._busy or bool(self._waiting)
 
-    def submit(self, verb: Verb[T]) -> Handed[T]:
+    def submit(self, operation: Verb[T]) -> Handed[T]:
         """Queue an operation."""
-        write = Handed(verb, self._deadline)
+        write = Handed(operation, self._deadline)
         undisturbed(partial(self._hand_over, write))
         return write
 

@@ -57,13 +57,13 @@ class Listener(psycopg.Connection[Row]):
     patience: float = 10.0
 
     @classmethod
-    def open(cls, target: Target) -> Self:
+    def open(cls, conninfo: Target) -> Self:
         """Connect."""
-        arguments: dict[str, Any] = {**target.arguments()}
+        arguments: dict[str, Any] = {**conninfo.arguments()}
         connection = cls.connect(
-            target.url, autocommit=True, cursor_factory=RawCursor[Row], **arguments
+            conninfo.url, autocommit=True, cursor_factory=RawCursor[Row], **arguments
         )
-        connection.patience = target.answer
+        connection.patience = conninfo.answer
         return connection
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL, timeout: float | None = None) -> T:
@@ -96,10 +96,10 @@ class Answer:
     __slots__ = ("_link", "once", "rows", "status", "text", "values")
 
     def __init__(
-        self, link: Link, text: str, values: Sequence[object] = (), *, once: bool = False
+        self, connection: Link, text: str, values: Sequence[object] = (), *, once: bool = False
     ) -> None:
         """A statement that is `unprepared` is sent as it is, since it is not sent again."""
-        self._link = link
+        self._link = connection
         self.text = text
         self.values = values
         self.once = once
@@ -133,10 +133,10 @@ class Answer:
 class Link:
     """A pipelined connection. Used by one thread at a time."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, conninfo: Target) -> None:
         """Connect."""
         self.pid = os.getpid()
-        self._connection = Listener.open(target)
+        self._connection = Listener.open(conninfo)
         # All integers have the same type, so that one prepared statement serves them all.
         self._connection.adapters.register_dumper(int, Int8BinaryDumper)
         self._transformer = Transformer(self._connection)
@@ -151,7 +151,7 @@ class Link:
         self._load = 0
         self._withheld = False
         self._ending = False  # The only expected result is that of a rollback.
-        self.patience = target.answer  # of silence; large writes have more
+        self.patience = conninfo.answer  # of silence; large writes have more
         self.loan: object = None  # the pool's
         self.journeys = 0  # completed ones
         self.birth = self._look_around()

@@ -26,59 +26,59 @@ def load() -> Steps:
     return load_steps(__package__)
 
 
-def settle(link: Link, target: Target, steps: Steps, *, readonly: bool) -> None:
+def settle(connection: Link, conninfo: Target, steps: Steps, *, readonly: bool) -> None:
     """Create the store or bring it up to date, if necessary; refuse a newer one."""
-    found = version(link, target)
+    found = version(connection, conninfo)
     if found == max(steps):
         return
-    _refuse_newer(found, steps, target)
+    _refuse_newer(found, steps, conninfo)
     if readonly and found is None:
         raise StoreUnavailable(
-            f"{target.shown} has no store in its schema {target.schema}; nothing was created."
+            f"{conninfo.shown} has no store in its schema {conninfo.schema}; nothing was created."
         )
     if readonly:
         raise ReadOnly(
-            f"{target.shown} has the older format {found}; open it once for writing to bring it "
+            f"{conninfo.shown} has the older format {found}; open it once for writing to bring it "
             "up to date."
         )
-    _migrate(link, target, steps)
+    _migrate(connection, conninfo, steps)
 
 
-def version(link: Link, target: Target) -> int | None:
+def version(connection: Link, conninfo: Target) -> int | None:
     """Return how many steps the store has seen; `None` if there is no store."""
-    row = link.ask("store_exists", (target.schema,)).fetchone()
+    row = connection.ask("store_exists", (conninfo.schema,)).fetchone()
     if row is None or not row[0]:
         return None
-    found = link.ask("version").fetchone()
+    found = connection.ask("version").fetchone()
     return 0 if found is None else found[0]
 
 
-def _refuse_newer(found: int | None, steps: Steps, target: Target) -> None:
+def _refuse_newer(found: int | None, steps: Steps, conninfo: Target) -> None:
     if found is not None and found > max(steps):
         raise SchemaTooNew(
-            f"{target.shown} was written by a newer Holdfast (format {found}, this one supports "
+            f"{conninfo.shown} was written by a newer Holdfast (format {found}, this one supports "
             f"{max(steps)}); nothing was changed. Update this program to open it."
         )
 
 
-def _migrate(link: Link, target: Target, steps: Steps) -> None:
-    lock = store_lock(target.schema)
+def _migrate(connection: Link, conninfo: Target, steps: Steps) -> None:
+    lock = store_lock(conninfo.schema)
     try:
-        link.begin("begin_writing")
-        link.ask("lock_store", (lock,)).fetchone()
-        if link.ask("lacks_schema", (target.schema,)).fetchone() == (True,):
+        connection.begin("begin_writing")
+        connection.ask("lock_store", (lock,)).fetchone()
+        if connection.ask("lacks_schema", (conninfo.schema,)).fetchone() == (True,):
             # The name was validated; the quotes are for names that are keywords of SQL.
-            link.ask_once(f'CREATE SCHEMA "{target.schema}"')
-        row = link.ask("store_exists", (target.schema,)).fetchone()
-        found = link.ask("version").fetchone() if row and row[0] else None
+            connection.ask_once(f'CREATE SCHEMA "{conninfo.schema}"')
+        row = connection.ask("store_exists", (conninfo.schema,)).fetchone()
+        found = connection.ask("version").fetchone() if row and row[0] else None
         before = 0 if found is None else found[0]
-        _refuse_newer(before, steps, target)
+        _refuse_newer(before, steps, conninfo)
         for number, script in steps.items():
             if number > before:
                 for statement in _split(script):
-                    link.ask_once(statement)
-                link.ask("put_version", (number,))
-        link.commit()
+                    connection.ask_once(statement)
+                connection.ask("put_version", (number,))
+        connection.commit()
     except psycopg.Error as error:
         raise translate(error, "the store was not created or brought up to date.") from error
 

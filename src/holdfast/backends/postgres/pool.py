@@ -87,12 +87,12 @@ class Pool:
             if waiter is not None:
                 self._leave(waiter)
         try:
-            link = self._idle_one() or self._connect()
+            connection = self._idle_one() or self._connect()
         except BaseException:
             self._end(slot)
             raise
-        link.loan = slot
-        return link
+        connection.loan = slot
+        return connection
 
     def _enter(self, slot: Loan, waiter: Place | None) -> bool:
         """Reserve a slot if one is free and no other waiter comes first."""
@@ -134,18 +134,18 @@ class Pool:
         with self._guard:
             return self._idle.pop() if self._idle else None
 
-    def give_back(self, link: Link) -> None:
+    def give_back(self, connection: Link) -> None:
         """Return a connection; one with an open transaction is closed."""
-        if link.pid != os.getpid():  # Lent before a fork, and returned by the child.
-            link.close()
+        if connection.pid != os.getpid():  # Lent before a fork, and returned by the child.
+            connection.close()
             return
-        slot, link.loan = link.loan, None
+        slot, connection.loan = connection.loan, None
         with self._guard:
-            keep = link.idle and not self._closed
+            keep = connection.idle and not self._closed
             if keep:
-                self._idle.append(link)
+                self._idle.append(connection)
         if not keep:
-            link.close()
+            connection.close()
         self._end(slot)
 
     def _end(self, slot: object) -> None:
@@ -157,8 +157,8 @@ class Pool:
         """Close idle connections: their server is gone."""
         with self._guard:
             idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        for connection in idle:
+            connection.close()
 
     def close(self) -> None:
         """Close idle connections; those that are lent are closed when they are returned."""

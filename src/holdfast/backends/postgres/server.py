@@ -37,34 +37,34 @@ class Server(msgspec.Struct, frozen=True):
     role: str
 
 
-def look(link: Link) -> Server:
+def look(connection: Link) -> Server:
     """Read the server's version and settings."""
-    row = link.ask("server").fetchone()
+    row = connection.ask("server").fetchone()
     assert row is not None  # noqa: S101 - it has no WHERE
     return Server(*row)
 
 
-def refuse_unfit(server: Server, target: Target, *, readonly: bool) -> None:
+def refuse_unfit(server: Server, conninfo: Target, *, readonly: bool) -> None:
     """Raise `StoreUnavailable` for a server on which an acknowledged write might be lost."""
     if server.number < _OLDEST:
         raise StoreUnavailable(
-            f"{target.shown} runs PostgreSQL {server.version}; Holdfast needs 15 or newer."
+            f"{conninfo.shown} runs PostgreSQL {server.version}; Holdfast needs 15 or newer."
         )
     if readonly:
         return
     if server.standby:
         raise StoreUnavailable(
-            f"{target.shown} is a standby and read-only; nothing was opened. Server: {_STANDBY}."
+            f"{conninfo.shown} is a standby and read-only; nothing was opened. Server: {_STANDBY}."
         )
-    if server.synchronous_commit != target.synchronous_commit:
+    if server.synchronous_commit != conninfo.synchronous_commit:
         raise StoreUnavailable(
-            f"{target.shown} has synchronous_commit = {server.synchronous_commit} although this "
-            f"connection set it to {target.synchronous_commit}; nothing was opened. {_POOLER}"
+            f"{conninfo.shown} has synchronous_commit = {server.synchronous_commit} although this "
+            f"connection set it to {conninfo.synchronous_commit}; nothing was opened. {_POOLER}"
         )
     for name, value, hint in _durable(server):
-        if value != "on" and target.durability == "power":
+        if value != "on" and conninfo.durability == "power":
             raise StoreUnavailable(
-                f"{target.shown} has {name} = {value}; nothing was opened. Server: {hint}. "
+                f"{conninfo.shown} has {name} = {value}; nothing was opened. Server: {hint}. "
                 "durability='process' accepts it."
             )
 
@@ -76,20 +76,20 @@ def _durable(server: Server) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def unguarded(link: Link, target: Target) -> str | None:
+def unguarded(connection: Link, conninfo: Target) -> str | None:
     """Return the names of tables that this role may read without row-level security, if any."""
-    row = link.ask("tables_without_rls", (target.schema,)).fetchone()
+    row = connection.ask("tables_without_rls", (conninfo.schema,)).fetchone()
     return None if row is None else row[0]
 
 
-def checks(server: Server, target: Target, without_rls: str | None) -> list[Check]:
+def checks(server: Server, conninfo: Target, without_rls: str | None) -> list[Check]:
     """Return the checks of the server's setup, for `doctor`."""
     synced = {"power": "survives a power cut", "process": "survives kill -9"}
     return [
         Check("backend", "postgresql"),
-        Check("database", target.shown),
+        Check("database", conninfo.shown),
         Check("engine", f"PostgreSQL {server.version}", server.number >= _OLDEST),
-        Check("durability", f"{target.durability} ({synced[target.durability]})"),
+        Check("durability", f"{conninfo.durability} ({synced[conninfo.durability]})"),
         *(Check(name, value, value == "on", hint) for name, value, hint in _durable(server)),
         Check("synchronous_commit", server.synchronous_commit),
         Check("standby", "yes" if server.standby else "no", not server.standby, _STANDBY),

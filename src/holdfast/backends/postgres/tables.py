@@ -30,22 +30,22 @@ _CODE_LENGTH: Final = 5
 _THEN: Final = "the search index was not changed."
 
 
-def usable(link: Link) -> bool:
+def usable(connection: Link) -> bool:
     """True if a search index can be kept in the tables of this database."""
-    return link.ask_text(beside.SQL["usable"]).fetchone() == (True,)
+    return connection.ask_text(beside.SQL["usable"]).fetchone() == (True,)
 
 
 class PostgresTables:
     """The tables of one tenant's index."""
 
-    def __init__(self, target: Target, tenant: Tenant) -> None:
-        self._target = target
+    def __init__(self, conninfo: Target, tenant: Tenant) -> None:
+        self._target = conninfo
         self._tenant = tenant
         self._paths = Paths()
-        self.shown = f"{target.shown} (tables {target.schema}.index*, tenant {tenant.name})"
+        self.shown = f"{conninfo.shown} (tables {conninfo.schema}.index*, tenant {tenant.name})"
         self.code = tenant.mark.hex[:_CODE_LENGTH]
         self.lock = int.from_bytes(
-            mark(f"index of {target.schema}\0{tenant.name}").bytes[:8], "big", signed=True
+            mark(f"index of {conninfo.schema}\0{tenant.name}").bytes[:8], "big", signed=True
         )
 
     def connect(self) -> TableLink:
@@ -58,8 +58,8 @@ class _Question:
 
     __slots__ = ("_link", "answer", "text", "values")
 
-    def __init__(self, link: TableLink, text: str, values: Sequence[object]) -> None:
-        self._link = link
+    def __init__(self, connection: TableLink, text: str, values: Sequence[object]) -> None:
+        self._link = connection
         self.text = text
         self.values = values
         self.answer: Answer | None = None
@@ -75,15 +75,13 @@ class _Question:
 class TableLink:
     """One connection to the tables. Its errors are translated to Holdfast's."""
 
-    def __init__(self, target: Target, tenant: Tenant, lock: int, paths: Paths) -> None:
-        self._target = target
+    def __init__(self, conninfo: Target, tenant: Tenant, lock: int, paths: Paths) -> None:
+        self._target = conninfo
         self._tenant = tenant
         self._lock = lock
         self._paths = paths
         self._link: Link | None = None
-        self._unheard: list[_Question] | None = (
-            None  # statements since BEGIN, until a result is received
-        )
+        self._unheard: list[_Question] | None = None  # since BEGIN, until a row is received
         self._beside: Beside | None = None
 
     # ------------------------------------------------------------------------------ transactions
@@ -109,10 +107,10 @@ class TableLink:
         self.ask(name)
 
     def _connect(self) -> Link:
-        self._link = link = Link(self._target)
-        link.patience = self._target.statement
-        link.ask_text(beside.SQL["settings"], (_millis(self._target.statement),)).fetchall()
-        return link
+        self._link = connection = Link(self._target)
+        connection.patience = self._target.statement
+        connection.ask_text(beside.SQL["settings"], (_millis(self._target.statement),)).fetchall()
+        return connection
 
     def commit(self) -> None:
         """Commit, and wait for the answer."""
@@ -134,9 +132,9 @@ class TableLink:
 
     def close(self) -> None:
         """Close the connection, in whatever state it is."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        connection, self._link = self._link, None
+        if connection is not None:
+            connection.close()
 
     # ---------------------------------------------------------------------------------- statements
 
@@ -181,9 +179,9 @@ class TableLink:
 
     def _ask_again(self, results: Sequence[_Question]) -> None:
         self.close()
-        self._unheard, link = None, self._connect()
+        self._unheard, connection = None, self._connect()
         for result in results:
-            result.answer = link.ask_text(result.text, result.values)
+            result.answer = connection.ask_text(result.text, result.values)
 
     def sync(self) -> None:
         """Send all queued statements, and wait for their results."""

@@ -101,13 +101,13 @@ class Watcher:
 
     def _say(self) -> None:
         with suppress(psycopg.Error, HoldfastError):
-            link = self._pool.take(_PAUSE)
+            connection = self._pool.take(_PAUSE)
             try:
-                link.ask("announce", (self._channel, self._me)).fetchall()
+                connection.ask("announce", (self._channel, self._me)).fetchall()
             except psycopg.Error:
-                link.close()
+                connection.close()
             finally:
-                self._pool.give_back(link)
+                self._pool.give_back(connection)
 
     def note(self) -> None:
         """Count a change, and wake all waiters."""

@@ -88,7 +88,7 @@ class Runner:
 
     def run(
         self,
-        verb: Verb[T],
+        operation: Verb[T],
         *,
         alone: bool = False,
         orphaned_backend: Birth | None = None,
@@ -103,7 +103,7 @@ class Runner:
         pause, conflicts = _FIRST_PAUSE, 0
         while True:
             try:
-                return self._attempt(verb, orphaned_backend, alone=alone)
+                return self._attempt(operation, orphaned_backend, alone=alone)
             except Lost as lost:
                 error, orphaned_backend = lost.error, lost.born or orphaned_backend
                 self._forget_server()
@@ -132,50 +132,52 @@ class Runner:
         self._pool.clear()
         self._standings.clear()
 
-    def _attempt(self, verb: Verb[T], orphaned_backend: Birth | None, *, alone: bool = False) -> T:
+    def _attempt(
+        self, operation: Verb[T], orphaned_backend: Birth | None, *, alone: bool = False
+    ) -> T:
         """Run an operation in a transaction of its own, after terminating an orphaned backend."""
-        with self._link(self._longest if alone else self._answer) as link:
+        with self._link(self._longest if alone else self._answer) as connection:
             if orphaned_backend is not None:
-                self._end_orphan(link, orphaned_backend)
-            elif not alone and (done := self._run_supposing(link, verb)) is not None:
+                self._end_orphan(connection, orphaned_backend)
+            elif not alone and (done := self._run_supposing(connection, operation)) is not None:
                 return done[0]
-            tx = self._begin(link, [verb], alone=alone)
+            tx = self._begin(connection, [operation], alone=alone)
             try:
-                value = verb(tx)
+                value = operation(tx)
             except BaseException as error:
-                self._undo(link, error)
+                self._undo(connection, error)
                 raise
-            self._commit(link, tx, value)
+            self._commit(connection, tx, value)
             return value
 
-    def _run_supposing(self, link: Link, verb: Verb[T]) -> tuple[T] | None:
+    def _run_supposing(self, connection: Link, operation: Verb[T]) -> tuple[T] | None:
         """Run an append in one round trip, if the head of its session is cached.
 
         Return its result in a tuple; `None` if the head is not cached, is stale, or is not all that
         the operation reads. Nothing was stored then.
         """
-        hint = sight_of(verb)
+        hint = sight_of(operation)
         if hint is None or not hint.ids or hint.looks:
             return None
         cached = self._standings.suppose(hint.session, hint.newest)
         if cached is None:
             return None
-        tx = SupposingTransaction(link, self._tenant, self._clock, self._paths)
+        tx = SupposingTransaction(connection, self._tenant, self._clock, self._paths)
         try:
             # A closed connection must show before the commit is sent: afterwards it is in doubt.
-            link.listen()
-            with link.withheld():
-                self._enter(link, tx, "enter_writing")
+            connection.listen()
+            with connection.withheld():
+                self._enter(connection, tx, "enter_writing")
                 tx.suppose(cached, hint.ids)
-                value = verb(tx)
+                value = operation(tx)
                 tx.finish()
         except (Withheld, HoldfastError):
             self._standings.keep(cached)
             return None
         except psycopg.Error as error:
-            self._fail(link, error)
+            self._fail(connection, error)
         try:
-            self._commit(link, tx, value)
+            self._commit(connection, tx, value)
         except (Again, HoldfastError):
             self._standings.mistrust(cached)
             return None  # Nothing was stored; running it with reads finds out why.
@@ -188,8 +190,8 @@ class Runner:
         pause, error = _FIRST_PAUSE, lost.error
         while True:
             try:
-                with self._link(self._answer) as link:
-                    status = self._ask_fate(link, lost)
+                with self._link(self._answer) as connection:
+                    status = self._ask_fate(connection, lost)
                 if status is not None:
                     return status
             except Lost as again:
@@ -202,88 +204,88 @@ class Runner:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _ask_fate(self, link: Link, lost: Lost) -> Fate | None:
+    def _ask_fate(self, connection: Link, lost: Lost) -> Fate | None:
         try:
-            return fate_of(link, self._tenant, lost)
+            return fate_of(connection, self._tenant, lost)
         except psycopg.Error as error:
-            self._fail(link, error)
+            self._fail(connection, error)
 
-    def _end_orphan(self, link: Link, orphaned_backend: Birth) -> None:
+    def _end_orphan(self, connection: Link, orphaned_backend: Birth) -> None:
         try:
-            end_orphan(link, orphaned_backend)
+            end_orphan(connection, orphaned_backend)
         except psycopg.Error as error:
-            self._fail(link, error)
+            self._fail(connection, error)
 
     @contextmanager
     def _link(self, timeout_s: float) -> Iterator[Link]:
         """Lend a connection for one attempt; failing to get one counts as losing it."""
         try:
-            link = self._pool.take(self._deadline)
+            connection = self._pool.take(self._deadline)
         except psycopg.Error as error:
             raise Lost(translate(error, _NOT_STORED)) from error
         try:
-            link.patience = timeout_s
-            yield link
+            connection.patience = timeout_s
+            yield connection
         finally:
-            self._pool.give_back(link)
+            self._pool.give_back(connection)
 
     def _begin(
         self,
-        link: Link,
-        verbs: Sequence[Verb[Any]],
+        connection: Link,
+        operations: Sequence[Verb[Any]],
         *,
         alone: bool = False,
         waits: bool = True,
     ) -> PostgresTransaction:
         """Begin a transaction for these operations, and prefetch what they are known to read."""
-        hints = [hint for hint in map(sight_of, verbs) if hint is not None]
+        hints = [hint for hint in map(sight_of, operations) if hint is not None]
         tx = PostgresTransaction(
-            link, self._tenant, self._clock, self._paths, alone=alone, waits=waits
+            connection, self._tenant, self._clock, self._paths, alone=alone, waits=waits
         )
         try:
-            self._enter(link, tx, "enter_exclusive" if alone else "enter_writing")
+            self._enter(connection, tx, "enter_exclusive" if alone else "enter_writing")
             if hints:
                 tx.foresee(*hints)
         except psycopg.Error as error:
-            self._fail(link, error)
+            self._fail(connection, error)
         return tx
 
-    def _enter(self, link: Link, tx: PostgresTransaction, name: str) -> None:
-        link.begin("begin_writing")
+    def _enter(self, connection: Link, tx: PostgresTransaction, name: str) -> None:
+        connection.begin("begin_writing")
         tx.enter(name, self._tenant.lock, self._tenant.store_lock)
 
-    def _undo(self, link: Link, error: BaseException) -> None:
+    def _undo(self, connection: Link, error: BaseException) -> None:
         """Roll back; an error of the server is raised as what it means."""
         if isinstance(error, psycopg.Error):
-            self._fail(link, error)
-        link.roll_back()
+            self._fail(connection, error)
+        connection.roll_back()
 
-    def _fail(self, link: Link, error: psycopg.Error) -> NoReturn:
+    def _fail(self, connection: Link, error: psycopg.Error) -> NoReturn:
         """Roll back, and raise `ConnectionLost`, `RetryableConflict` or the translated error."""
         if is_lost(error):
-            link.close()
-            raise Lost(translate(error, _NOT_STORED), link.birth) from error
-        link.roll_back()
+            connection.close()
+            raise Lost(translate(error, _NOT_STORED), connection.birth) from error
+        connection.roll_back()
         if is_again(error):
             raise Again(translate(error, _NOT_STORED)) from error
         raise translate(error, _NOT_STORED) from error
 
-    def _commit(self, link: Link, tx: PostgresTransaction, value: object) -> None:
+    def _commit(self, connection: Link, tx: PostgresTransaction, value: object) -> None:
         if not tx.writes:
             # What it found stored may still be on its way to a standby.
-            link.ask("commit_barrier")
+            connection.ask("commit_barrier")
         try:
-            link.commit()
+            connection.commit()
         except psycopg.Error as error:
             if not is_lost(error):
                 # The server answered: a statement sent before the commit was refused.
-                self._fail(link, error)
-            link.close()
+                self._fail(connection, error)
+            connection.close()
             undone = translate(error, _NOT_STORED)
             receipt = Receipt(tx.number, tx.trace, value, undone)
-            raise Lost(translate(error, "it may be stored."), link.birth, receipt) from error
+            raise Lost(translate(error, "it may be stored."), connection.birth, receipt) from error
         except BaseException:
-            link.close()
+            connection.close()
             raise
         tx.note(self._standings)
         if tx.writes:
@@ -311,14 +313,14 @@ class Runner:
             return 0, None
         done: list[Callable[[], None]] = []
         try:
-            with self._link(self._answer) as link:
-                tx = self._begin(link, [write.verb for write in batch], waits=False)
+            with self._link(self._answer) as connection:
+                tx = self._begin(connection, [write.verb for write in batch], waits=False)
                 try:
                     self._gather(tx, batch, done)
                 except Exception as error:  # noqa: BLE001 - an operation's own error is raised again when it runs alone
-                    self._undo(link, error)
+                    self._undo(connection, error)
                     return 0, None
-                self._commit(link, tx, None)
+                self._commit(connection, tx, None)
         except Lost as lost:
             self._forget_server()
             completed = 0 if lost.receipt is None else self._settle(batch, done, lost)
