@@ -150,7 +150,7 @@ def test_the_guide_is_carried_out(walk: Walk, tmp_path: Path) -> None:
     *_, doctor = walk.console("$ pg_dump")
     assert "All is well" in doctor
     _look_at_what_was_restored(walk, tmp_path)
-    walk.sql("-- Who writes", "postgres")
+    walk.sql("-- Which transactions", "postgres")
     assert walk.is_over
 
 

@@ -1,13 +1,13 @@
--- The log, version 1. docs/postgresql.md explains it to whoever runs the server.
+-- The log, version 1. docs/postgresql.md explains it to administrators.
 --
--- Names given by callers (keys, ids, scopes, titles …) and bodies are bytes, because text here
--- holds neither NUL nor surrogates that are no characters. Names may be longer than an index entry,
--- so each one that is looked up has a mark beside it: the first 16 bytes of its SHA-256, as a uuid.
+-- Names given by callers (keys, ids, scopes, titles …) and bodies are bytes, because the server's text
+-- type holds neither NUL nor lone surrogates. Names may be longer than an index entry, so each one that
+-- is looked up has a mark in a column of its own: the first 16 bytes of its SHA-256, as a uuid.
 -- Times are microseconds since 1970, UTC. Money is counted in units of 10^-12.
 --
--- A tenant is the mark of its name. Every primary key begins with it, and wherever there is one with
--- the session, so that tables may be partitioned by these two. Every table but meta shows only rows
--- of the tenant that the transaction has set, to its owner as well.
+-- A tenant is the mark of its name. Every primary key begins with the tenant, followed by the session
+-- where there is one, so that tables may be partitioned by these two. Every table but meta shows only
+-- rows of the tenant that the transaction has set, even to the owner of the table.
 
 CREATE TABLE meta (
   name  text PRIMARY KEY,
@@ -16,20 +16,19 @@ CREATE TABLE meta (
 
 INSERT INTO meta VALUES ('created_at', (extract(epoch FROM now()) * 1000000)::bigint);
 
--- Session numbers; a number that was rolled back is never given out again.
+-- Session numbers; a number that was rolled back is never used again.
 CREATE SEQUENCE session_numbers AS bigint MAXVALUE 549755813887;
 
--- erasures: how many transactions of a tenant erased messages.
+-- erasures: how many transactions of a tenant have erased messages.
 CREATE TABLE tenants (
   tenant   uuid   PRIMARY KEY,
   name     bytea  NOT NULL,
   erasures bigint NOT NULL DEFAULT 0
 );
 
--- Who a session is. Changes rarely. Of one that was purged while a fork still needs some of its
--- messages, id, parent, relation and times stay; it has no head, and goes with the last fork.
--- loose is the title without what two titles may differ in and still be alike, plain says that it
--- has no letters but those of ASCII.
+-- A session's identity, which changes rarely. Of a session that was purged while a fork still needs
+-- some of its messages, a stub with id, parent, relation and times remains; it has no head, and is
+-- deleted with the last fork. loose is the title folded for comparison, plain means it is all ASCII.
 CREATE TABLE sessions (
   tenant      uuid    NOT NULL,
   n           bigint  NOT NULL,
@@ -73,11 +72,11 @@ CREATE INDEX sessions_pinned ON sessions (tenant, n) WHERE pinned;
 CREATE INDEX sessions_archived ON sessions (tenant, n) WHERE archived;
 CREATE INDEX sessions_trashed ON sessions (tenant, key_mark) WHERE trashed_at IS NOT NULL;
 
--- Where a session stands: the row that every write to a session locks, reads and replaces.
--- whose is the tenant once more, for lists: an index that begins with the tenant could be taken for
--- the primary key's by a planner that knows little of the table, to find one head among all.
--- branch is the number of the branch within the session; activity is
--- higher than that of every session written to before: lists need no clock.
+-- A session's head: the row that every write to a session locks, reads and replaces.
+-- whose repeats the tenant, for the index of lists: a planner with few statistics could use an index
+-- that begins with the tenant instead of the primary key, to find one head among all.
+-- branch is the number of the branch within the session. activity is higher than that of every
+-- session written before, so lists need no clock.
 CREATE TABLE heads (
   tenant       uuid    NOT NULL,
   session      bigint  NOT NULL,
@@ -102,9 +101,9 @@ CREATE TABLE heads (
 ) WITH (fillfactor = 60);
 CREATE UNIQUE INDEX heads_by_activity ON heads (whose, activity);
 
--- Activity numbers. Each tenant has a sequence of them, which comes and goes with its row in tenants:
--- from its numbers nobody can tell what others write. Nobody needs rights on it but these functions,
--- which look for nothing in places of those who call them.
+-- Activity numbers. Each tenant has a sequence of them, created and dropped with its row in tenants:
+-- its numbers disclose nothing about the writes of other tenants. Only these functions need rights on
+-- it; their search_path is fixed, so that a caller cannot make them use its own objects.
 SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 
 CREATE FUNCTION keep_numbers() RETURNS trigger
@@ -120,7 +119,7 @@ BEGIN
     RETURN NULL;
   END IF;
   EXECUTE format('CREATE SEQUENCE IF NOT EXISTS %I AS bigint', numbers);
-  -- Rows that were put back from elsewhere may be there before it.
+  -- Restored rows may exist before the sequence does.
   PERFORM set_config('holdfast.tenant', mark::text, true);
   SELECT max(h.activity) FROM heads h WHERE h.tenant = mark AND h.whose = mark INTO highest;
   PERFORM set_config('holdfast.tenant', coalesce(before, ''), true);
@@ -133,12 +132,12 @@ REVOKE EXECUTE ON FUNCTION keep_numbers() FROM PUBLIC;
 CREATE TRIGGER keep_numbers AFTER INSERT OR DELETE ON tenants
   FOR EACH ROW EXECUTE FUNCTION keep_numbers();
 
--- Nobody waits for anybody to get a number, so they are not stored in their order. Whoever is about
--- to take one first locks the lowest that it may get (shared: others may have the same), and keeps
--- that lock until it has committed; one lock is enough for all numbers of a transaction, and who is
--- alone goes without. Followers go no further than the lowest that is locked, nor than the highest
--- that was stored when they asked. Whoever has a number below that one took it before that one was
--- taken, so it had its lock by then: nothing comes behind their back.
+-- Writers do not wait for each other to get a number, so numbers are not committed in order. A writer
+-- first locks the lowest number that it may get (shared: others may get the same one), and holds that
+-- lock until it has committed. One lock covers all numbers of a transaction; an exclusive transaction
+-- needs none. Followers read only below the lowest locked number, and up to the highest number that
+-- was committed when they began. A writer with a number below that one took it earlier, and so held its
+-- lock by then: followers miss nothing.
 CREATE FUNCTION take_activity(lock integer) RETURNS bigint
   LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -152,8 +151,8 @@ BEGIN
   RAISE 'somebody else holds a lock of this store: class %', lock;
 END $$;
 
--- Whoever supposes where a session stands is sure of it once it got a number for it. Without one this is
--- an error, which undoes all that is sent behind.
+-- An optimistic append knows that the expected head was right once its update returned a number.
+-- Without one this raises an error, which rolls back all that was sent behind the update.
 CREATE FUNCTION sure(number bigint, session bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
   IF number IS NULL THEN
@@ -163,10 +162,10 @@ BEGIN
   RETURN number;
 END $$;
 
--- A branch starts behind message fork_seq, which lies on its parent (another session's, for a
--- fork). asked_seq is where it was to start; they differ when that was inside a tool exchange.
--- token is the mark of the write that made it, so that a retry makes it once. The active branch of
--- a session is the one in its head, which has its last seq, too.
+-- A branch starts after message fork_seq, which lies on its parent (another session's, for a fork).
+-- asked_seq is where the caller wanted it to start; they differ if that was inside a tool exchange.
+-- token identifies the write that made it, so that a retry makes it once. The active branch of a
+-- session is the one in its head, which also has its last seq.
 CREATE TABLE branches (
   tenant         uuid    NOT NULL,
   session        bigint  NOT NULL,
@@ -187,8 +186,8 @@ CREATE INDEX branches_by_parent ON branches (tenant, parent_session, parent_numb
 CREATE INDEX branches_by_token ON branches (tenant, session, token_mark);
 
 -- crc = crc32(body, crc32(id, turn or 0)). A history is one range of this table per branch. id_mark
--- is that of the id and the session together, so that it finds a session's message and no other; the
--- marks of a session lie together, in the order of their ids' times if they have some.
+-- is the mark of id and session together, so that it finds the message of one session only; the marks
+-- of a session are adjacent, in order of the time in their ids, if these have one.
 CREATE TABLE messages (
   tenant  uuid    NOT NULL,
   session bigint  NOT NULL,
@@ -203,7 +202,7 @@ CREATE TABLE messages (
   PRIMARY KEY (tenant, session, branch, seq)
 );
 CREATE INDEX messages_by_id ON messages (tenant, id_mark);
--- Summaries are few, and windows look for the newest one.
+-- Summaries are few, and windows read the newest one.
 CREATE INDEX messages_summaries ON messages (tenant, session, branch, seq) WHERE summary;
 
 -- number is the fence: a write of a turn is refused unless heads.open_turn is its number.
@@ -247,7 +246,7 @@ CREATE TABLE tools (
   PRIMARY KEY (tenant, session, turn, call_mark)
 );
 
--- Replies that are still being streamed: record 0 opens the draft, each flush adds one.
+-- Replies that are still being streamed: record 0 opens the draft, each flush adds a record.
 CREATE TABLE drafts (
   tenant  uuid   NOT NULL,
   session bigint NOT NULL,
@@ -277,7 +276,7 @@ CREATE TABLE queue_blobs (
   PRIMARY KEY (tenant, session, number, position)
 );
 
--- What one model used in a session on one day. model_mark is that of no name for no model.
+-- What one model used in a session on one day. model_mark is zero if there is no model.
 CREATE TABLE usage (
   tenant      uuid   NOT NULL,
   session     bigint NOT NULL,
@@ -296,7 +295,7 @@ CREATE TABLE usage (
 );
 CREATE INDEX usage_of_model ON usage (tenant, model_mark, day, session);
 
--- Files and large parts, once per tenant by content, and which messages need them.
+-- Files and large parts, stored once per tenant by content, and which messages need them.
 CREATE TABLE blobs (
   tenant uuid  NOT NULL,
   sha256 text  NOT NULL,
@@ -313,12 +312,12 @@ CREATE TABLE blob_uses (
 );
 CREATE INDEX blob_uses_by_blob ON blob_uses (tenant, sha256);
 
--- Statements are planned once, for any tenant. Of a table that is new a planner knows nothing: it takes
--- a tenant for a small one and so every index that begins with the tenant for equally good, and a
--- connection keeps such a plan while the table grows, until the server analyzes it. So they are told
--- that all rows are of one tenant, now and whenever they are analyzed: then only an index that finds
--- the rows themselves will do, which is right for large tenants and for small ones. What is told is
--- kept with the first rows, which are made up; they go with all they were counted as.
+-- Statements are planned once, for any tenant. Without statistics the planner takes every tenant for a
+-- small one, and every index that begins with the tenant for equally good; a connection keeps such a
+-- plan while the table grows, until the server analyzes it. So the statistics are fixed to say that all
+-- rows belong to one tenant, now and after each ANALYZE: then only an index that finds the rows
+-- themselves is chosen, which is right for large tenants and for small ones. The first statistics are
+-- taken from made-up rows, which are removed again.
 DO $$
 DECLARE name text;
 BEGIN
@@ -346,12 +345,12 @@ INSERT INTO usage SELECT s.tenant, s.n, s.n, md5('')::uuid, '', 0, 0, 0, 0, 0, 0
 INSERT INTO blobs SELECT s.tenant, md5(s.id), '' FROM sessions s;
 INSERT INTO blob_uses SELECT s.tenant, s.n, 1, 1, md5(s.id) FROM sessions s;
 ANALYZE sessions, heads, branches, messages, turns, usage, blobs, blob_uses;
--- Behind a savepoint, or the tables would be remembered as ones that hold next to nothing.
+-- Within a savepoint, or the statistics would record the tables as nearly empty.
 SAVEPOINT made_up;
 TRUNCATE sessions, heads, branches, messages, turns, usage, blobs, blob_uses;
 RELEASE made_up;
 
--- Without a tenant there is no row: an unset setting is an error, an empty one no uuid.
+-- Without a tenant no row is visible: an unset setting is an error, and an empty one is not a uuid.
 DO $$
 DECLARE name text;
 BEGIN

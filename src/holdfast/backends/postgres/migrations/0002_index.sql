@@ -1,9 +1,9 @@
--- The search index, version 1 of its tables. It is derived from the log and may be lost: whatever is
--- wrong with it, its rows are deleted and made anew. Writes to the log know nothing of it.
+-- The search index, version 1 of its tables. It is derived from the log and may be lost: if it is
+-- damaged, its rows are deleted and built again. Writes to the log do not touch it.
 
--- How far the index of a tenant is: no row, no index. stamp is the form of what it holds, activity
--- up to where it has everything, anchor the message it had last, newest the highest number it gave,
--- text about how much is said in its messages.
+-- The state of a tenant's index: no row, no index. stamp is the format of its rows, activity the number
+-- up to which the log is indexed, anchor the last indexed message, newest the highest n, documents the
+-- number of messages, text the approximate size of their text.
 CREATE TABLE indexes (
   tenant        uuid   PRIMARY KEY,
   stamp         text   NOT NULL,
@@ -20,10 +20,10 @@ ALTER TABLE indexes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE indexes FORCE ROW LEVEL SECURITY;
 CREATE POLICY one_tenant ON indexes USING (tenant = current_setting('holdfast.tenant')::uuid);
 
--- A message in an index: n is higher than that of every message that was added before, mark a hash
--- of its id, length -1 if it is not to be found. said has the words of its text and, behind a line
--- break, the parts of their names, each word between spaces of its own; thought those of its
--- thinking; hash is of both.
+-- An indexed message: n is higher than that of every message indexed before, mark a hash of its id,
+-- length is -1 if the message must not be found. said has the words of its text and, after a line break,
+-- the parts of compound names, each word between spaces of its own; thought has the words of its
+-- thinking; hash covers both.
 CREATE TABLE indexed_rows (
   tenant   uuid     NOT NULL,
   n        bigint   NOT NULL,
@@ -42,12 +42,12 @@ CREATE TABLE indexed_rows (
 );
 CREATE UNIQUE INDEX indexed_by_place ON indexed_rows (tenant, branch, seq);
 
--- The words of a message, each behind a code of its tenant, so that nobody's words make another's
--- search longer, and of the block its number is in, so that the newest are found without the others.
--- A vector holds less than a megabyte: a message that may have more has the code alone, which every
--- search asks for. It is kept in the index alone, and takes long to make: so it costs what keeps the
--- planner from making it for each row (a function that is only SQL would be taken apart, and cost
--- nothing).
+-- The words of a message, each prefixed by a code of its tenant, so that the words of one tenant do not
+-- slow down the searches of another, and of the block that its n is in, so that the newest messages are
+-- found without reading the others. A tsvector holds less than a megabyte: a message that may have more
+-- gets the code alone, which every search includes. The vector is stored only in the index and is
+-- expensive to compute: the COST keeps the planner from computing it for each row (a function in plain
+-- SQL would be inlined, and count as free).
 CREATE FUNCTION lexemes(tenant uuid, n bigint, said text, thought text) RETURNS tsvector
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE COST 10000 AS $$
 DECLARE
@@ -58,7 +58,7 @@ BEGIN
   ELSIF said = '' AND thought = '' THEN
     RETURN '';
   END IF;
-  -- Two spaces are between any two words once the line break is gone.
+  -- Without the line break there are two spaces between any two words.
   RETURN array_to_tsvector(string_to_array(
     code || replace(btrim(replace(said || thought, E'\n', '')), '  ', ' ' || code), ' '));
 END
@@ -66,10 +66,10 @@ $$;
 CREATE INDEX indexed_by_lexeme ON indexed_rows USING gin (lexemes(tenant, n, said, thought))
   WITH (fastupdate = on, gin_pending_list_limit = 1024);
 
--- The planner uses no index for @@ where a policy has to be asked first: @@ is not leakproof. So the
--- policy of this table is not forced on its owner, and everybody goes through a view of the owner's,
--- which asks for the same. Nor can the view be a security barrier, for the same reason. Whose rows
--- are seen is found out once, by a subquery, and not for each row.
+-- The planner uses no index for @@ behind a policy, because @@ is not leakproof. So the policy of this
+-- table is not forced on its owner, and all access goes through a view of the owner's, which has the
+-- same condition. For the same reason the view cannot be a security barrier. The subquery reads the
+-- tenant once, and not for each row.
 ALTER TABLE indexed_rows ENABLE ROW LEVEL SECURITY;
 CREATE POLICY one_tenant ON indexed_rows USING (tenant = current_setting('holdfast.tenant')::uuid);
 CREATE VIEW indexed AS SELECT * FROM indexed_rows
