@@ -90,8 +90,8 @@ class PostgresBackend(Backend):
             self._clock,
             self._paths,
             deadline=self.deadline,
-            answer=self._target.answer,
-            longest=self._target.statement,
+            response_timeout_s=self._target.answer,
+            exclusive_timeout_s=self._target.statement,
             watcher=self._watcher,
         )
         self._line = Line(self._runner.run_batch, self.deadline)

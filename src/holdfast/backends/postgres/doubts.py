@@ -47,12 +47,15 @@ class Lost(Exception):
     """The connection was lost. A `pending_commit` was sent and may have been received."""
 
     def __init__(
-        self, error: HoldfastError, born: Birth | None = None, receipt: Receipt | None = None
+        self,
+        error: HoldfastError,
+        backend_id: Birth | None = None,
+        pending_commit: Receipt | None = None,
     ) -> None:
         super().__init__(str(error))
         self.error = error
-        self.born = born
-        self.receipt = receipt
+        self.born = backend_id
+        self.receipt = pending_commit
 
 
 def fate_of(connection: Link, tenant: Tenant, lost: Lost) -> Fate | None:
@@ -64,15 +67,15 @@ def fate_of(connection: Link, tenant: Tenant, lost: Lost) -> Fate | None:
         return "unknown"
     ended = end_orphan(connection, lost.born)
     same_run = connection.birth.life == lost.born.life
-    number, trace = lost.receipt.number, lost.receipt.trace
+    xid, inserted = lost.receipt.number, lost.receipt.trace
     status: Fate | None = "unknown"
     try:
-        if trace is not None:
-            status = _told_by_messages(connection, tenant, trace)
+        if inserted is not None:
+            status = _told_by_messages(connection, tenant, inserted)
             if status is None:
                 status = "unknown" if not same_run else "aborted" if ended else None
-        elif number is not None and same_run:
-            row = connection.ask("commit_status", (number,)).fetchone()
+        elif xid is not None and same_run:
+            row = connection.ask("commit_status", (xid,)).fetchone()
             status = _FATES.get(row[0] if row else None, "unknown")
         if status == "committed":
             _put_up_a_fence(connection)
@@ -99,14 +102,14 @@ def end_orphan(connection: Link, orphan: Birth) -> bool:
     return connection.ask("find_backend", backend).fetchone() is None
 
 
-def _told_by_messages(connection: Link, tenant: Tenant, trace: Trace) -> Fate | None:
+def _told_by_messages(connection: Link, tenant: Tenant, inserted: Trace) -> Fate | None:
     """Return the status of a lost transaction by the messages that it was to insert.
 
     `None` if their positions are empty: the transaction may still be running, or this server may
     lag behind, as a standby does. "unknown" if an id is there with another body: another write
     stored it, or it was erased since.
     """
-    branch, rows = trace
+    branch, rows = inserted
     seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
     expected = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
     connection.begin("begin_writing")

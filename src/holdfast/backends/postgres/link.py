@@ -96,13 +96,18 @@ class Answer:
     __slots__ = ("_link", "once", "rows", "status", "text", "values")
 
     def __init__(
-        self, connection: Link, text: str, values: Sequence[object] = (), *, once: bool = False
+        self,
+        connection: Link,
+        text: str,
+        values: Sequence[object] = (),
+        *,
+        unprepared: bool = False,
     ) -> None:
         """A statement that is `unprepared` is sent as it is, since it is not sent again."""
         self._link = connection
         self.text = text
         self.values = values
-        self.once = once
+        self.once = unprepared
         self.rows: list[Row] | None = None
         self.status: bytes | None = None  # the command tag, once it is received
 
@@ -157,8 +162,8 @@ class Link:
         self.birth = self._look_around()
 
     def _look_around(self) -> Birth:
-        ((process, since, *life),) = self.ask("backend_id").fetchall()
-        return Birth(process, since, (life[0], life[1]))
+        ((pid, started_at, *run),) = self.ask("backend_id").fetchall()
+        return Birth(pid, started_at, (run[0], run[1]))
 
     # -------------------------------------------------------------------------------- statements
 
@@ -172,7 +177,7 @@ class Link:
 
     def ask_once(self, text: str) -> Answer:
         """Queue a statement that is not sent again, without preparing it."""
-        return self._asked(Answer(self, text, once=True))
+        return self._asked(Answer(self, text, unprepared=True))
 
     def _asked(self, answer: Answer) -> Answer:
         self._queue.append(answer)

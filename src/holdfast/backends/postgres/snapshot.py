@@ -94,9 +94,9 @@ class Tenant:
     `known_format` is the highest format of the tables that this version supports.
     """
 
-    def __init__(self, name: str, schema: str, known: int = 0) -> None:
+    def __init__(self, name: str, schema: str, known_format: int = 0) -> None:
         """Derive the names; `write_lock` is shared by writers and exclusive to an erasure."""
-        self.known = known
+        self.known = known_format
         self.store_lock = store_lock(schema)
         self.name = name
         self.mark = mark(name)

@@ -42,7 +42,7 @@ class Standing(NamedTuple):
 
     def unsure(self) -> Standing:
         """Return this entry without its tail and confirmations: it may not be used as it is."""
-        return self._replace(tail=(), told=None, steady=0)
+        return Standing(self.head, (), None, 0, self.needed)
 
     def reaches(self, newest: int) -> bool:
         """True if the tail holds the `newest` last messages, or all that the session has."""
@@ -94,7 +94,7 @@ class Standings:
         """Return an entry that was stale: twice as many confirmations are required from now on."""
         known = self._known.get(standing.head.session, standing)
         needed = min(2 * max(known.needed, standing.needed), _MOST_NEEDED)
-        self.keep(standing.unsure()._replace(needed=needed))
+        self.keep(Standing(standing.head, (), None, 0, needed))
 
     def keep(self, standing: Standing) -> None:
         """Add an entry, or return one that was checked out and not used."""

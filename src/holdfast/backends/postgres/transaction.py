@@ -67,16 +67,16 @@ class PostgresTransaction(PostgresSnapshot):
         paths: Paths,
         *,
         alone: bool = False,
-        waits: bool = True,
+        may_block: bool = True,
     ) -> None:
-        """Write for this tenant; unless it `waits` for locks, it raises `SessionLocked`."""
+        """Write for this tenant; raise `SessionLocked` rather than wait, unless `may_block`."""
         super().__init__(statements, tenant, clock, paths)
         self.writes = 0
         self.number: str | None = None  # the transaction's id, once it holds a lock
         self.supposed: Standing | None = None  # the cached head, if it was used
         self.trace: Trace | None = None  # by which a lost commit is resolved
         self._alone = alone
-        self._waits = waits
+        self._waits = may_block
         self._held: tuple[Sequence[int], Answer] | None = None
         self._missed: set[int] = set()
         self._lookup: tuple[list[tuple[int, str]], Answer] | None = None

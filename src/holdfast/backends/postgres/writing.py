@@ -71,8 +71,8 @@ class Runner:
         paths: Paths,
         *,
         deadline: float,
-        answer: float,
-        longest: float,
+        response_timeout_s: float,
+        exclusive_timeout_s: float,
         watcher: Watcher,
     ) -> None:
         """Write on connections of `pool`, and announce each commit to `watcher`."""
@@ -81,8 +81,8 @@ class Runner:
         self._clock = clock
         self._paths = paths
         self._deadline = deadline
-        self._answer = answer
-        self._longest = longest
+        self._answer = response_timeout_s
+        self._longest = exclusive_timeout_s
         self._watcher = watcher
         self._standings = Standings()
 
@@ -235,12 +235,12 @@ class Runner:
         operations: Sequence[Verb[Any]],
         *,
         alone: bool = False,
-        waits: bool = True,
+        may_block: bool = True,
     ) -> PostgresTransaction:
         """Begin a transaction for these operations, and prefetch what they are known to read."""
         hints = [hint for hint in map(sight_of, operations) if hint is not None]
         tx = PostgresTransaction(
-            connection, self._tenant, self._clock, self._paths, alone=alone, waits=waits
+            connection, self._tenant, self._clock, self._paths, alone=alone, may_block=may_block
         )
         try:
             self._enter(connection, tx, "enter_exclusive" if alone else "enter_writing")
@@ -281,9 +281,9 @@ class Runner:
                 # The server answered: a statement sent before the commit was refused.
                 self._fail(connection, error)
             connection.close()
-            undone = translate(error, _NOT_STORED)
-            receipt = Receipt(tx.number, tx.trace, value, undone)
-            raise Lost(translate(error, "it may be stored."), connection.birth, receipt) from error
+            abort_error = translate(error, _NOT_STORED)
+            pending = Receipt(tx.number, tx.trace, value, abort_error)
+            raise Lost(translate(error, "it may be stored."), connection.birth, pending) from error
         except BaseException:
             connection.close()
             raise
@@ -314,7 +314,7 @@ class Runner:
         done: list[Callable[[], None]] = []
         try:
             with self._link(self._answer) as connection:
-                tx = self._begin(connection, [write.verb for write in batch], waits=False)
+                tx = self._begin(connection, [write.verb for write in batch], may_block=False)
                 try:
                     self._gather(tx, batch, done)
                 except Exception as error:  # noqa: BLE001 - an operation's own error is raised again when it runs alone
