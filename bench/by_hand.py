@@ -1,7 +1,7 @@
 """The same work on PostgreSQL, written by hand: what a careful programmer would write with psycopg.
 
-It gives its caller what Holdfast gives, in the fewest journeys that takes, which is one for each of
-its functions: statements are prepared and go in one pipeline, names and bodies as they are.
+It gives its caller what Holdfast gives, in the fewest round trips possible, which is one for each
+of its functions: statements are prepared and go in one pipeline, names and bodies as they are.
 
 What it does, as Holdfast does:
 
@@ -232,7 +232,7 @@ class ByHand:
         self.connection.close()
 
     def _run(self, text: str, values: Any, begin: str = "BEGIN") -> list[Json]:  # noqa: ANN401
-        """Run a statement in a transaction of its own, all in one journey."""
+        """Run a statement in a transaction of its own, all in one round trip."""
         return self._run_all([(text, values)], begin)[0]
 
     def _run_all(self, asked: Sequence[tuple[str, Any]], begin: str = "BEGIN") -> list[list[Json]]:

@@ -45,14 +45,14 @@ def open_store(url: str) -> Iterator[OpenStore]:
 
 @pytest.fixture
 def outsider(url: str) -> Iterator[psycopg.Connection]:
-    """Somebody who hears what is announced and does not say so."""
+    """A connection that receives notifications without holding the listener lock."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f'LISTEN "{WHOSE.channel}"')
         yield connection
 
 
 def told(outsider: psycopg.Connection) -> int:
-    """Count the announcements since this was asked last; asking wakes who listens, too."""
+    """Count the notifications since the last call; this wakes listeners, too."""
     outsider.execute(f"NOTIFY \"{WHOSE.channel}\", 'the end'")
     for number, notice in enumerate(outsider.notifies(timeout=30)):
         if notice.payload == "the end":

@@ -1,4 +1,4 @@
-"""Transactions that are held open in the middle, and waiting until somebody waits for a lock."""
+"""Transactions that are held open in the middle, and waiting until another one is blocked."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ _WAITING = (
 
 
 def touch(session: Session) -> Verb[None]:
-    """Make a verb that takes a number of activity, and has it when it returns."""
+    """Return an operation that has taken an activity number when it returns."""
 
     def verb(tx: Transaction) -> None:
         head = tx.head(number_of(session))
@@ -36,7 +36,7 @@ def touch(session: Session) -> Verb[None]:
 
 @contextmanager
 def under_way(store: Store, verb: Verb[object]) -> Iterator[Callable[[], None]]:
-    """Keep a transaction open behind a verb, until the block is over or it is told to commit."""
+    """Keep a transaction open after an operation, until the block ends; the callable commits it earlier."""
     done, commit = threading.Event(), threading.Event()
 
     def paused(tx: Transaction) -> None:

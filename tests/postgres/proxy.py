@@ -17,8 +17,8 @@ from typing import Literal
 Failure = Literal[
     "before the commit",  # it never reaches the server
     "after the commit",  # the server has answered, the client never hears of it
-    "no answer",  # it never reaches the server, and nobody hangs up
-    "late",  # it reaches the server after the client has given up, and has asked what became of it
+    "no answer",  # it never reaches the server, and the connection stays open
+    "late",  # it reaches the server after the client has given up and queried its status
 ]
 _COMMIT = b"COMMIT\0"
 _REFUSED, _READY = b"SERROR\0", b"Z\0\0\0\5"
@@ -33,7 +33,7 @@ class Proxy:
         self.folder = folder
         self.failures: deque[Failure | None] = deque()
         self.happened: list[Failure] = []
-        self.last = False  # after a failure nobody gets through any more
+        self.last = False  # after a failure no connection gets through any more
         self.meanwhile: Callable[[], object] | None = None  # behind a failure, before it is noticed
         self._server = server
         self._listener = socket.socket(socket.AF_UNIX)
@@ -159,7 +159,7 @@ class Proxy:
         if self._stopped:
             return
         self._stopping = self._stopped = True
-        # A socket that is only closed leaves who waits for it waiting.
+        # Closing a socket does not wake a thread that waits for it.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:

@@ -1,4 +1,4 @@
-"""Numbers of activity: taken without waiting for each other, told without leaving any out."""
+"""Activity numbers: taken without waiting for each other, read without missing any."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _LONG = 30.0
 
 
 class _GaveUp(Exception):
-    """Raised by a verb that has taken a number."""
+    """Raised by an operation that has taken an activity number."""
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_what_commits_first_is_not_told_before_what_has_a_lower_number(store: St
 
 
 def test_a_number_that_was_given_up_holds_nobody_up(store: Store) -> None:
-    """And leaves no gap that anybody would wait for."""
+    """And leaves no gap that a follower would wait for."""
     sessions = {key: store.session(key) for key in "ab"}
     since = drain(store.follow())[-1].number
     with _under_way(store, sessions["a"], fails=True):
@@ -98,7 +98,7 @@ def test_another_tenants_transaction_holds_nobody_up(open_store: OpenStore, stor
 
 
 def test_a_session_that_is_held_holds_up_no_other(store: Store) -> None:
-    """Writers to other sessions go through, alone and together; a batch waits for nobody."""
+    """Writers to other sessions go through, alone and in batches, which never wait."""
     sessions = {key: store.session(key) for key in "abc"}
     with _under_way(store, sessions["a"]):
         sessions["b"].append(Message.user("x"))
@@ -108,7 +108,7 @@ def test_a_session_that_is_held_holds_up_no_other(store: Store) -> None:
 
 
 def test_numbers_of_what_was_erased_are_not_given_again(store: Store) -> None:
-    """Whoever has come past them would not hear of the next session."""
+    """A follower that has read past them would miss the next session."""
     sessions = [store.session(key) for key in "abc"]
     newest = drain(store.follow())[-1].number
     for session in sessions:

@@ -1,4 +1,4 @@
-"""Verbs that were handed over together: each happens whole, once, in its order, or not at all."""
+"""Writes that were submitted together: each is stored whole, once and in order, or not at all."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def store(open_store: OpenStore, url: str) -> Store:
 
 
 def _append(session: Session, text: str) -> Verb[Head]:
-    """Make the verb that appends a message; its id is its text."""
+    """Return the operation that appends a message; its id is its text."""
     item = codec.encode(Message.user(text, id=text), EPOCH)
     return appending.append(number_of(session), [item])
 
@@ -76,7 +76,7 @@ def _refusing(*verbs: Verb[object]) -> Verb[None]:
 
 
 def _flush(session: Session, text: str) -> Verb[bool]:
-    """Make the verb that stores the beginning of a reply; its id is its text."""
+    """Return the operation that stores the beginning of a reply; its id is its text."""
     chunks = [(1, Chunk((Text(text),)))]
     return turns.flush_draft(number_of(session), 1, Opening(text, None, 1), chunks)
 
@@ -102,7 +102,7 @@ def test_a_verb_that_refuses_behind_a_write_leaves_nothing_of_it(
 def test_half_a_verb_is_not_stored_because_a_session_is_held(
     store: Store, open_store: OpenStore, postgres_admin: psycopg.Connection
 ) -> None:
-    """A batch waits for nobody; what a verb had written until it found that out is undone."""
+    """A batch never waits; what an operation had written before it would block is rolled back."""
     mine, held = store.session("mine"), store.session("held")
     with under_way(open_store(), touch(held)):
         with _gathering(store):
@@ -118,7 +118,7 @@ def test_half_a_verb_is_not_stored_because_a_session_is_held(
 def test_what_waits_for_a_session_is_not_overtaken(
     store: Store, open_store: OpenStore, postgres_admin: psycopg.Connection
 ) -> None:
-    """Who is stored first was handed over first, whoever holds a session in between."""
+    """Writes are stored in the order of submission, even if a session is locked in between."""
     free, held = store.session("free"), store.session("held")
     with under_way(open_store(), touch(held)):
         with _gathering(store):
@@ -133,7 +133,7 @@ def test_what_waits_for_a_session_is_not_overtaken(
 def test_what_a_batch_saw_of_a_session_that_others_held_does_not_count(
     store: Store, open_store: OpenStore
 ) -> None:
-    """It asked for all that it will need while another stored the same: that is found, later."""
+    """It prefetched its reads while another writer stored the same: that is found later."""
     free, held = store.session("free"), store.session("held")
     once = _append(held, "once")
     asked, go_on = threading.Event(), threading.Event()
@@ -167,7 +167,7 @@ def test_a_write_does_not_overtake_what_was_handed_over(store: Store) -> None:
     store.backend.submit(slow)
     assert begun.wait(LONG)
     written = in_a_thread(lambda: session.append(Message.user("second")))
-    go_on_soon = threading.Timer(0.3, go_on.set)  # Who overtakes has the time to.
+    go_on_soon = threading.Timer(0.3, go_on.set)  # time enough to overtake
     go_on_soon.start()
     assert written() == Head(1, 2)
     go_on_soon.join(LONG)
@@ -204,7 +204,7 @@ def test_what_is_said_twice_in_a_batch_is_stored_once(store: Store) -> None:
 
 
 def test_what_was_withdrawn_in_time_is_not_stored(store: Store) -> None:
-    """Who withdraws it is told so, and may do something else instead."""
+    """The caller gets an error, and may do something else instead."""
     session = store.session("k")
     with _gathering(store):
         pending = [store.backend.submit(_append(session, text)) for text in "abc"]
@@ -218,7 +218,7 @@ def test_what_was_withdrawn_in_time_is_not_stored(store: Store) -> None:
 def test_what_has_not_begun_by_the_deadline_is_withdrawn(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waited for it is told that nothing was stored, and nothing ever is."""
+    """The caller gets "nothing was stored", and nothing ever is."""
     session = store.session("k")
     with _gathering(store):
         monkeypatch.setattr(store.backend._line, "_deadline", 0.1)  # type: ignore[attr-defined]  # noqa: SLF001 - for this one alone
@@ -254,7 +254,7 @@ def test_what_was_handed_over_is_stored_when_a_store_is_closed(
 
 
 def test_whoever_waits_is_told_when_a_batch_is_broken_off(open_store: OpenStore) -> None:
-    """Whatever ends it: nobody waits for ever, and the next ones go through."""
+    """Whatever ends it: no caller waits forever, and the next writes go through."""
     store = open_store()
     session = store.session("k")
 
@@ -295,7 +295,7 @@ def mortal(own: OwnServer) -> Iterator[tuple[str, Proxy, Callable[[], None]]]:
 def test_a_batch_whose_server_died_is_stored_once(
     mortal: tuple[str, Proxy, Callable[[], None]], failure: Failure
 ) -> None:
-    """Nobody can say what became of its commit; each verb finds what it stored, or stores it.
+    """The status of its commit is unknown; each operation finds what it stored, or stores it.
 
     One that is refused then may be refused because of what it stored: that is no answer.
     """

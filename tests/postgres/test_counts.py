@@ -1,7 +1,7 @@
-"""What the benchmarks on PostgreSQL rest on, as counts: statements, journeys to the server, rows.
+"""What the benchmarks on PostgreSQL rest on, as counts: statements, round trips, rows.
 
-They must not grow with what is stored. Time on a server is journeys above all, so those are counted
-where they are made: one whenever all that was asked so far is sent and waited for.
+They must not grow with what is stored. Time on a server is mostly round trips, so those are counted
+where they are made: one whenever all queued statements are sent and waited for.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ _SHORT, _LONG = 600, 2_500
 
 
 class Count:
-    """What every connection of this process asked of the server."""
+    """What every connection of this process sent to the server."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
-        self.journeys = 0
+        self.round_trips = 0
         self.rows = 0
 
     def clear(self) -> None:
         self.statements.clear()
-        self.journeys = self.rows = 0
+        self.round_trips = self.rows = 0
 
     @property
     def commits(self) -> int:
@@ -41,11 +41,11 @@ class Count:
 
     def seen(self) -> tuple[list[str], int, int]:
         """Return everything that must not depend on how much there is."""
-        return list(self.statements), self.journeys, self.rows
+        return list(self.statements), self.round_trips, self.rows
 
 
 def _is_news(answer: Answer) -> bool:
-    """True if it only tells others of a commit: a thread does so, and nobody waits for it."""
+    """True if it only announces a commit: another thread sends that, and no write waits for it."""
     return answer.text == SQL["announce"]
 
 
@@ -61,7 +61,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Count:
 
     def counting_sync(link: Link) -> None:
         asked = link._queue  # noqa: SLF001 - as above
-        found.journeys += any(not _is_news(answer) for answer in asked)
+        found.round_trips += any(not _is_news(answer) for answer in asked)
         sync(link)
 
     def counting_rows(link: Link, answer: Answer, result: PGresult) -> None:
@@ -86,19 +86,19 @@ def _session(store: Store, length: int) -> Session:
     return session
 
 
-def test_an_append_is_few_journeys_whatever_it_holds_and_follows(
+def test_an_append_is_few_round_trips_whatever_it_holds_and_follows(
     store: Store, open_store: OpenStore, count: Count
 ) -> None:
-    """One message or forty, behind a thousand or several: one to look, one to write and commit."""
+    """One message or forty, after a thousand or a few: one to read, one to write and commit."""
     found = []
     for long in (_session(store, _SHORT), _session(store, _LONG)):
         for size in (1, 40):
-            session = open_store().get(long.id)  # by somebody who does not know where it stands
+            session = open_store().get(long.id)  # by a worker without a cached head
             messages = [Message.user("hello") for _ in range(size)]
             count.clear()
             session.append(*messages)
             assert count.commits == 1
-            assert count.journeys == 2
+            assert count.round_trips == 2
             found.append(count.seen())
     assert found[0] == found[2]
     assert found[1] == found[3]
@@ -106,7 +106,7 @@ def test_an_append_is_few_journeys_whatever_it_holds_and_follows(
 
 
 def test_an_append_is_one_journey_for_who_wrote_the_last_ones(store: Store, count: Count) -> None:
-    """It says where it supposes the session to stand, and what was said last is known."""
+    """It sends the head that it expects, and the last messages are cached."""
     used = holdfast.Usage(input=100, output=20)
     batches = {
         "one": [Message.user("hello")],
@@ -121,7 +121,7 @@ def test_an_append_is_one_journey_for_who_wrote_the_last_ones(store: Store, coun
         for name, messages in batches.items():
             count.clear()
             session.append(*(msgspec.structs.replace(m, id=f"{name} {m.id}") for m in messages))
-            assert (name, count.journeys, count.commits) == (name, 1, 1)
+            assert (name, count.round_trips, count.commits) == (name, 1, 1)
             found.append(count.seen())
     assert found[: len(batches)] == found[len(batches) :]
 
@@ -159,7 +159,7 @@ def test_listing_reads_open_turns_together(open_store: OpenStore, count: Count) 
             stack.enter_context(turn)
         count.clear()
         assert [info.state for info in store.sessions()] == ["open"] * 20
-        assert count.journeys == 2
+        assert count.round_trips == 2
 
 
 _VERBS: dict[str, tuple[_Do, _Do]] = {
@@ -189,8 +189,8 @@ def test_a_verb_costs_the_same_whatever_the_length(store: Store, count: Count, v
     assert found[0][1] <= 12
 
 
-def test_appends_that_arrive_together_are_two_journeys(store: Store, count: Count) -> None:
-    """A hundred tasks with sessions of their own: what each group needs is asked for in one go."""
+def test_appends_that_arrive_together_are_two_round_trips(store: Store, count: Count) -> None:
+    """A hundred tasks with sessions of their own: the reads of each batch are prefetched."""
     sessions = [store.session(f"task {number}") for number in range(100)]
 
     async def main() -> None:
@@ -202,7 +202,7 @@ def test_appends_that_arrive_together_are_two_journeys(store: Store, count: Coun
     asyncio.run(main())
     store.flush()
     assert count.commits < 10
-    assert count.journeys == 2 * count.commits
+    assert count.round_trips == 2 * count.commits
     assert all(session.head().seq == 1 for session in sessions)
 
 
@@ -217,7 +217,7 @@ def test_appends_to_one_session_that_arrive_together(store: Store, count: Count)
         await asyncio.gather(*(twin.append(Message.user(name, id=name)) for name in names))
 
     asyncio.run(main())
-    assert count.journeys == 2 * count.commits
+    assert count.round_trips == 2 * count.commits
     assert [m.id for m in session.messages()] == [str(number) for number in range(30)]
 
 
@@ -234,5 +234,5 @@ def test_a_turn_is_one_commit_for_each_durable_step(store: Store, count: Count) 
         turn.assistant("done")
     steps = {"open": 1, "user": 1, "draft": 1, "close": 1, "assistant": 1, "seal": 1}
     assert count.commits <= sum(steps.values()) + 1
-    assert count.journeys == 2 * count.commits
+    assert count.round_trips == 2 * count.commits
     assert [m.text for m in holdfast.Session.messages(session)] == ["hello", "it is", "done"]

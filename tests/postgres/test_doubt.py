@@ -1,4 +1,4 @@
-"""A commit whose answer is lost: the server is asked what became of it, and that is told."""
+"""In-doubt commits: the server is queried for their status, and that is the outcome."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ from tests.postgres.proxy import Proxy
 from tests.servers import OWNER, OwnServer, as_user
 
 _GOAL = Goal(objective="a", state="active", started_at=datetime(2026, 1, 1, tzinfo=UTC))
-# As if whoever holds a turn were on another host, and silent for long.
+# As if the holder of a turn were on another host, and had not renewed its lease.
 _TAKEN = """
 UPDATE holdfast.turns SET lease_until = 0,
   holder = convert_to(replace(convert_from(holder, 'utf8'), '"boot":"', '"boot":"x'), 'utf8')
@@ -42,7 +42,7 @@ _Do = Callable[[Session], object]
 
 
 class Between:
-    """Lets another process' work happen behind a commit, before its loss is noticed."""
+    """Lets another process work after a commit, before the loss of the connection is noticed."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -92,7 +92,7 @@ def test_what_moves_a_session_moves_it_once(
 
 
 def test_what_others_wrote_meanwhile_stays(here: Session, there: Session, between: Between) -> None:
-    """What is known to be stored is not done again over what came behind it."""
+    """What is known to be stored is not run again over what came after it."""
     grown = [*here.messages(), Message.user("4", id="4")]
     between.lose(lambda: here.replace(grown), lambda: there.append(Message.user("by another")))
     assert _texts(there) == ["0", "1", "2", "3", "4", "by another"]
@@ -134,7 +134,7 @@ def test_a_turn_that_is_taken_over_meanwhile_has_stored(
 def test_writes_handed_over_together_are_in_doubt_together(
     open_store: OpenStore, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the server stays away nobody is told that nothing was stored: it was."""
+    """While the server is down, no caller gets "nothing was stored": it was."""
     Pauses(monkeypatch)
     store = open_store(url=through(proxy, url, deadline=10, answer=30, connect=30))
     store.session("s").append(Message.user("0"))
@@ -176,7 +176,7 @@ class Dedup:
 def test_a_server_that_died_meanwhile_forgets_numbers_not_messages(
     own: OwnServer, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
-    """What became of a commit before is then told by the messages' own ids."""
+    """The status of an earlier commit is then known by the ids of its messages."""
     url = as_user(own.url, OWNER)
     holdfast.open(url).close()
     with tempfile.TemporaryDirectory() as folder:
@@ -198,7 +198,7 @@ def test_a_server_that_died_meanwhile_forgets_numbers_not_messages(
 
 
 def test_a_refusal_behind_a_doubt_is_no_answer(own: OwnServer) -> None:
-    """Who is refused when it is run again may be refused because of what it stored itself."""
+    """An operation that is refused when run again may be refused because of its first run."""
     url = as_user(own.url, OWNER)
     holdfast.open(url).close()
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def test_a_refusal_behind_a_doubt_is_no_answer(own: OwnServer) -> None:
 
 
 def test_only_who_served_a_lost_link_is_ended(url: str) -> None:
-    """Its number may have been given to another process since."""
+    """Its pid may have been reused since."""
     where = target(parse(url, {}), "process")
     one, other = Link(where), Link(where)
     process, since, _ = other.birth
@@ -241,7 +241,7 @@ def test_only_who_served_a_lost_link_is_ended(url: str) -> None:
 
 @pytest.mark.usefixtures("nobody_ends")
 def test_a_role_that_may_end_no_connection(here: Session, there: Session, between: Between) -> None:
-    """What a lost link left behind ends by itself; nobody is told anything wrong meanwhile."""
+    """The orphaned backend ends by itself; no caller gets a wrong answer meanwhile."""
     between.lose(lambda: here.append(Message.user("4")))
     assert _texts(there)[-1] == "4"
 
@@ -249,7 +249,7 @@ def test_a_role_that_may_end_no_connection(here: Session, there: Session, betwee
 def test_without_its_standby_a_server_acknowledges_nothing(
     own: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ending who waits for a standby makes what it wrote visible; that is not enough."""
+    """Terminating a backend that waits for a standby makes its write visible, not replicated."""
     url = with_options(as_user(own.url, OWNER), deadline=60)
     keys = ("append", "undo", "create")
     with holdfast.open(url) as store:
@@ -266,7 +266,7 @@ def test_without_its_standby_a_server_acknowledges_nothing(
         lambda session: session.undo(),
         lambda _: store.create(),
     )
-    # No commit is ever answered, so all of `answer` is waited for, some times.
+    # No commit is ever answered, so the whole of `answer` is waited for, several times.
     with holdfast.open(with_options(url, answer=0.7, connect=30)) as store:
         sessions = [store.session(key) for key in keys]
         Pauses(monkeypatch)
@@ -284,7 +284,7 @@ class _Interrupted(BaseException):
 # What a handler raises just when something that was dropped is closed goes nowhere.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_cost_no_connection(open_store: OpenStore, url: str) -> None:
-    """Whatever is interrupted wherever: no link is lost for good, and none is used half-way."""
+    """Wherever a call is interrupted: no connection is leaked, and none is used half-way."""
     store = open_store(url=f"{url}&pool=2")
     session = store.session("s")
     session.append(*(Message.user(str(number)) for number in range(30)))

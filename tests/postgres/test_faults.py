@@ -45,7 +45,7 @@ def test_a_write_whose_connection_fails_is_stored_once(
 def test_writes_handed_over_together_are_stored_once(
     open_store: OpenStore, proxy: Proxy, url: str, failure: Failure
 ) -> None:
-    """When their common commit fails each of them is told the truth, and their order stays."""
+    """When their common commit fails each gets its true outcome, and their order stays."""
     store = open_store(url=through(proxy, url, **_HASTY))
     store.session("s").append(Message.user("0"))
 
@@ -98,7 +98,7 @@ def test_a_write_that_never_gets_through_ends_and_can_be_retried(
 def test_a_server_that_is_away_stores_nothing_and_says_so(
     open_store: OpenStore, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that cannot be made is no doubt: nothing was stored, and nothing was read."""
+    """A failure to connect leaves nothing in doubt: nothing was stored, and nothing was read."""
     store = open_store(url=through(proxy, url, answer=30, connect=30, deadline=3))
     session = store.session("s")
     session.append(Message.user("0"))

@@ -43,7 +43,7 @@ class Walk:
         self._environ = os.environ | {"PATH": path}
 
     def url(self, user: str, database: str = "agents") -> str:
-        """Name a database for somebody."""
+        """Return the URL of a database for a role."""
         return as_user(self.server.url, user, database)
 
     def _real(self, text: str) -> str:
@@ -56,7 +56,7 @@ class Walk:
         return block
 
     def sql(self, beginning: str, user: str, database: str = "agents") -> str:
-        """Let somebody run a block of statements; give it."""
+        """Run a block of statements as a role; return it."""
         text = self.take("sql", beginning).body
         with psycopg.connect(self.url(user, database), autocommit=True) as connection:
             for statement in text.split(";\n"):
@@ -155,7 +155,7 @@ def test_the_guide_is_carried_out(walk: Walk, tmp_path: Path) -> None:
 
 
 def _look_at_partitions(walk: Walk) -> None:
-    """All rows are there, for their tenants, and for nobody else by another way."""
+    """All rows are there for their tenants, and in no other way for other roles."""
     for tenant, sessions in (("default", 10), ("another", 3)):
         with holdfast.open(walk.url(WORKER), tenant=tenant) as store:
             assert store.stats().messages == 6 * sessions

@@ -1,4 +1,4 @@
-"""An announcement is a hint: what nobody announced is noticed all the same, a little later.
+"""A notification is a hint: a write that was not announced is noticed a little later.
 
 A follower also reads by itself now and then. That is not what is tested here, so these wait for
 the backend to say that something was written.
@@ -27,12 +27,12 @@ WHERE application_name = 'follower' AND datname = current_database()
 
 
 def _how_far(store: Store) -> int:
-    """Return how far a follower has come when it has heard all."""
+    """Return the number of changes once a follower has noticed all."""
     return drain(store.follow())[-1].number
 
 
 def _once_it_is_quiet(store: Store) -> int:
-    """Listen until nothing more is noticed; by then the listener has looked by itself."""
+    """Wait until nothing more is noticed; by then the listener has polled."""
     seen = store.backend.wait(-1, 0)
     while (now := store.backend.wait(seen, _QUIET)) != seen:
         seen = now
@@ -42,7 +42,7 @@ def _once_it_is_quiet(store: Store) -> int:
 def test_a_write_that_began_before_anybody_listened_is_noticed(
     open_store: OpenStore, outsider: psycopg.Connection
 ) -> None:
-    """Its writer knew of nobody to tell."""
+    """Its writer found no listener."""
     writer, reader = open_store(), open_store()
     session = writer.session("k")
     since = _how_far(reader)
@@ -56,7 +56,7 @@ def test_a_write_that_began_before_anybody_listened_is_noticed(
 
 def _die_before_announcing(pipe: Pipe, url: str) -> None:
     def die(_: Watcher, *, heard: bool = True) -> None:
-        assert heard  # Who listens was known, and would have been told.
+        assert heard  # The listener was known, and would have been notified.
         os.kill(os.getpid(), signal.SIGKILL)
 
     with holdfast.open(url) as store:
@@ -70,7 +70,7 @@ def _die_before_announcing(pipe: Pipe, url: str) -> None:
 def test_the_last_words_of_a_writer_that_died_are_noticed(
     open_store: OpenStore, url: str, child: StartChild, outsider: psycopg.Connection
 ) -> None:
-    """It was killed behind its commit, before it could tell; the listener had looked before."""
+    """Its process was killed after the commit, before notifying; the listener had polled before."""
     reader = open_store()
     session = reader.session("k")
     writer = child(_die_before_announcing, url)
@@ -87,7 +87,7 @@ def test_the_last_words_of_a_writer_that_died_are_noticed(
 def test_what_was_written_while_a_listener_was_cut_off_is_noticed(
     open_store: OpenStore, url: str, postgres_admin: psycopg.Connection
 ) -> None:
-    """It was told to nobody, and is no news to a listener that looks from then on."""
+    """It was not announced, and a listener that polls from then on sees no change."""
     reader = open_store(url=with_options(url, application_name="follower", deadline=2 * LONG))
     writer = open_store()
     session = writer.session("k")

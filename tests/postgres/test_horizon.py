@@ -1,4 +1,4 @@
-"""Followers pass over nothing: what is read is younger than what was asked about it.
+"""Followers miss nothing: the snapshot is taken after the horizon was read.
 
 Up to which number nothing is still to come is asked before the snapshot that is read from. Asked
 within it, it would be told of a writer that has committed meanwhile that it is through, and what it

@@ -1,4 +1,4 @@
-"""Connections: none is left behind, and none is used again in a state that it should not have."""
+"""Connections: none is leaked, and none is used again in a wrong state."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def store(open_store: OpenStore, url: str) -> Store:
 
 
 def _connections(admin: psycopg.Connection) -> set[int]:
-    """Name the connections of the store, by who serves them."""
+    """Return the backends of the store's connections."""
     asked = "SELECT pid FROM pg_stat_activity WHERE application_name = 'counted'"
     return {row[0] for row in admin.execute(asked).fetchall()}
 
@@ -78,7 +78,7 @@ def test_a_store_that_is_closed_leaves_no_connection(
 def test_what_is_lent_while_a_store_is_closed_is_closed_as_well(
     store: Store, postgres_admin: psycopg.Connection
 ) -> None:
-    """When it comes back: nobody else would."""
+    """When it is returned: nothing else would close it."""
     session = store.session("k")
     begun, go_on = threading.Event(), threading.Event()
 
@@ -114,7 +114,7 @@ def _interrupted() -> Iterator[None]:
 def test_who_reads_behind_an_interrupt_sees_what_is_new(
     store: Store, open_store: OpenStore, postgres_database: str
 ) -> None:
-    """A connection whose answer nobody waited for is in the middle of something old."""
+    """A connection whose result was not waited for is in the middle of an old transaction."""
     session = store.session("k")
     with psycopg.connect(postgres_database) as keeper:
         keeper.execute("LOCK TABLE holdfast.heads IN ACCESS EXCLUSIVE MODE")
@@ -127,7 +127,7 @@ def test_who_reads_behind_an_interrupt_sees_what_is_new(
 def test_a_forked_child_ends_no_connection_of_its_parent(
     store: Store, postgres_admin: psycopg.Connection
 ) -> None:
-    """It lets go of them without a word: neither who reads nor who listens is cut off."""
+    """It closes them without notifying the server: neither reader nor listener is cut off."""
     session = store.session("k")
     store.backend.wait(-1, 0)
     before = _connections(postgres_admin)
@@ -142,7 +142,7 @@ def test_a_forked_child_ends_no_connection_of_its_parent(
 
 
 def test_a_forked_child_uses_no_connection_of_its_parent(open_store: OpenStore, url: str) -> None:
-    """Not even one that nobody used when it was forked: both go on, at the same time."""
+    """Not even one that was idle at the fork: both go on, at the same time."""
     store = open_store(url=with_options(url, deadline=4))
     session = store.session("k")
     hear, say = os.pipe()
@@ -188,7 +188,7 @@ def test_looking_for_a_store_leaves_no_connection(
 
 
 def test_a_large_question_and_a_large_answer_do_not_wait_for_each_other(url: str) -> None:
-    """They make one journey: the server takes no more before somebody takes what it says."""
+    """They take one round trip: the server reads no more until its output is read."""
     link = Link(target(parse(url, {}), "process"))
     long = link.ask_text("SELECT repeat('x', 4000000)")
     length = link.ask_text("SELECT octet_length($1::bytea)", (b"y" * 1_900_000,))
@@ -198,7 +198,7 @@ def test_a_large_question_and_a_large_answer_do_not_wait_for_each_other(url: str
 
 
 def test_a_verb_that_passes_over_an_error_is_not_said_to_be_stored(store: Store) -> None:
-    """The server undoes such a transaction when it is asked to commit it."""
+    """The server rolls such a transaction back at its COMMIT."""
     session = store.session("k")
 
     def verb(tx: Transaction) -> None:
@@ -213,7 +213,7 @@ def test_a_verb_that_passes_over_an_error_is_not_said_to_be_stored(store: Store)
 
 
 def test_what_was_asked_behind_an_error_can_be_asked_again(store: Store) -> None:
-    """Nobody prepared it: the server passed over all that came behind."""
+    """It was not prepared: the server skipped all that came after the error."""
     session = store.session("k")
     with pytest.raises(StorageError, match="out of range"):
         store.backend.write(lambda tx: _fail(tx, session))
@@ -227,7 +227,7 @@ def test_what_was_asked_behind_an_error_can_be_asked_again(store: Store) -> None
 
 
 def test_who_comes_behind_an_error_finds_nothing_of_it(store: Store) -> None:
-    """The connection that comes back is nobody's: what was under way on it is undone."""
+    """An open transaction of a connection that is returned is rolled back."""
     session = store.session("k")
     for _ in range(3):
         with pytest.raises(StorageError, match="out of range"):

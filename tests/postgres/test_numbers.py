@@ -1,4 +1,4 @@
-"""Numbers of activity come from a sequence of each tenant, which is nobody's to use or to see."""
+"""Activity numbers come from a sequence of each tenant, which no role may use or see."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What is looked at before a store on a server is used, and what is refused."""
+"""What is checked before a store on a server is used, and what is refused."""
 
 import threading
 from collections.abc import Iterator
@@ -32,14 +32,14 @@ def bare(postgres: Postgres) -> str:
 
 @pytest.fixture
 def schema(bare: str) -> Iterator[str]:
-    """The URL of a place where a store may be made; it is gone afterwards."""
+    """The URL of a schema where a store may be created; it is dropped afterwards."""
     yield with_options(bare, schema="one")
     with psycopg.connect(bare, autocommit=True) as owner:
         owner.execute("DROP SCHEMA IF EXISTS one CASCADE")
 
 
 def test_a_store_is_made_where_there_is_none(schema: str) -> None:
-    """By whoever may; afterwards it is there for everybody."""
+    """By a role that may; afterwards it is there for all."""
     with holdfast.open(schema) as store:
         store.session("k").append(holdfast.Message.user("a"))
     with holdfast.open(schema, readonly=True) as store:
@@ -47,7 +47,7 @@ def test_a_store_is_made_where_there_is_none(schema: str) -> None:
 
 
 def test_reading_makes_nothing(schema: str, bare: str) -> None:
-    """A store that is not there is not made by looking."""
+    """A missing store is not created by reading."""
     with pytest.raises(StoreUnavailable, match="has no store"):
         holdfast.open(schema, readonly=True)
     with psycopg.connect(bare) as owner:
@@ -73,7 +73,7 @@ def test_a_newer_format_is_refused_untouched(schema: str) -> None:
 
 
 def test_a_store_whose_tables_were_changed_is_left_alone(schema: str) -> None:
-    """By whoever has it open: what comes next is refused, and nothing of it is stored."""
+    """In a process that has it open the next write is refused, and nothing of it is stored."""
     newer = {**migrations.load(), _NEXT: "CREATE TABLE news (n integer);"}
     with holdfast.open(schema) as store:
         session = store.session("k")
@@ -93,7 +93,7 @@ def test_a_store_whose_tables_were_changed_is_left_alone(schema: str) -> None:
 
 
 def test_nobody_writes_while_the_tables_are_changed(schema: str) -> None:
-    """A step waits for those who write: they are done before it, or refused after it."""
+    """A migration waits for writers: they are done before it, or refused after it."""
     newer = {**migrations.load(), _NEXT: "CREATE TABLE news (n integer);"}
     seen: list[object] = []
     with holdfast.open(schema) as store:
@@ -105,7 +105,7 @@ def test_nobody_writes_while_the_tables_are_changed(schema: str) -> None:
             head = tx.head(number_of(session))
             assert head is not None
             begun.set()
-            never.wait(0.4)  # Time enough to change the tables, if nobody waited.
+            never.wait(0.4)  # time enough to change the tables, without the lock
             seen.append(tx._statements.ask_text("SELECT to_regclass('news')", ()).fetchone())  # noqa: SLF001 - what it would meet
             tx.put_head(head)
 
@@ -197,7 +197,7 @@ def test_settings_of_a_url(postgres_url: str) -> None:
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
-    """Before anybody is connected to."""
+    """Before any connection is made."""
     with pytest.raises(UnknownBackend):
         holdfast.open(url)
 
@@ -209,7 +209,7 @@ def test_nobody_listens_there() -> None:
 
 
 def test_settings_that_did_not_arrive_are_noticed(url: str) -> None:
-    """A pooler in between may drop what a connection asks for: then a commit waits for nothing."""
+    """A pooler in between may drop the settings of a connection: then no commit waits."""
     asked = target(parse(url, {}), "power")
     link = Link(asked)
     found = server.look(link)

@@ -1,4 +1,4 @@
-"""No statement reads a table from one end to the other: asked of the server's own planner.
+"""No statement reads a whole table: by the plans of the server itself.
 
 The tables are filled first, all for one tenant: whoever reads all that a tenant has reads it all.
 The plans are those that prepared statements get: for any value.
@@ -166,7 +166,7 @@ _OF_A_SEARCH = [beside.SQL[name] for name in ("branches_below", "sessions_below"
 
 @pytest.mark.parametrize("text", [*_OF_A_SEARCH, _SHOWN])
 def test_a_search_reads_no_whole_table(full: psycopg.Connection, text: str) -> None:
-    """Neither who shows a message nor what a scope has."""
+    """Neither the visibility of a message nor the sessions of a scope."""
     plan = _plan(full, text)
     assert not _SCAN.search(plan), plan
 
@@ -186,7 +186,7 @@ def test_titles_are_those_of_one_tenant(known: "Workers") -> None:
 
 @pytest.mark.parametrize("column", ["scope", "agent", "cwd"])
 def test_lists_of_few_use_an_index(full: psycopg.Connection, column: str) -> None:
-    """One that has few sessions among many does not look at the others."""
+    """One that has few sessions among many does not read the others."""
     text = f"{SQL['list']} AND s.{column}_mark = $4 AND s.{column} = $5 {SQL['list_end']}"
     plan = _plan(full, text)
     assert f"sessions_by_{column}" in plan, plan
@@ -232,7 +232,7 @@ def test_a_whole_table_would_be_noticed(full: psycopg.Connection) -> None:
     assert _SCAN.search(_plan(full, "SELECT count(*) FROM messages WHERE body = 'x'"))
 
 
-# --- rows that are looked at ----------------------------------------------------------------------
+# --- rows that are read ---------------------------------------------------------------------------
 
 Asked = tuple[str, tuple[object, ...]]
 _PAGE, _LAST = 20, (1 << 63) - 1
@@ -371,7 +371,7 @@ def _named(values: dict[str, tuple[object, ...]]) -> dict[str, Asked]:
 
 
 def _looked_at(plan: dict[str, Any]) -> int:
-    """Add up the rows that a plan's scans looked at, and the entries of indexes behind bitmaps."""
+    """Add up the rows that a plan's scans read, and the index entries of its bitmaps."""
     rows = 0
     if plan["Node Type"].endswith("Scan") and ("Relation Name" in plan or "Index Name" in plan):
         removed = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
@@ -402,7 +402,7 @@ class _Worker:
         self._prepared: dict[str, str] = {}
 
     def looks_at(self, tenant: Tenant, asked: dict[str, Asked]) -> dict[str, int]:
-        """Return how many rows each of these statements looks at; what it changes is undone."""
+        """Return how many rows each of these statements reads; its changes are rolled back."""
         return {name: self._rows(tenant, *how) for name, how in asked.items()}
 
     def _rows(self, tenant: Tenant, text: str, values: tuple[object, ...]) -> int:
@@ -483,7 +483,7 @@ _SCATTER = "".join(
 
 @pytest.fixture(scope="module")
 def scattered(postgres: Postgres) -> Iterator[Workers]:
-    """Connections to tables that were analyzed when everybody in them had next to nothing."""
+    """Connections to tables that were analyzed when all tenants in them were nearly empty."""
     few = re.sub(rf"\b({_SESSIONS}|{_MESSAGES})\b", lambda found: str(int(found[0]) // 50), _FILL)
     whose = "UPDATE heads SET whose = tenant;"
     left = "DELETE FROM tenants; TRUNCATE tools, drafts, queue, queue_blobs;"

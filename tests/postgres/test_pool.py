@@ -1,4 +1,4 @@
-"""Links are lent in the order in which they are asked for, and every wait has an end."""
+"""Connections are lent in the order of requests, and every wait has a timeout."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ def pool(url: str) -> Iterator[Pool]:
 
 
 def test_who_came_first_is_served_first(pool: Pool) -> None:
-    """Also before whoever gave the link back and comes again."""
+    """Also before the thread that returned the connection and wants it again."""
     served: list[int] = []
 
     def use(number: int) -> None:
@@ -47,7 +47,7 @@ def test_who_came_first_is_served_first(pool: Pool) -> None:
 
 
 def test_many_threads_get_by_with_one_link(pool: Pool) -> None:
-    """However often others come again, everybody gets what it asked for."""
+    """However often others come again, every thread gets its connection."""
     asked: list[object] = []
 
     def read() -> None:
@@ -65,7 +65,7 @@ def test_many_threads_get_by_with_one_link(pool: Pool) -> None:
 
 
 def test_a_wait_ends(pool: Pool) -> None:
-    """Who waits too long is told so, and the line goes on behind it."""
+    """A thread that waits too long gets an error, and the next waiter is served."""
     lent = pool.take(_LONG)
     with pytest.raises(StoreUnavailable, match="in use for"):
         pool.take(0.05)
@@ -74,7 +74,7 @@ def test_a_wait_ends(pool: Pool) -> None:
 
 
 def test_a_link_that_is_dropped_is_not_missed(pool: Pool) -> None:
-    """Nobody gives back what an interrupt dropped."""
+    """A connection dropped by an interrupt is never returned."""
     lent = pool.take(_LONG)
     del lent
     pool.give_back(pool.take(_LONG))

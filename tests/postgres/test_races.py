@@ -45,7 +45,7 @@ class Meeting:
         *,
         alone: bool = False,
     ) -> tuple[T, U]:
-        """Run a verb; do something else before it commits, which it does when that waits for it."""
+        """Run an operation; do something else before it commits, once that waits for it."""
         written, commit = threading.Event(), threading.Event()
 
         def paused(tx: Transaction) -> T:
@@ -80,7 +80,7 @@ class Meeting:
 
 @pytest.fixture
 def meeting(postgres_admin: psycopg.Connection) -> Meeting:
-    """Somebody who sees who waits."""
+    """A role that may read who is blocked."""
     return Meeting(postgres_admin)
 
 
@@ -156,7 +156,7 @@ def _two_sessions(store: Store) -> tuple[Session, Plan]:
 def test_a_session_that_is_pinned_meanwhile_stays(
     two: tuple[Store, Store], meeting: Meeting
 ) -> None:
-    """And it is as whoever pinned it left it: the update was acknowledged."""
+    """And it is pinned, as the acknowledged update says."""
     mine, yours = two
     old, plan = _two_sessions(mine)
     changes = sessions.Changes(pinned=True, title="precious", metadata={"a": 1})
@@ -186,7 +186,7 @@ def test_a_session_that_goes_keeps_what_it_was_given_meanwhile(
 
 
 def test_a_copy_does_not_mix_two_histories(two: tuple[Store, Store], meeting: Meeting) -> None:
-    """Somebody writes to a session of the target while its next part is brought: it is refused."""
+    """A write to a session of the target while its next part is copied is refused."""
     target, other = two
     with holdfast.open("memory:") as source:
         ours = source.session("k")
@@ -207,7 +207,7 @@ def test_a_copy_does_not_mix_two_histories(two: tuple[Store, Store], meeting: Me
 def test_whoever_orders_sessions_holds_them_in_one_order(
     url: str, two: tuple[Store, Store], meeting: Meeting, open_store: OpenStore
 ) -> None:
-    """Two who do so at once would else wait for each other."""
+    """Two at once would otherwise deadlock."""
     mine, yours = two
     low, high = mine.create(), mine.create()
     hasty = open_store(url=with_options(url, deadline=2)).get(high.id)
@@ -241,7 +241,7 @@ def test_what_a_batch_looked_at_before_it_held_a_session_does_not_count(
         return found
 
     def ask_for_both(tx: Transaction) -> None:
-        tx.head(number_of(a))  # With this the batch asks for all that its verbs will look at.
+        tx.head(number_of(a))  # This sends the batch's prefetch.
         gates["asked"].set()
         assert gates["go on"].wait(_LONG)
 
@@ -299,7 +299,7 @@ def _end_branch(tx: Transaction, session: Session) -> None:
 def test_a_verb_that_does_not_hold_what_it_writes_is_refused(
     write: Callable[[Transaction, Session], None], two: tuple[Store, Store]
 ) -> None:
-    """It would write over what others store meanwhile; this is for whoever writes verbs."""
+    """It would overwrite concurrent writes; this guards against bugs in operations."""
     mine, _ = two
     session = _talk(mine)
     session.enqueue("later")
@@ -332,7 +332,7 @@ def test_who_holds_a_session_may_find_it_by_its_name(two: tuple[Store, Store]) -
 def test_a_fork_that_is_being_made_keeps_what_it_shares(
     two: tuple[Store, Store], meeting: Meeting
 ) -> None:
-    """Whoever erases waits for all writes under way: one of them may need what is to go."""
+    """An erasure waits for all writes under way: one of them may need what is erased."""
     mine, yours = two
     parent = _talk(mine)
     who = sessions.identity(id="f" * 16)
@@ -369,7 +369,7 @@ def test_a_file_that_is_about_to_be_needed_again_stays(
 
 
 def test_who_begins_while_others_erase_waits(two: tuple[Store, Store], meeting: Meeting) -> None:
-    """Nothing is written beside somebody who erases."""
+    """Nothing is written during an erasure."""
     mine, yours = two
     one, other = mine.session("one"), yours.session("other")
 

@@ -40,7 +40,7 @@ def _fill(store: Store) -> int:
 
 
 def _touched(plan: dict[str, Any]) -> int:
-    """Add up the rows that a plan's scans looked at."""
+    """Add up the rows that a plan's scans read."""
     rows = 0
     if "Scan" in plan["Node Type"] and "Relation Name" in plan:
         removed = plan.get("Rows Removed by Filter", 0) + plan.get(

@@ -254,12 +254,12 @@ def _all_hits(store: Store) -> list[list[tuple[object, ...]]]:
     ]
 
 
-# ---------------------------------------------------------------------------------- journeys
+# ---------------------------------------------------------------------------------- round trips
 
 
 @pytest.fixture
-def journeys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each time that something was asked of the server and waited for."""
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each round trip to the server."""
     made: list[int] = []
     sync = Link.sync
 
@@ -272,16 +272,16 @@ def journeys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def _journeys(made: list[int], store: Store, text: str, hits: int) -> int:
+def _round_trips(made: list[int], store: Store, text: str, hits: int) -> int:
     made.clear()
     assert len(store.search(text)) == hits
     return len(made)
 
 
-def test_a_search_is_two_journeys(
-    store: Store, journeys: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_search_is_two_round_trips(
+    store: Store, round_trips: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State, checks, titles and words; then who shows it, with the messages that are shown.
+    """State, checks, titles and words; then visibility, with the messages that are shown.
 
     In an index with many messages there is one more, to find out whether the words are common.
     """
@@ -289,11 +289,11 @@ def test_a_search_is_two_journeys(
         monkeypatch.setattr(table, "_ONE_BY_ONE", most)
         for text in ("needle", "needle n3", '"needle n3"', "need*", "needle n3 -nothing"):
             hits = _TALKS if text in {"needle", "need*"} else 1
-            assert _journeys(journeys, store, text, hits) == expected, text
-    assert _journeys(journeys, store, "nowhere", 0) <= 3
+            assert _round_trips(round_trips, store, text, hits) == expected, text
+    assert _round_trips(round_trips, store, "nowhere", 0) <= 3
 
 
-def test_nobody_is_asked_for_one_by_one(store: Store, journeys: list[int]) -> None:
+def test_nobody_is_asked_for_one_by_one(store: Store, round_trips: list[int]) -> None:
     """Sessions that went back or were forked, those in the trash, and those of other scopes."""
     for number in range(4):
         store.session(f"plain {number}").append(Message.user("needle"))
@@ -309,18 +309,18 @@ def test_nobody_is_asked_for_one_by_one(store: Store, journeys: list[int]) -> No
             if number in {1, 5}:
                 store.search(text)
                 store.search(text)
-                journeys.clear()
+                round_trips.clear()
                 store.search(text)
-                made.append(len(journeys))
+                made.append(len(round_trips))
         assert made[0] == made[1] <= 8, text
 
 
-def test_what_is_not_caught_up_is_few_journeys(store: Store, journeys: list[int]) -> None:
+def test_what_is_not_caught_up_is_few_round_trips(store: Store, round_trips: list[int]) -> None:
     """The same for whatever else there is."""
     made = []
     for number in range(3):
         store.session("talk-0").append(Message.user("needle again"))
-        made.append(_journeys(journeys, store, "again needle", 1))
+        made.append(_round_trips(round_trips, store, "again needle", 1))
         store.session(f"more {number}").append(*(Message.user("something") for _ in range(50)))
         store.catch_up_index()
         store.search("again")
@@ -392,7 +392,7 @@ def test_the_log_put_back_to_an_earlier_state(store: Store, admin: psycopg.Conne
 
 
 def test_of_a_newer_version(store: Store, admin: psycopg.Connection) -> None:
-    """It is left to whoever made it: two versions at once do not take it from each other."""
+    """It stays with the version that made it: two versions at once do not take it in turns."""
     admin.execute("UPDATE indexes SET stamp = '99 99/99'")
     _must_find(store)
     store.session(f"talk-{_TALKS}").append(Message.user(f"needle n{_TALKS}"))
@@ -402,7 +402,7 @@ def test_of_a_newer_version(store: Store, admin: psycopg.Connection) -> None:
 
 
 def test_half_removed(store: Store, url: str, admin: psycopg.Connection) -> None:
-    """An index of which only rows are left goes with the next erasure, too, by whomever."""
+    """An index of which only rows remain goes with the next erasure of any process, too."""
     with holdfast.open(url, durability="process") as other:
         for number, by in ((1, store), (2, other)):
             admin.execute("DELETE FROM indexes")
@@ -492,7 +492,7 @@ def test_connections_are_lost(store: Store, admin: psycopg.Connection) -> None:
 
 
 def test_while_somebody_else_indexes(store: Store, url: str) -> None:
-    """What is not in the index is looked through; nobody waits for long."""
+    """What is not indexed is scanned; no search waits for long."""
     other = _index(url)
     with other.writing():
         store.session(f"talk-{_TALKS}").append(Message.user(f"needle n{_TALKS}"))
@@ -504,7 +504,7 @@ def test_while_somebody_else_indexes(store: Store, url: str) -> None:
 
 
 def test_what_was_acknowledged_before_an_earlier_number_is_found(store: Store, url: str) -> None:
-    """Somebody has taken a number and not committed yet: others with later ones are found."""
+    """A writer has taken a number and not committed yet: those with later ones are found."""
     taken, go = threading.Event(), threading.Event()
 
     def slow(tx: Transaction) -> None:
@@ -512,7 +512,7 @@ def test_what_was_acknowledged_before_an_earlier_number_is_found(store: Store, u
         head = None if row is None else tx.head(row.n)
         assert head is not None
         tx.put_head(head)
-        tx.find_session(key="talk-1")  # What was asked before is done by now.
+        tx.find_session(key="talk-1")  # All that was sent before is done by now.
         taken.set()
         go.wait(20)
 
@@ -535,7 +535,7 @@ def test_what_was_acknowledged_before_an_earlier_number_is_found(store: Store, u
 
 
 def test_tenants_are_apart(store: Store, url: str, admin: psycopg.Connection) -> None:
-    """By the view, for the owner of the tables as well; and by the policy for everybody else."""
+    """By the view, for the owner of the tables as well; and by the policy for all other roles."""
     with holdfast.open(url, tenant="them", durability="process") as theirs:
         theirs.session("talk-0").append(Message.user("needle of theirs"))
         (hit,) = theirs.search("needle")
@@ -624,7 +624,7 @@ def _must_be_gone(store: Store, admin: psycopg.Connection) -> None:
 
 
 def test_a_purge(doomed: Store, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the index stays, however much is purged: nothing is made anew."""
+    """The rest of the index stays, however much is purged: nothing is rebuilt."""
     monkeypatch.setattr("holdfast.index.erasing._MOST", 3)
     assert _holding(admin) == {"heads", "messages", "indexed_rows"}
     before = doomed.index_status()
@@ -686,7 +686,7 @@ def test_while_somebody_else_holds_the_index(
 def test_somebody_else_erases_who_cannot_have_the_index(
     doomed: Store, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has it notices, and lets the index go as a whole."""
+    """The process that has it notices, and drops the whole index."""
     monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
     monkeypatch.setattr(table, "_PATIENCE", 0.1)
     write = doomed.backend.write
@@ -721,7 +721,7 @@ def test_killed_before_the_index_forgets(
 def test_killed_before_the_index_forgets_and_somebody_else_erases(
     doomed: Store, url: str, admin: psycopg.Connection
 ) -> None:
-    """Whoever has the store open removes the words with the next erasure, whatever it erases."""
+    """A process that has the store open removes the words with its next erasure of anything."""
     done = subprocess.run([sys.executable, "-c", _DIES, url], check=False)
     assert done.returncode == -signal.SIGKILL
     doomed.session("talk-0").erase(1)

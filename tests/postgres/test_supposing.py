@@ -1,6 +1,6 @@
-"""Appends of one journey: what is supposed of a session is checked, and if it is not so, looked up.
+"""Optimistic appends take one round trip: the server checks the cached head; a stale one is read.
 
-A session is *steady* when this store wrote to it last, several times in a row.
+A session is *steady* when this store made its last writes, several in a row.
 """
 
 import os
@@ -40,16 +40,16 @@ _STEADY = ["0", "1", "2", "3"]
 _FAILURES: list[Failure] = ["before the commit", "after the commit", "no answer", "late"]
 
 
-class Suppositions:
-    """How often something was supposed, and how often the server said that it is not so."""
+class Optimism:
+    """How many appends were optimistic, and how many of them had a stale head."""
 
     def __init__(self) -> None:
         self.made = self.wrong = 0
 
 
 @pytest.fixture
-def supposed(monkeypatch: pytest.MonkeyPatch) -> Suppositions:
-    found = Suppositions()
+def optimistic(monkeypatch: pytest.MonkeyPatch) -> Optimism:
+    found = Optimism()
     suppose, mistrust = SupposingTransaction.suppose, Standings.mistrust
 
     def making(tx: SupposingTransaction, known: Standing, ids: tuple[str, ...]) -> None:
@@ -73,12 +73,12 @@ def _steady(store: holdfast.Store) -> Session:
 
 
 @pytest.fixture
-def here(open_store: OpenStore, supposed: Suppositions) -> Session:
+def here(open_store: OpenStore, optimistic: Optimism) -> Session:
     session = _steady(open_store())
     session.append(Message.user("4"))
-    assert supposed.made
-    assert not supposed.wrong
-    supposed.made = 0
+    assert optimistic.made
+    assert not optimistic.wrong
+    optimistic.made = 0
     return session
 
 
@@ -112,13 +112,13 @@ _BY_OTHERS: dict[str, tuple[Callable[[Session], object], list[str]]] = {
 
 @pytest.mark.parametrize("what", sorted(_BY_OTHERS))
 def test_what_others_did_meanwhile_is_seen(
-    here: Session, there: Session, supposed: Suppositions, what: str
+    here: Session, there: Session, optimistic: Optimism, what: str
 ) -> None:
-    """Whatever they did, the message is behind it, once."""
+    """Whatever they did, the message comes after it, once."""
     do, end = _BY_OTHERS[what]
     do(there)
     here.append(Message.user("5"))
-    assert supposed.made == 1
+    assert optimistic.made == 1
     assert _texts(there) == _texts(here) == [*_STEADY, *end]
     for number in range(6, 10):
         here.append(Message.user(str(number)))
@@ -126,12 +126,12 @@ def test_what_others_did_meanwhile_is_seen(
 
 
 def test_a_wrong_supposition_is_followed_by_looks(
-    here: Session, there: Session, supposed: Suppositions
+    here: Session, there: Session, optimistic: Optimism
 ) -> None:
-    """Where two write in turns nobody goes on supposing."""
+    """Where two write in turns the cache is not used any more."""
     for number in range(12):
         (there, here)[number % 2].append(Message.user(f"by both {number}"))
-    assert (supposed.made, supposed.wrong) == (1, 1)
+    assert (optimistic.made, optimistic.wrong) == (1, 1)
     assert _texts(here)[5:] == [f"by both {number}" for number in range(12)]
 
 
@@ -139,26 +139,26 @@ def test_who_holds_the_session_meanwhile_is_waited_for(
     here: Session,
     there: Session,
     open_store: OpenStore,
-    supposed: Suppositions,
+    optimistic: Optimism,
     postgres_admin: psycopg.Connection,
 ) -> None:
-    """What stands there is read when the others are through: nothing of theirs is overwritten."""
+    """The head is read when the others have committed: nothing of theirs is overwritten."""
     (item,) = codec.encode_batch([Message.user("waiting")], datetime.now(UTC))
     with under_way(open_store(), enqueue(number_of(here), item, 1)):
         stored = in_a_thread(lambda: here.append(Message.user("5")))
         await_waiting(postgres_admin)
     assert stored() == Head(1, 6)
-    assert supposed.wrong == 1
+    assert optimistic.wrong == 1
     assert [waiting.message.text for waiting in there.queued()] == ["waiting"]
     assert _texts(there) == [*_STEADY, "4", "5"]
 
 
-def test_a_message_that_is_there_is_stored_once(here: Session, supposed: Suppositions) -> None:
-    """Also if it was not the last one, and a body of somebody else is refused."""
+def test_a_message_that_is_there_is_stored_once(here: Session, optimistic: Optimism) -> None:
+    """Also if it was not the last one; another body under its id is refused."""
     first = here.append(Message.user("5", id="five"))
     here.append(Message.user("6"))
     assert here.append(Message.user("5", id="five")) == first
-    assert supposed.wrong == 1
+    assert optimistic.wrong == 1
     with pytest.raises(Conflict):
         here.append(Message.user("another", id="five"))
     assert _texts(here) == [*_STEADY, "4", "5", "6"]
@@ -194,29 +194,29 @@ def test_tables_that_were_changed_meanwhile_are_left_alone(
 
 
 def test_what_is_refused_for_another_reason_is_looked_at(
-    here: Session, supposed: Suppositions, postgres_admin: psycopg.Connection
+    here: Session, optimistic: Optimism, postgres_admin: psycopg.Connection
 ) -> None:
-    """As by tables in which nothing can be supposed."""
+    """As by tables that refuse the compare-and-swap."""
     postgres_admin.execute("ALTER FUNCTION holdfast.sure RENAME TO unsure")
     try:
         for number in range(5, 8):
             here.append(Message.user(str(number)))
     finally:
         postgres_admin.execute("ALTER FUNCTION holdfast.unsure RENAME TO sure")
-    assert supposed.wrong == 1
+    assert optimistic.wrong == 1
     assert _texts(here) == [*_STEADY, "4", "5", "6", "7"]
 
 
 @pytest.mark.parametrize("off", [-5_000_000, 5_000_000])
 def test_the_time_is_the_servers(
-    here: Session, supposed: Suppositions, monkeypatch: pytest.MonkeyPatch, off: int
+    here: Session, optimistic: Optimism, monkeypatch: pytest.MonkeyPatch, off: int
 ) -> None:
     """As after a step of its clock, or the sleep of this machine."""
     note = Standings.note
 
-    def late(self: Standings, found: HeadRow, left: HeadRow, *rest: Any) -> None:  # noqa: ANN401
-        added, (told, heard), supposed = rest
-        note(self, found, left, added, (told + off, heard), supposed)
+    def late(self: Standings, before: HeadRow, after: HeadRow, *rest: Any) -> None:  # noqa: ANN401
+        added, (server_micros, received), used = rest
+        note(self, before, after, added, (server_micros + off, received), used)
 
     monkeypatch.setattr(Standings, "note", late)
     before = here.info().updated_at
@@ -225,14 +225,14 @@ def test_the_time_is_the_servers(
         after = here.info().updated_at
         assert 0 <= (after - before).total_seconds() < 4
         before = after
-    assert supposed.wrong
+    assert optimistic.wrong
 
 
 @pytest.mark.parametrize("column", ["branch", "seq", "updated_at", "activity"])
 def test_a_database_that_was_put_back_is_looked_at(
-    here: Session, supposed: Suppositions, postgres_admin: psycopg.Connection, column: str
+    here: Session, optimistic: Optimism, postgres_admin: psycopg.Connection, column: str
 ) -> None:
-    """Its numbers are given out again, to others, so all of them are compared."""
+    """Its numbers are used again by others, so all of them are compared."""
     admin = postgres_admin
     if column == "branch":
         admin.execute(
@@ -244,21 +244,21 @@ def test_a_database_that_was_put_back_is_looked_at(
     by = -1 if column == "seq" else 1
     admin.execute(f"UPDATE holdfast.heads SET {column} = {column} + {by}")  # noqa: S608 - of here
     here.append(Message.user("5"))
-    assert supposed.wrong == 1
+    assert optimistic.wrong == 1
     assert _texts(here) == [*_STEADY, *(["5"] if column == "seq" else ["4", "5"])]
 
 
-def test_a_fork_has_what_it_inherited(here: Session, supposed: Suppositions) -> None:
-    """Ids of the history that it shares are there already, and those behind it are not."""
+def test_a_fork_has_what_it_inherited(here: Session, optimistic: Optimism) -> None:
+    """Ids of the shared history are there already, and those after it are not."""
     inherited = here.messages()[1]
     fork = here.fork()
     here.append(Message.user("not in the fork", id="behind"))
     for number in range(5, 10):
         fork.append(Message.user(str(number)))
-    assert supposed.made == 3
-    supposed.wrong = 0
+    assert optimistic.made == 3
+    optimistic.wrong = 0
     assert fork.append(Message.user("1", id=inherited.id)) == Head(1, 2)
-    assert supposed.wrong == 1
+    assert optimistic.wrong == 1
     for number in range(10, 14):
         fork.append(Message.user(str(number)))
     fork.append(Message.user("mine", id="behind"))
@@ -266,22 +266,22 @@ def test_a_fork_has_what_it_inherited(here: Session, supposed: Suppositions) -> 
     assert _texts(fork) == said
 
 
-def test_whoever_needs_an_answer_gets_it(here: Session, supposed: Suppositions) -> None:
-    """What cannot be supposed is asked: whether a file is there that a message only names."""
+def test_whoever_needs_an_answer_gets_it(here: Session, optimistic: Optimism) -> None:
+    """What is not cached is read: whether a file exists that a message only names."""
     stored = here.append(Message.user(holdfast.File(data=b"x" * 20_000)))
     part = here.messages()[-1].parts[0]
     assert isinstance(part, holdfast.File)
-    made = supposed.made
+    made = optimistic.made
     here.append(Message.user(holdfast.File(sha256=part.sha256, size=part.size)))
-    assert supposed.made == made + 1
+    assert optimistic.made == made + 1
     assert here.head().seq == stored.seq + 1
     assert len(here.messages()) == stored.seq + 1
     here.append(Message.user("6"))
-    assert (supposed.made, supposed.wrong) == (made + 2, 0)
+    assert (optimistic.made, optimistic.wrong) == (made + 2, 0)
 
 
-def test_replies_are_measured_as_ever(open_store: OpenStore, supposed: Suppositions) -> None:
-    """By what was said before them, whether it is kept here or read."""
+def test_replies_are_measured_as_ever(open_store: OpenStore, optimistic: Optimism) -> None:
+    """By the messages before them, whether these are cached or read."""
     reply = "word " * 400
     sums = []
     for kept in (True, False):
@@ -295,7 +295,7 @@ def test_replies_are_measured_as_ever(open_store: OpenStore, supposed: Suppositi
             used = Usage(input=900 * number, output=400)
             session.append(Message.assistant(reply, usage=used, model="m"))
         sums.append(session.usage())
-    assert supposed.made > 10
+    assert optimistic.made > 10
     assert sums[0] == sums[1]
 
 
@@ -321,15 +321,15 @@ def test_threads_of_one_store_do_not_step_on_each_other(here: Session) -> None:
 
 @pytest.mark.parametrize("failure", _FAILURES)
 def test_a_steady_append_whose_connection_fails_is_stored_once(
-    open_store: OpenStore, supposed: Suppositions, proxy: Proxy, url: str, failure: Failure
+    open_store: OpenStore, optimistic: Optimism, proxy: Proxy, url: str, failure: Failure
 ) -> None:
     session = _steady(
         open_store(url=through(proxy, url, deadline=60, answer=0.5, idle=1, connect=30))
     )
     proxy.failures.append(failure)
-    made = supposed.made
+    made = optimistic.made
     assert session.append(Message.user("4")) == Head(1, 5)
-    assert supposed.made == made + 1
+    assert optimistic.made == made + 1
     assert proxy.happened == [failure]
     assert session.append(Message.user("5")) == Head(1, 6)
     store = open_store()
@@ -341,7 +341,7 @@ def test_a_steady_append_whose_connection_fails_is_stored_once(
 def test_a_lost_answer_is_found_by_its_message(
     open_store: OpenStore, proxy: Proxy, url: str, others: str
 ) -> None:
-    """What others did behind it stays; it is neither doubled nor brought back."""
+    """What others did after it stays; it is neither doubled nor brought back."""
     session = _steady(open_store(url=through(proxy, url, deadline=60, answer=30, idle=3)))
     there = open_store().get(session.id)
     proxy.failures.append("after the commit")
@@ -355,7 +355,7 @@ def test_a_lost_answer_is_found_by_its_message(
 def test_what_others_stored_under_an_id_is_not_ours(
     open_store: OpenStore, proxy: Proxy, url: str, ids: list[str]
 ) -> None:
-    """Two with one job: who was refused, and did not hear it, does not take theirs for its own."""
+    """Two workers with one job: the one refused does not take the other's write for its own."""
     session = _steady(open_store(url=through(proxy, url, deadline=60, answer=30)))
     there = open_store().get(session.id)
     ours = [Message.user(f"ours {id}", id="ours" if id == "other" else id) for id in ids]
@@ -393,7 +393,7 @@ def test_a_role_that_may_end_no_connection_waits_for_its_end(
 def test_what_may_still_arrive_is_not_said_to_be_lost(
     open_store: OpenStore, proxy: Proxy, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who serves the lost connection cannot be ended, and waits for the commit longer than we."""
+    """The orphaned backend cannot be terminated, and waits for the commit longer than we do."""
     Pauses(monkeypatch)
     where = through(proxy, url, deadline=4, answer=0.5, connect=30, idle=60)
     session = _steady(open_store(url=where))
@@ -425,15 +425,15 @@ def test_what_a_standby_does_not_have_may_be_stored(
             proxy.meanwhile = become_a_standby
             with pytest.raises(OutcomeUnknown):
                 session.append(Message.user("4"))
-            assert pauses.made >= 6  # It was asked again and again.
+            assert pauses.made >= 6  # Its status was queried again and again.
         proxy.stop()
 
 
 @pytest.mark.parametrize("how", ["erase", "purge"])
 def test_what_is_erased_is_kept_nowhere(
-    open_store: OpenStore, supposed: Suppositions, how: str
+    open_store: OpenStore, optimistic: Optimism, how: str
 ) -> None:
-    """Neither for measuring: an erased message tells nothing."""
+    """Nor for calibration: an erased message has no text."""
     store = open_store()
     here = _steady(store)
     here.append(Message.user("4"))
@@ -441,10 +441,10 @@ def test_what_is_erased_is_kept_nowhere(
         here.erase(5)
     else:
         store.purge(store.create().id)
-    made = supposed.made
+    made = optimistic.made
     for number in range(5, 8):
         here.append(Message.user(str(number)))
-    assert supposed.made == made
+    assert optimistic.made == made
     assert _texts(here) == [*_STEADY, "" if how == "erase" else "4", "5", "6", "7"]
 
 
@@ -483,7 +483,7 @@ def test_a_server_that_hung_up_meanwhile_was_sent_nothing(
 
 
 def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
-    """What was asked is dropped with whatever went wrong."""
+    """Queued statements are dropped with whatever error."""
     store = open_store()
     backend = store.backend
     with backend._lent(1) as lent:  # type: ignore[attr-defined]  # noqa: SLF001 - the link itself
@@ -498,7 +498,7 @@ def test_nothing_is_sent_while_it_is_withheld(open_store: OpenStore) -> None:
         assert lent.journeys == before + 1
 
 
-# ---------------------------------------------------------------------------- what is known
+# ---------------------------------------------------------------------------- the cache
 
 
 def _head(session: int, seq: int, **changes: int) -> HeadRow:
@@ -556,8 +556,8 @@ def test_a_tail_is_of_one_branch_and_has_no_gaps() -> None:
     assert [row.seq for row in heavy.tail] == [12]
 
 
-def test_who_supposes_has_it_alone() -> None:
-    """Another thread looks meanwhile; what needs more messages than are known is not supposed."""
+def test_a_checked_out_head_is_exclusive() -> None:
+    """Other threads read the head; so does an append that needs more messages than are cached."""
     standings = Standings()
     for seq in range(20, 24):
         standings.note(_head(1, seq), _head(1, seq + 1), _rows(seq + 1, seq + 1), None)
@@ -570,11 +570,11 @@ def test_who_supposes_has_it_alone() -> None:
 
 
 def test_who_was_deceived_is_slower_to_believe() -> None:
-    """Each time twice as slow, up to a bound; each time that it was right makes up for a bit."""
+    """Each miss doubles the confirmations required, up to a bound; each hit takes one off."""
     standings = Standings()
     seq = 0
 
-    def looks_until_it_is_supposed() -> int:
+    def writes_until_checkout() -> int:
         nonlocal seq
         for looks in range(200):
             known = standings.suppose(1, 0)
@@ -587,13 +587,13 @@ def test_who_was_deceived_is_slower_to_believe() -> None:
 
     taken = []
     for _ in range(8):
-        taken.append(looks_until_it_is_supposed())
+        taken.append(writes_until_checkout())
         known = standings.suppose(1, 0)
         assert known is not None
         standings.mistrust(known)
-        seq += 1  # Somebody else wrote.
+        seq += 1  # Another worker wrote.
     assert taken == [3, 5, 9, 17, 33, 65, 65, 65]
-    looks_until_it_is_supposed()
+    writes_until_checkout()
     for _ in range(70):
         known = standings.suppose(1, 0)
         assert known is not None
@@ -603,7 +603,7 @@ def test_who_was_deceived_is_slower_to_believe() -> None:
     assert known is not None
     standings.mistrust(known)
     seq += 1
-    assert looks_until_it_is_supposed() == 5
+    assert writes_until_checkout() == 5
 
 
 def test_few_sessions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

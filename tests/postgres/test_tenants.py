@@ -1,4 +1,4 @@
-"""Tenants are apart, by the server itself: whatever our statements forgot to ask for."""
+"""Tenants are isolated by the server itself, whatever condition a statement lacks."""
 
 from collections.abc import Callable, Iterator
 
@@ -51,9 +51,9 @@ def _count(link: Link, table: str, whose: Tenant) -> int:
 
 @pytest.mark.parametrize("table", _TABLES)
 def test_a_statement_without_a_tenant_sees_nothing_of_others(link: Link, table: str) -> None:
-    """Even one that does not say whose rows it wants; and without a tenant there is an error."""
+    """Even a statement without a condition; and without a tenant there is an error."""
     assert _count(link, table, _B) == 0
-    for _ in range(2):  # before anybody was set, and after
+    for _ in range(2):  # before a tenant was set, and after
         link.begin("begin_reading")
         with pytest.raises(psycopg.Error):
             link.ask_text(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - as above
@@ -67,7 +67,7 @@ def test_every_table_forces_its_policy(postgres_admin: psycopg.Connection) -> No
         "SELECT relname, relrowsecurity AND relforcerowsecurity FROM pg_class "
         "WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r' ORDER BY relname"
     ).fetchall()
-    # Of the index a view of the owner's is used, which asks for the same (see test_search.py).
+    # The index is read through a view of the owner's with the same condition (test_search.py).
     assert {name for name, forced in rows if not forced} == {"meta", "indexed_rows"}
     assert {name for name, forced in rows if forced} >= set(_TABLES)
 

@@ -16,7 +16,7 @@ from holdfast.settings import parse
 from tests.places import with_options
 from tests.servers import OWNER, Postgres, as_user
 
-_NOBODY = "127.0.0.1:1/db"  # where nobody listens
+_NOBODY = "127.0.0.1:1/db"  # where no server listens
 
 
 def _target(url: str) -> Target:
@@ -40,7 +40,7 @@ def _target(url: str) -> Target:
 def test_an_unknown_scheme_makes_no_file(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the password in a folder's name, as it would be; and it is not told, either."""
+    """With the password in a folder's name, as it would be; and it is not disclosed, either."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownBackend, match="no backend for") as caught:
         holdfast.open(url)
@@ -90,7 +90,7 @@ def test_a_folder_of_that_name_is_no_store(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_a_url_that_is_refused_is_not_quoted(url: str) -> None:
-    """Whatever part of it seems to be what: a password in it is not told, nor behind the error."""
+    """Whatever its parts seem to be: a password in it is not disclosed, nor by the cause."""
     with pytest.raises(UnknownBackend) as caught:
         holdfast.open(url)
     assert "sEc" not in "".join(traceback.format_exception(caught.value))
@@ -112,7 +112,7 @@ def test_a_url_that_is_refused_is_not_quoted(url: str) -> None:
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
-    """Neither where the place is named nor when nobody is there."""
+    """Neither in the URL that is shown nor in the error of a failed connection."""
     assert "sEc" not in _target(url).shown
     with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
         holdfast.open(url)
@@ -204,7 +204,7 @@ def test_a_url_without_a_host(postgres_url: str, postgres_admin: psycopg.Connect
     ],
 )
 def test_what_could_not_be_is_refused_at_once(option: str) -> None:
-    """Nothing is taken for something else, and nobody is asked."""
+    """Nothing is misread, and no connection is made."""
     with pytest.raises(UnknownBackend):
         holdfast.open(f"postgresql://{_NOBODY}?{option}")
 
@@ -228,7 +228,7 @@ def test_a_schema_may_be_called_like_a_word_of_sql(bare: str) -> None:
 
 
 def test_text_comes_in_one_encoding() -> None:
-    """Whatever the database has, and whatever is asked for: nothing else could be read."""
+    """Whatever the encoding of the database or of the URL: nothing else could be read."""
     for url in ("postgresql://h/db", "postgresql://h/db?client_encoding=LATIN1"):
         assert _target(url).arguments()["client_encoding"] == "UTF8"
 

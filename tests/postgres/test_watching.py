@@ -1,4 +1,4 @@
-"""Announcements of what was written: only where somebody listens, and never in a write's way."""
+"""Notifications of commits: sent only while a process listens, and never delaying a write."""
 
 import threading
 
@@ -26,7 +26,7 @@ def _write(open_store: OpenStore, times: int = 3) -> None:
 def test_nothing_is_announced_where_nobody_listens(
     open_store: OpenStore, outsider: psycopg.Connection
 ) -> None:
-    """That would be a transaction more for each write, and nobody to hear of it."""
+    """That would be one more transaction for each write, and no listener."""
     _write(open_store)
     assert told(outsider) == 0
 
@@ -34,7 +34,7 @@ def test_nothing_is_announced_where_nobody_listens(
 def test_whoever_waits_is_told_until_it_is_gone(
     open_store: OpenStore, outsider: psycopg.Connection
 ) -> None:
-    """From the first time that anybody waits, in any process, until its store is closed."""
+    """From the first time that a process waits, until its store is closed."""
     listening = open_store()
     seen = listening.backend.wait(-1, 0)
     _write(open_store)
@@ -63,7 +63,7 @@ def _refuse(thread: threading.Thread) -> None:
 def test_a_thread_that_cannot_be_started_breaks_no_write(
     open_store: OpenStore, outsider: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was stored is not called a failure; the next one who needs the thread tries again."""
+    """A stored write does not fail; the next one that needs the thread tries again."""
     open_store().backend.wait(-1, 0)
     store: Store = open_store()
     session = store.session("k")
@@ -81,7 +81,7 @@ def test_a_thread_that_cannot_be_started_breaks_no_write(
 
 
 def test_an_announcement_is_enough(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever listens need not look, which it does every two seconds at most."""
+    """A listener need not poll, which it does every two seconds at most."""
     monkeypatch.setattr(PostgresBackend, "_newest", lambda *_: "nothing new")
     listening = open_store()
     seen = listening.backend.wait(-1, 0)
@@ -92,7 +92,7 @@ def test_an_announcement_is_enough(open_store: OpenStore, monkeypatch: pytest.Mo
 def test_whoever_cannot_listen_is_woken_from_time_to_time(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is never told of anything, so it looks whenever it has tried in vain to listen."""
+    """It gets no notifications, so it polls whenever it has failed to listen."""
     connect = Listener.open
 
     def refuse(target: Target) -> Listener:

@@ -19,7 +19,7 @@ class _Interrupted(BaseException):
 
 
 def _nothing(_: Transaction) -> str:
-    """Return what the runner says by itself: the line runs no operation."""
+    """Stand in for an operation: the runner of these tests runs none."""
     return "stored"
 
 
@@ -71,7 +71,7 @@ def test_closing_finishes_what_was_handed_over(
 
 
 def test_closing_withdraws_what_cannot_begin(runner: _Runner) -> None:
-    """A write that hangs keeps nobody else waiting; those behind it are not run later on."""
+    """A write that hangs blocks no other caller; those after it are not run later on."""
     line = Line(runner.run, _SHORT)
     first = _busy(line, runner)
     behind, told, done = line.submit(_nothing), threading.Event(), threading.Event()
@@ -87,7 +87,7 @@ def test_closing_withdraws_what_cannot_begin(runner: _Runner) -> None:
 
 
 def test_a_closed_line_takes_no_more(runner: _Runner) -> None:
-    """Whoever comes is told at once; no thread is there to run it."""
+    """A new write is refused at once; there is no thread to run it."""
     line = Line(runner.run, LONG)
     line.close()
     with pytest.raises(StoreUnavailable, match="closed; nothing was stored"):
@@ -103,7 +103,7 @@ def test_flushing_waits_for_what_runs(runner: _Runner) -> None:
 
 
 def test_what_was_told_before_a_batch_is_broken_off_stays_true(runner: _Runner) -> None:
-    """Of the others nobody knows, and that is said; the line goes on."""
+    """The outcome of the others is unknown, and reported so; the queue goes on."""
 
     def break_off(batch: Sequence[Handed[Any]]) -> None:
         runner.run(batch[:1])
@@ -124,7 +124,7 @@ def test_what_was_told_before_a_batch_is_broken_off_stays_true(runner: _Runner) 
 def test_a_thread_that_cannot_be_started_costs_one_write(
     runner: _Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller is told that nothing was stored; the next one starts the thread."""
+    """Its caller gets "nothing was stored"; the next one starts the thread."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
