@@ -36,7 +36,7 @@ def touch(session: Session) -> Verb[None]:
 
 @contextmanager
 def under_way(store: Store, verb: Verb[object]) -> Iterator[Callable[[], None]]:
-    """Keep a transaction open after an operation, until the block ends; the callable commits it earlier."""
+    """Keep a transaction open after an operation, until the block ends or it is resumed."""
     done, commit = threading.Event(), threading.Event()
 
     def paused(tx: Transaction) -> None:

@@ -54,7 +54,7 @@ def refuse_unfit(server: Server, conninfo: Target, *, readonly: bool) -> None:
         return
     if server.standby:
         raise StoreUnavailable(
-            f"{conninfo.shown} is a read-only standby; nothing was opened. To write, {_STANDBY}."
+            f"{conninfo.shown} is a standby; nothing was opened. To write, {_STANDBY}."
         )
     if server.synchronous_commit != conninfo.synchronous_commit:
         raise StoreUnavailable(

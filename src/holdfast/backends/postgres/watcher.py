@@ -67,13 +67,13 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._speaker: threading.Thread | None = None
 
-    def announce(self, *, heard: bool = True) -> None:
-        """Wake the waiters of this process after a commit, and request a notification of others.
+    def announce(self, *, has_listeners: bool = True) -> None:
+        """Wake the waiters of this process after a commit, and notify other processes.
 
         This never fails, since the commit is done.
         """
         self.note()
-        if heard:
+        if has_listeners:
             self._unsaid = True
             self._news.set()
             if not _lives(self._speaker):

@@ -289,7 +289,7 @@ class Runner:
             raise
         tx.note(self._standings)
         if tx.writes:
-            self._watcher.announce(heard=tx.heard)
+            self._watcher.announce(has_listeners=tx.heard)
 
     # ------------------------------------------------------------------------- batches
 
@@ -317,7 +317,7 @@ class Runner:
                 tx = self._begin(connection, [write.verb for write in batch], may_block=False)
                 try:
                     self._gather(tx, batch, done)
-                except Exception as error:  # noqa: BLE001 - an operation's own error is raised again when it runs alone
+                except Exception as error:  # noqa: BLE001 - raised again when run alone
                     self._undo(connection, error)
                     return 0, None
                 self._commit(connection, tx, None)
