@@ -1,7 +1,7 @@
-"""Counting tokens exactly, where the tokenizer of a model is known and at hand.
+"""Exact token counts, for models whose tokenizer is known and installed.
 
-The extra `tokens` brings the tokenizers of many models with it; nothing is ever downloaded. A model
-is known by the beginning of its name, behind whatever a router puts before it (`openai/gpt-4o`).
+The extra `tokens` contains the tokenizers of many models; nothing is ever downloaded. A model is
+recognized by the prefix of its name, without a router's prefix (`openai/gpt-4o`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.tokens import Count
 
-# The first beginning that fits decides, so the longer ones come first.
+# The first prefix that matches decides, so longer ones come first.
 _FAMILIES: Final = (
     ("gpt-oss", "gpt-oss"),
     ("gpt-4o", "o200k_base"),
@@ -43,9 +43,9 @@ _FAMILIES: Final = (
 
 
 def exact(model: str | None) -> Count | None:
-    """Return what counts the tokens of a text as this model does; `None` if that is not known."""
+    """Return the function that counts tokens as this model does; `None` if it is not known."""
     name = (model or "").lower().rpartition("/")[2]
-    family = next((family for start, family in _FAMILIES if name.startswith(start)), None)
+    family = next((family for prefix, family in _FAMILIES if name.startswith(prefix)), None)
     return None if family is None else _tokenizer(family)
 
 
@@ -58,7 +58,7 @@ def _tokenizer(family: str) -> Count | None:
     encode = Tokenizer.from_pretrained(family).encode
 
     def count(text: str) -> int:
-        # What is not Unicode is sent as a mark.
+        # Lone surrogates are sent as replacement characters, and counted as such.
         return len(encode(text.encode("utf-8", "replace").decode("utf-8")))
 
     return count

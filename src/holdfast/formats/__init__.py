@@ -1,1 +1,1 @@
-"""Provider shapes to messages and back, one module for each. No I/O, no provider's package."""
+"""Conversion between messages and each provider's message format. No I/O, no provider SDK."""

@@ -1,22 +1,21 @@
 """Messages of Anthropic's Messages API.
 
-`decode` reads one message of a request, or a whole reply; `encode` writes it again, the same. A
-user's message that holds nothing but tool results is a `tool` message of ours. What a reply has
-beyond role and content (its id, why it stopped) is kept, and never sent.
+`decode` reads one message of a request, or a whole reply; `encode(decode(x))` gives `x` back. A
+user message that holds only tool results becomes a `tool` message. A reply's fields beyond role and
+content (id, stop reason) are stored, and never sent.
 
-A message that came from elsewhere is written as far as this shape can carry it:
+A message from another provider is encoded as far as this format allows:
 
-* thinking is sent if it is signed and nothing says that the signature is somebody else's; thinking
-  that cannot be sent, blank text and what belongs to another provider are left out. `content` is
-  then an empty list if nothing remains: such a message is not to be sent;
-* images, PDF files and text files go to the user's messages as blocks; in the assistant's, and of
-  other kinds, or when a file is given without its data, its breadcrumb stands for it;
+* thinking is sent if it is signed and nothing shows that another provider signed it. Other
+  thinking, blank text and other providers' pieces are omitted. If nothing remains, `content` is an
+  empty list: such a message must not be sent;
+* images, PDF and text files are blocks in user messages; in assistant messages, for files of other
+  types, and for files without data, a breadcrumb text stands for the file;
 * a call's arguments become an object (see `arguments_of`);
-* a system message and a summary become a user's message that begins with what it is. Only a system
-  message that came in as one of Anthropic's goes out as one: not every model takes them.
+* a system message or a summary becomes a user message that begins with a label. Only a system
+  message decoded from this format is sent as one: not every model accepts the role.
 
-The content of a message is a list of blocks, except when a user's message is nothing but one text:
-then it is that text.
+`content` is a list of blocks, except for a user message of a single text: then it is that text.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _PDF: Final = "application/pdf"
 _PLAIN: Final = "text/plain"
 _OTHERS: Final = frozenset({"gemini", "openai", "openai-responses"})
 _BLANK: Final[JSONObject] = {"type": "text"}
-# The two forms of a content that is one text.
+# The two encodings of content that is a single text.
 _STRING: Final = "string"
 _BLOCKS: Final = "blocks"
 
@@ -73,7 +72,7 @@ _BLOCKS: Final = "blocks"
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Read one message. What is none raises `BadMessage`."""
+    """Decode one message; `BadMessage` if it is not valid."""
     if not isinstance(item, Mapping):
         raise BadMessage(f"expected a message, got {type(item).__name__}")
     given = {key: copied(value) for key, value in item.items()}
@@ -111,7 +110,7 @@ def _blocks_of(content: JSON) -> list[JSONObject]:
 def _note_of(
     given: JSONObject, role: str, content: JSON, blocks: Sequence[JSONObject]
 ) -> MessageNote:
-    """Note what a message has beyond its blocks."""
+    """Return a note with the message's fields beyond its blocks."""
     is_reply = given.get("type") == "message"
     fields: JSONObject = {} if is_reply else given
     made: JSONObject = {}
@@ -132,7 +131,7 @@ def _is_text(block: JSONObject) -> bool:
 
 
 def _usage_of(given: JSON) -> Usage | None:
-    """Count as we do: what came from the cache, or went there, is a part of the input."""
+    """Return the usage. Holdfast counts tokens read from or written to the cache as input."""
     if not isinstance(given, dict):
         return None
     read, wrote = (
@@ -157,7 +156,7 @@ def _text_or_none(value: JSON) -> str | None:
 
 
 def _decode_block(block: JSONObject, role: str) -> tuple[Part, ...]:
-    """Read a block: a part, with a note where it says more than the part, or else as it is."""
+    """Decode a block: a part, with a note for extra fields; a verbatim piece if no part fits."""
     part = _read_block(block, role)
     if part is None:
         return (verbatim(SOURCE, block),)
@@ -166,7 +165,7 @@ def _decode_block(block: JSONObject, role: str) -> tuple[Part, ...]:
         return (part,)
     bare = PartNote(kind_of(part), {})
     fields, made = beyond(block, _encode_part(part, bare, role) or {})
-    if made:  # The part does not say the same.
+    if made:  # The part cannot represent the block exactly.
         return (verbatim(SOURCE, block),)
     return part, to_raw(SOURCE, PartNote(bare.of, fields))
 
@@ -207,7 +206,7 @@ def _read_inside(piece: JSONObject) -> list[Text | File | Raw]:
 
 
 def _read_file(block: JSONObject, source: JSONObject) -> File | None:
-    """Read a file that is there; one that is elsewhere (a URL, an uploaded file) stays as it is."""
+    """Decode a file with inline data; None for a reference (a URL, an uploaded file)."""
     title = _text_or_none(block.get("title")) if block["type"] == "document" else None
     match source:
         case {"type": "base64", "media_type": str(mime), "data": str(text)}:
@@ -230,14 +229,15 @@ def _utf8(text: str) -> bytes | None:
 
 
 def encode(message: Message) -> JSONObject:
-    """Write a message. If nothing of it can be sent, its content is an empty list."""
+    """Encode a message. If nothing of it can be sent, its content is an empty list."""
     note = message_note(SOURCE, message.parts)
     role = "assistant" if message.role == "assistant" else "user"
     whole = laid_under(note.fields, note.made, {"role": role})
-    natively = message.role == "system" and whole.get("role") == "system"
-    if not natively:
+    is_native = message.role == "system" and whole.get("role") == "system"
+    if not is_native:
         whole["role"] = role
-    content = introduced("user" if natively else message.role, _encode_parts(message, role), _BLANK)
+    label_role = "user" if is_native else message.role
+    content = introduced(label_role, _encode_parts(message, role), _BLANK)
     usual = _BLOCKS if role == "assistant" else _STRING
     whole["content"] = _content_of(content, note.form or usual)
     return {key: copied(value) for key, value in whole.items()}
@@ -252,7 +252,7 @@ def _encode_parts(message: Message, role: str) -> list[JSONObject]:
 
 
 def _is_foreign(message: Message) -> bool:
-    """Return whether the thinking in a message, unless noted as ours, is another provider's."""
+    """True if the thinking in a message, unless noted as Anthropic's, is another provider's."""
     if message.model is not None and "claude" not in message.model.lower():
         return True
     return any(isinstance(part, Raw) and part.source in _OTHERS for part in message.parts)
@@ -266,7 +266,7 @@ def _content_of(blocks: list[JSON], form: str) -> JSON:
 
 
 def _encode_part(part: Part, note: PartNote | None, role: str) -> JSONObject | None:
-    """Write a part; None if it cannot be sent."""
+    """Encode a part; None if it cannot be sent."""
     if isinstance(part, Raw):
         kept = kept_piece(part)
         return kept if kept is not None and isinstance(kept.get("type"), str) else None
@@ -311,7 +311,7 @@ def _encode_result(result: ToolResult) -> JSONObject:
 
 
 def _encode_file(file: File, role: str, *, noted: bool) -> JSONObject | None:
-    """Write a file whose data are there; None if it must be told in words."""
+    """Encode a file with its data; None if only its breadcrumb can be sent."""
     if role == "assistant" or file.data is None or not (file.data or noted):
         return None
     mime = mime_of(file).partition(";")[0].strip()

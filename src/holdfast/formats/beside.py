@@ -1,18 +1,18 @@
-"""What Anthropic's and Gemini's shapes have in common: what stands beside our parts.
+"""Passthrough fields of Anthropic and Gemini messages: provider data that no part can hold.
 
-A provider's message holds more than our parts do. What is left over is kept in `Raw` parts of that
-provider, and each of them has one of these keys:
+A provider's message carries more than Holdfast's parts do. The remainder is kept in `Raw` parts of
+that provider, so that decoding and encoding is lossless. Each of them has one of these keys:
 
-    content   a piece that has no part of ours, as it was
-    part      fields of the part directly before it (`PartNote`)
-    fields    fields of the message itself (`MessageNote`), at the message's end
+    content   a piece of content that no part can represent, verbatim
+    part      a note: extra fields of the part directly before it (`PartNote`)
+    fields    a note: extra fields of the message (`MessageNote`), the last part of the message
 
-A note never repeats what a part says, and what the part says goes before it: a part may be
-shortened or given another id, and its note still fits. A note is not used when the part before it
-is of another kind than the one it was made for.
+A note never repeats what its part holds, and the part takes precedence: a part may be shortened or
+get another id, and its note still applies. A note is ignored if the part before it is of another
+kind than the one the note was made for.
 
-Some parts a provider takes only as its own: a thought, text that is blank. Such a part is written
-only if a note of that provider stands behind it.
+Some parts are accepted only by the provider that produced them (thinking, blank text). Such a part
+is encoded only if a note of that provider follows it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from holdfast.records import JSON, Part, Raw, Role, ToolCall
 JSONObject: TypeAlias = dict[str, JSON]
 N = TypeVar("N", bound=msgspec.Struct)
 
-_MAX_DEPTH: Final = 190  # as deep as the store takes arguments, with room for what is around them
-# How the roles that neither provider has among its messages are told to the model.
+_MAX_DEPTH: Final = 190  # the store's limit for arguments, less the levels around them
+# Neither provider has these roles among its messages; the label tells the model what it reads.
 _MARKS: Final[dict[Role, str]] = {
     "system": "[system note]",
     "summary": "[summary of the conversation so far]",
@@ -39,11 +39,11 @@ _MARKS: Final[dict[Role, str]] = {
 
 
 class PartNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a provider's piece has beyond the part of ours before it.
+    """A provider's extra fields for the part before it.
 
-    `of` names the kind of part, `fields` belong to the piece, `inner` to the object inside it that
-    says the most. Of `inner`, what we had to make up (an id) is in `made`, to be taken out again.
-    `form` tells which of several ways of writing the same was used.
+    `of` is the kind of part, `fields` are fields of the piece, `inner` fields of its main nested
+    object. `made` holds values that decoding invented (an id) and encoding removes again. `form`
+    names which of several equivalent encodings was used.
     """
 
     of: str
@@ -54,9 +54,9 @@ class PartNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MessageNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a provider's message has beyond its parts.
+    """A provider's extra fields for a whole message.
 
-    `made` and `form` are as for a part. `reply` is what only a reply has: kept, and never sent.
+    `made` and `form` are as for a part. `reply` holds fields of a reply: stored, never sent.
     """
 
     fields: JSONObject
@@ -72,44 +72,44 @@ Noted: TypeAlias = tuple[Part, PartNote | None]
 
 
 def to_raw(source: str, note: PartNote | MessageNote) -> Raw:
-    """Write a note as a part."""
+    """Return a note as a `Raw` part."""
     return Raw(source, msgspec.to_builtins(note))
 
 
 def verbatim(source: str, piece: JSONObject) -> Raw:
-    """Keep a piece that has no part of ours."""
+    """Return a `Raw` part that keeps a piece that no other part can represent."""
     return Raw(source, {"content": piece})
 
 
 def kept_piece(part: Raw) -> JSONObject | None:
-    """Return the piece that `verbatim` kept."""
+    """Return the piece that `verbatim` kept; None if the part holds none."""
     piece = part.data.get("content") if isinstance(part.data, dict) else None
     return piece if isinstance(piece, dict) else None
 
 
 def kind_of(part: Part) -> str:
-    """Name the kind of a part."""
+    """Return the kind (the tag) of a part."""
     return str(part.__struct_config__.tag)
 
 
 def with_notes(source: str, parts: Sequence[Part]) -> list[Noted]:
-    """Each part with the note behind it. Notes themselves and what is foreign are left out."""
+    """Return each part with its note. Omits the notes themselves and other providers' parts."""
     return [
-        (part, _part_note(source, part, behind))
-        for part, behind in zip_longest(parts, parts[1:])
+        (part, _part_note(source, part, following))
+        for part, following in zip_longest(parts, parts[1:])
         if not isinstance(part, Raw) or (part.source == source and kept_piece(part) is not None)
     ]
 
 
-def _part_note(source: str, part: Part, behind: Part | None) -> PartNote | None:
-    if not isinstance(behind, Raw) or behind.source != source:
+def _part_note(source: str, part: Part, following: Part | None) -> PartNote | None:
+    if not isinstance(following, Raw) or following.source != source:
         return None
-    note = _read(behind, "part", PartNote)
+    note = _read(following, "part", PartNote)
     return note if note is not None and note.of == kind_of(part) else None
 
 
 def message_note(source: str, parts: Sequence[Part]) -> MessageNote:
-    """Return the message's own note: the newest, if messages were joined."""
+    """Return the note of the whole message; the newest if several messages were merged."""
     for part in reversed(parts):
         if isinstance(part, Raw) and part.source == source:
             note = _read(part, "fields", MessageNote)
@@ -123,28 +123,28 @@ def _read(part: Raw, key: str, kind: type[N]) -> N | None:
         return None
     try:
         return msgspec.convert(part.data, kind)
-    except msgspec.ValidationError:  # Somebody else's data under the same name says nothing to us.
+    except msgspec.ValidationError:  # Another program's data under the same key is ignored.
         return None
 
 
 def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> tuple[JSONObject, JSONObject]:
-    """Return what makes `ours` what was given: fields to put in, and fields to take out."""
+    """Return the difference from `ours` to `given`: fields to add, and fields to remove."""
     fields = {key: value for key, value in given.items() if key not in ours or ours[key] != value}
     made = {key: value for key, value in ours.items() if key not in given or given[key] != value}
     return fields, made
 
 
 def laid_under(fields: JSONObject, made: JSONObject, ours: JSONObject) -> JSONObject:
-    """Put `fields` under `ours`, of which what was `made` up is left out while it is the same."""
-    said = {key: value for key, value in ours.items() if key not in made or made[key] != value}
-    return {**fields, **said}
+    """Merge `ours` over `fields`, without the values of `ours` that still equal those in `made`."""
+    kept = {key: value for key, value in ours.items() if key not in made or made[key] != value}
+    return {**fields, **kept}
 
 
-# ----------------------------------------------------------------------------- what is said of it
+# --------------------------------------------------------------------------------------- content
 
 
 def introduced(role: Role, pieces: list[JSONObject], blank: JSONObject) -> list[JSON]:
-    """Say before a system message, or a summary, what it is; `blank` is a text without its text."""
+    """Prefix a system message or a summary with its label; `blank` is a text piece without text."""
     mark = _MARKS.get(role)
     if mark is None or not pieces:
         return [*pieces]
@@ -155,10 +155,10 @@ def introduced(role: Role, pieces: list[JSONObject], blank: JSONObject) -> list[
 
 
 def arguments_of(call: ToolCall) -> JSONObject:
-    """Return a call's arguments as the object both providers want.
+    """Return a call's arguments as the JSON object that both providers require.
 
-    Text that is a JSON object becomes that object, and no arguments at all become an empty one.
-    Anything else is wrapped: `{"input": …}`.
+    Text that is a JSON object becomes that object; no arguments become an empty object. Anything
+    else is wrapped: `{"input": …}`.
     """
     arguments = call.arguments
     if isinstance(arguments, str):
@@ -174,7 +174,7 @@ def _parsed(text: str) -> JSON:
 
 
 def parsed_object(text: str) -> JSONObject | None:
-    """Read a JSON object; None if the text is none, or none that could be sent."""
+    """Parse a JSON object; None if the text is not one, or is nested too deeply to be sent."""
     try:
         value = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except (ValueError, RecursionError):

@@ -1,15 +1,15 @@
-"""What may be sent together: the last step before messages are written in a provider's shape.
+"""Compatibility filter: the last step before messages are encoded for a provider.
 
-Formats read and write one message at a time. Some things a provider demands can be seen only where
-all messages of a window stand side by side, and concern only pieces of its own:
+Formats encode one message at a time. Some rules of a provider span the messages of a window and
+concern only the provider's own pieces:
 
-* `openai`: function calls of the first kind have no ids, and become calls like any other;
-* `openai-responses`: items need their companions (see `openai_fitting`);
-* `anthropic`: the result of a server's tool has its call before it in the same message, and every
-  such call its result, except at the very end, where the server may be asked to go on; a message
-  has thinking only if it begins with it, of what can be sent at all; a result with the flag of an
-  error holds text only, so one with an image says in words that it is one;
-* `gemini`: a response has an id if its call has one.
+* `openai`: legacy function calls have no ids, and become tool calls with ids;
+* `openai-responses`: items must be sent with the items they depend on (see `openai_compat`);
+* `anthropic`: the result of a server tool follows its call in the same message, and every such call
+  has a result, except at the very end, where the server may continue; thinking is allowed only at
+  the beginning of a message, counting only blocks that can be sent; a result flagged as an error
+  holds text only, so an error with an image is marked in its text instead;
+* `gemini`: a response has an id if and only if its call has one.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from holdfast.records import Message, Part, Provider, Raw, Text, Thinking, ToolC
 _SERVER_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
 _SERVER_RESULT: Final = "_tool_result"
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
-_GONE: Final = "[interrupted]"  # What a message says of which nothing else could be sent.
+_GONE: Final = "[interrupted]"  # The text of a message of which nothing else can be sent.
 
 
 def fitted(provider: Provider, messages: Sequence[Message]) -> list[Message]:
-    """Return messages that this provider may be sent in this order."""
+    """Return the messages, changed so that this provider accepts them in this order."""
     return _FITTED[provider](messages)
 
 
 def _replaced(message: Message, parts: Iterable[Part]) -> Message:
-    now = tuple(parts)
-    return message if now == message.parts else msgspec.structs.replace(message, parts=now)
+    changed = tuple(parts)
+    return message if changed == message.parts else msgspec.structs.replace(message, parts=changed)
 
 
 # ------------------------------------------------------------------------------------- anthropic
@@ -55,7 +55,7 @@ def _anthropic(messages: Sequence[Message]) -> list[Message]:
 
 
 def _flagged(part: Part) -> Part:
-    """Let an error that holds more than text tell so in words, not by the flag."""
+    """Mark an error that holds more than text in its text instead of by the flag."""
     if not isinstance(part, ToolResult) or not part.error:
         return part
     kinds = _kinds_inside(part)
@@ -65,7 +65,7 @@ def _flagged(part: Part) -> Part:
 
 
 def _kinds_inside(result: ToolResult) -> set[str]:
-    """Say of which kinds the blocks are that a result is written as."""
+    """Return the types of the blocks that a result is encoded as."""
     match anthropic.encode(Message(role="tool", parts=(result,))):
         case {"content": [{"content": str()}]}:
             return {"text"}
@@ -75,7 +75,7 @@ def _kinds_inside(result: ToolResult) -> set[str]:
 
 
 def _with_whole_pairs(message: Message, *, is_last: bool) -> Message:
-    """Leave out results of a server's tools without their calls, and calls without results."""
+    """Omit results of server tools without their calls, and calls without results."""
     called: set[str] = set()
     answered: set[str] = set()
     kept: list[Part] = []
@@ -96,7 +96,7 @@ def _with_whole_pairs(message: Message, *, is_last: bool) -> Message:
 
 
 def _ends_with_words(parts: Sequence[Part]) -> bool:
-    """Return whether there is something that may stand at the end of a message."""
+    """True if the last piece may end a message: there is one, and it is not thinking."""
     pieces = [part for part in parts if not isinstance(part, Raw) or _own_block(part)]
     if not pieces or isinstance(pieces[-1], Thinking):
         return False
@@ -104,7 +104,7 @@ def _ends_with_words(parts: Sequence[Part]) -> bool:
 
 
 def _with_thoughts_first(message: Message) -> Message:
-    """Leave all thinking out of a message that does not begin with it once it is written."""
+    """Omit all thinking from a message whose encoded form does not begin with it."""
     if not any(map(_is_thought, message.parts)):
         return message
     kinds = _kinds_of(message)
@@ -114,7 +114,7 @@ def _with_thoughts_first(message: Message) -> Message:
 
 
 def _kinds_of(message: Message) -> list[str]:
-    """Say of which kinds the blocks are that a message is written as, in order."""
+    """Return the types of the blocks that a message is encoded as, in order."""
     blocks = anthropic.encode(message)["content"]
     if not isinstance(blocks, list):
         return []
@@ -143,33 +143,35 @@ def _server_answer(block: JSONObject) -> str | None:
 
 
 def _gemini(messages: Sequence[Message]) -> list[Message]:
-    """Let a response have an id only if its call is sent with one, and the other way round."""
-    nameless = {
+    """Send a response with an id if and only if its call is sent with one."""
+    without_id = {
         part.id
         for message in messages
         for part, note in with_notes(gemini.SOURCE, message.parts)
         if isinstance(part, ToolCall) and note is not None and note.made.get("id") == part.id
     }
     return [
-        _replaced(message, _with_ids(message.parts, nameless)) if message.tool_results else message
+        _replaced(message, _with_ids(message.parts, without_id))
+        if message.tool_results
+        else message
         for message in messages
     ]
 
 
-def _with_ids(parts: Sequence[Part], nameless: set[str]) -> Iterable[Part]:
+def _with_ids(parts: Sequence[Part], without_id: set[str]) -> Iterable[Part]:
     for part, note in with_notes(gemini.SOURCE, parts):
         yield part
         if not isinstance(part, ToolResult):
-            now = note
+            changed = note
         else:
-            now = _with_id(part, note or PartNote(kind_of(part), {}), nameless)
-        if now is not None and (note is not None or now.made):
-            yield to_raw(gemini.SOURCE, now)
+            changed = _with_id(part, note or PartNote(kind_of(part), {}), without_id)
+        if changed is not None and (note is not None or changed.made):
+            yield to_raw(gemini.SOURCE, changed)
 
 
-def _with_id(result: ToolResult, note: PartNote, nameless: set[str]) -> PartNote:
+def _with_id(result: ToolResult, note: PartNote, without_id: set[str]) -> PartNote:
     made = {key: value for key, value in note.made.items() if key != "id"}
-    if result.call_id in nameless:
+    if result.call_id in without_id:
         made["id"] = result.call_id
     return msgspec.structs.replace(note, made=made)
 

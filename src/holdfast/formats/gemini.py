@@ -1,28 +1,27 @@
-"""Contents of Google's Gemini API, with the names of its REST interface (`functionCall`).
+"""Contents of Google's Gemini API, with the field names of its REST interface (`functionCall`).
 
-`decode` reads one content; `encode` writes it again, the same. A user's content that holds nothing
-but function responses is a `tool` message of ours, and so is one of the old role `function`.
+`decode` reads one content; `encode(decode(x))` gives `x` back. A user content that holds only
+function responses becomes a `tool` message, and so does one with the legacy role `function`.
 
-Calls often have no ids here: a response belongs to a call by its name and its place. So that both
-are a pair for us, the k-th call of a function within a content gets the id `name-k`, and so does
-the k-th response. Such ids are taken out again on the way back.
+Calls often have no ids in this format: a response is matched to its call by name and order. To
+pair them, the k-th call of a function within a content gets the id `name-k`, and so does the k-th
+response. Encoding removes such ids again.
 
-A function's response is an object. If it is `{"output": …}`, `{"result": …}` or `{"error": …}`
-with a text, that text is the result; otherwise the result is the object as JSON.
+A function response is an object. If it is `{"output": …}`, `{"result": …}` or `{"error": …}` with a
+text, that text is the result; otherwise the result is the object as JSON.
 
-Signatures may stand beside any part, and are kept there; they are never a `Thinking.signature`.
+Any part may have a signature. It is kept in the part's note, never in `Thinking.signature`.
 
-A message that came from elsewhere is written as far as this shape can carry it:
+A message from another provider is encoded as far as this format allows:
 
-* thoughts, empty text and what belongs to another provider are left out. `parts` is then an empty
-  list if nothing remains: such a message is not to be sent;
-* images, sound, video, PDF and text files are sent with their data; for files of other kinds, or
-  given without their data, the breadcrumb stands;
-* a call's arguments become an object (see `arguments_of`), a result `{"output": text}` or
-  `{"error": text}`, its files the parts of the response;
-* a result that does not say which function it is from takes the name from `names` (call id to
-  name), else `unknown`;
-* a system message and a summary become a user's content that begins with what it is.
+* thinking, empty text and other providers' pieces are omitted. If nothing remains, `parts` is an
+  empty list: such a message must not be sent;
+* images, audio, video, PDF and text files are sent with their data; a breadcrumb text stands for
+  files of other types and for files without data;
+* a call's arguments become an object (see `arguments_of`), a result becomes `{"output": text}` or
+  `{"error": text}`, and its files become parts of the response;
+* a result without a function name takes it from `names` (call id to name), else it is `unknown`;
+* a system message or a summary becomes a user content that begins with a label.
 """
 
 from __future__ import annotations
@@ -69,12 +68,12 @@ SOURCE: Final = "gemini"
 _ROLES: Final[dict[str, Role]] = {"function": "tool", "model": "assistant", "user": "user"}
 _MEDIA: Final = ("application/pdf", "audio/", "image/", "text/", "video/")
 _MEDIA_IN_RESULTS: Final = ("application/pdf", "image/", "text/plain")
-# The Python package's own names for what REST calls otherwise.
+# The Python package's spellings of fields that the REST interface spells in camel case.
 _PYTHON_NAMES: Final = frozenset(
     {"code_execution_result", "executable_code", "file_data", "function_call"}
     | {"function_response", "inline_data", "thought_signature", "tool_call", "tool_response"}
 )
-# The object inside a part that says the most.
+# The main nested object of a part.
 _INNER: Final = ("functionCall", "functionResponse", "inlineData")
 _TEXT_KEYS: Final = frozenset({"error", "output", "result"})
 _UNKNOWN: Final = "unknown"
@@ -87,7 +86,7 @@ _URLSAFE: Final = "urlsafe"
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Read one content. What is none raises `BadMessage`."""
+    """Decode one content; `BadMessage` if it is not valid."""
     if not isinstance(item, Mapping):
         raise BadMessage(f"expected a content, got {type(item).__name__}")
     given = {key: copied(value) for key, value in item.items()}
@@ -99,7 +98,7 @@ def decode(item: Mapping[str, JSON]) -> Message:
     parts = [part for piece in pieces for part in _decode_piece(piece, ids)]
     only_results = bool(pieces) and all("functionResponse" in piece for piece in pieces)
     ours = "tool" if role == "user" and only_results else _ROLES[role]
-    given.pop("parts", None)  # No parts and an empty list of them are the same to this interface.
+    given.pop("parts", None)  # The interface treats missing parts and an empty list alike.
     fields, made = beyond(given, {"role": _role_of(ours)})
     if fields or made:
         parts.append(to_raw(SOURCE, MessageNote(fields, made)))
@@ -115,7 +114,7 @@ def _pieces_of(given: JSON) -> list[JSONObject]:
             raise BadMessage(f"parts[{number}]: expected an object")
         if foreign := _PYTHON_NAMES.intersection(piece):
             raise BadMessage(
-                f"parts[{number}]: {min(foreign)} is not a name of the REST interface; "
+                f"parts[{number}]: {min(foreign)} is not a field of the REST interface; "
                 'use model_dump(mode="json", by_alias=True, exclude_none=True)'
             )
         pieces.append(piece)
@@ -123,7 +122,7 @@ def _pieces_of(given: JSON) -> list[JSONObject]:
 
 
 class _MadeIds:
-    """Makes ids for the calls, or the responses, of one content that have none."""
+    """Generates ids for the calls and responses of one content that have none."""
 
     def __init__(self) -> None:
         self._used: Counter[str] = Counter()
@@ -134,7 +133,7 @@ class _MadeIds:
 
 
 def _decode_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part, ...]:
-    """Read a piece: a part, with a note where it says more than the part, or else as it is."""
+    """Decode a piece: a part, with a note for extra fields; a verbatim piece if no part fits."""
     part, form = _read_piece(piece, ids)
     if part is None:
         return (verbatim(SOURCE, piece),)
@@ -158,7 +157,7 @@ def _note_of(piece: JSONObject, part: Part, form: str | None) -> PartNote:
 
 
 def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | None]:
-    """Return the part a piece is, and the form it has if it is not the usual one."""
+    """Return the part for a piece (None if no part fits), and its form if not the usual one."""
     said = {key: value for key, value in piece.items() if value is not None}
     match said:
         case {"functionCall": dict(call)}:
@@ -205,7 +204,7 @@ def _read_answer(response: JSONObject | None) -> tuple[str, bool, str | None]:
 
 
 def _read_inside(pieces: JSON) -> list[File | Raw] | None:
-    """Read the parts of a response; None if they are none."""
+    """Decode the parts of a response; None if they are not valid."""
     inside: list[File | Raw] = []
     if pieces is None:
         return inside
@@ -233,7 +232,7 @@ def _read_blob(blob: JSONObject) -> tuple[File | None, str | None]:
 
 
 def _from_urlsafe(text: str) -> bytes | None:
-    """Read base64 as Google's Python package writes it."""
+    """Decode URL-safe base64, which Google's Python package writes."""
     try:
         data = urlsafe_b64decode(text)
     except ValueError:
@@ -245,10 +244,10 @@ def _from_urlsafe(text: str) -> bytes | None:
 
 
 def encode(message: Message, *, names: Mapping[str, str] | None = None) -> JSONObject:
-    """Write a message. If nothing of it can be sent, its `parts` are an empty list."""
+    """Encode a message. If nothing of it can be sent, its `parts` are an empty list."""
     note = message_note(SOURCE, message.parts)
     noted = with_notes(SOURCE, message.parts)
-    pieces = [_encode_part(part, beside, names or {}) for part, beside in noted]
+    pieces = [_encode_part(part, part_note, names or {}) for part, part_note in noted]
     role = _role_of(message.role)
     parts = introduced(message.role, [piece for piece in pieces if piece is not None], {})
     whole = laid_under(note.fields, note.made, {"role": role})
@@ -265,7 +264,7 @@ def _role_of(role: Role) -> str:
 def _encode_part(
     part: Part, note: PartNote | None, names: Mapping[str, str] | None = None
 ) -> JSONObject | None:
-    """Write a part; None if it cannot be sent."""
+    """Encode a part; None if it cannot be sent."""
     if isinstance(part, Raw):
         return kept_piece(part)
     if isinstance(part, File):
@@ -283,7 +282,7 @@ def _encode_part(
 
 
 def _with(note: PartNote | None, ours: JSONObject) -> JSONObject:
-    """Put what is noted of a part under what we write of it."""
+    """Merge an encoded part over the fields of its note."""
     if note is None:
         return ours
     for key in _INNER:
@@ -298,8 +297,8 @@ def _encode_result(
     content = (Text(result.content),) if isinstance(result.content, str) else result.content
     texts: list[str] = []
     pieces: list[JSON] = []
-    for part, beside in with_notes(SOURCE, content):
-        piece = _encode_inside(part, beside)
+    for part, part_note in with_notes(SOURCE, content):
+        piece = _encode_inside(part, part_note)
         if piece is not None:
             pieces.append(piece)
         elif isinstance(part, Text):
@@ -313,7 +312,7 @@ def _encode_result(
 
 
 def _encode_inside(part: Part, note: PartNote | None) -> JSONObject | None:
-    """Write what may stand in a response beside its text."""
+    """Encode a piece of a response that is not text; None if it cannot be sent there."""
     if isinstance(part, Raw):
         return kept_piece(part)
     if not isinstance(part, File):
@@ -333,7 +332,7 @@ def _encode_answer(text: str, result: ToolResult, form: str | None) -> JSONObjec
 
 
 def _encode_file(file: File, kinds: Sequence[str], note: PartNote | None) -> JSONObject | None:
-    """Write a file whose data are there; None if it must be told in words."""
+    """Encode a file with its data; None if only its breadcrumb can be sent."""
     if file.data is None or not (file.data or note):
         return None
     mime = file.mime if note and file.mime is not None else mime_of(file)

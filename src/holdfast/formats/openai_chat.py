@@ -1,17 +1,17 @@
-"""Messages of OpenAI's chat completions, and of all who speak that shape.
+"""Messages of OpenAI's chat completions, and of every server with a compatible API.
 
-`decode` reads one message of a request, or of a reply; `encode` writes it again, the same. A
-message that came from elsewhere is written as far as this shape can carry it:
+`decode` reads one message of a request or of a reply; `encode(decode(x))` gives `x` back. A message
+from another provider is encoded as far as this format allows:
 
-* text, images, WAV and MP3 sound and PDF files go to the user's messages as pieces of content; in
-  other roles, and of other kinds, a file becomes its breadcrumb (`[image: cat.png]`);
-* reasoning, and what another provider alone understands, is left out;
-* a summary is a system message; names are folded to the letters that are allowed in them;
-* one message of ours may take several here, because each tool result is a message of its own:
-  `encode_all` writes them in order, `encode` refuses such a message.
+* text, images, WAV and MP3 audio and PDF files are pieces of content in user messages; in other
+  roles, and for other types, a file becomes its breadcrumb (`[image: cat.png]`);
+* reasoning, and other providers' pieces, are omitted;
+* a summary becomes a system message; characters not allowed in names are replaced;
+* one message may become several chat messages, because each tool result is a chat message of its
+  own: `encode_all` returns them in order, `encode` rejects such a message.
 
-Calls of the old kind (`function_call`, role `function`) have no ids. They get one made from the
-function's name, so that call and result are a pair. `modern` makes them calls like any other.
+Legacy calls (`function_call`, role `function`) have no ids. They get one made from the function's
+name, so that call and result can be paired. `upgrade_legacy_calls` turns them into tool calls.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _ROLES: Final[dict[str, Role]] = {
     "system": "system",
     "user": "user",
 }
-# Who speaks when a message holds neither a call nor a result. What stands beside a tool's result
-# is not to be trusted more than a user's word.
+# The role of a message that holds neither a call nor a result. Other content of a tool message
+# must not be trusted more than a user's text.
 _SPEAKERS: Final = {
     "assistant": "assistant",
     "summary": "system",
@@ -74,7 +74,7 @@ _PIECES: Final = {
     "image_url": {"user"},
     "input_audio": {"user"},
     "refusal": {"assistant"},
-    "text": set[str](),  # One that could not be read as text is none.
+    "text": set[str](),  # A verbatim text piece is one that could not be decoded: never sent.
 }
 _OLD_KINDS: Final = frozenset({"function", "function_call"})
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -86,14 +86,14 @@ _MAX_ID: Final = 40
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Read one message. What is none raises `BadMessage`."""
+    """Decode one message; `BadMessage` if it is not valid."""
     if not isinstance(item, Mapping):
         raise BadMessage(f"expected a chat message, got {type(item).__name__}")
     role = item.get("role")
     if role == "tool" or role == "function":  # noqa: PLR1714 (mypy narrows by ==)
         return _decode_result(item, role)
     if not isinstance(role, str) or role not in _ROLES:
-        raise BadMessage(f"role: {role!r} is not one of chat completions")
+        raise BadMessage(f"role: {role!r} is not a role of chat completions")
     parts: list[Part] = [*_decode_content(item.get("content"))]
     if role == "assistant":
         parts += _decode_calls(item)
@@ -107,7 +107,7 @@ def decode(item: Mapping[str, JSON]) -> Message:
 
 
 def _decode_result(item: Mapping[str, JSON], role: str) -> Message:
-    """Read what a tool, or a function of the old kind, answered."""
+    """Decode the result of a tool, or of a legacy function."""
     name = item.get("name")
     name = name if isinstance(name, str) else None
     call_id = item.get("tool_call_id") if role == "tool" else _old_id(name or "")
@@ -122,7 +122,7 @@ def _decode_result(item: Mapping[str, JSON], role: str) -> Message:
 
 
 def _with_note(message: Message, item: Mapping[str, JSON]) -> Message:
-    """Add, as its last part, what the message has beyond its parts."""
+    """Append a note with the message's fields beyond its parts, if there are any."""
     ours = encode(message)
     given = _sendable({key: value for key, value in item.items() if key not in ours})
     if item["role"] != ours["role"]:
@@ -137,7 +137,7 @@ def _with_note(message: Message, item: Mapping[str, JSON]) -> Message:
 
 
 def _shape(item: Mapping[str, JSON], ours: JSONObject) -> str | None:
-    """Return how the content was written, where its parts do not tell."""
+    """Return how the content was written, where that does not follow from its parts."""
     if "content" not in item:
         return "absent"
     if item["content"] is None and ours["content"] is not None:
@@ -157,7 +157,7 @@ def _decode_content(content: JSON) -> list[Piece]:
 
 
 def _decode_piece(piece: JSON) -> list[Piece]:
-    """Read a piece of content: a part, and a note if it has more to it; else keep it as it is."""
+    """Decode a piece: a part, with a note for extra fields; a verbatim piece if no part fits."""
     if not isinstance(piece, dict):
         return [Raw(SOURCE, {"content": copied(piece)})]
     kind = piece.get("type")
@@ -186,7 +186,7 @@ def _read_file(piece: JSONObject) -> File | None:
 
 
 def _file_parts(piece: JSONObject) -> list[Piece]:
-    """Read a file; its data are a data URL, or the bare base64."""
+    """Decode a file whose data is a data URL or bare base64."""
     given = piece.get("file")
     inner = given if isinstance(given, dict) and "file_id" not in given else {}
     name = inner.get("filename")
@@ -204,7 +204,7 @@ def _file_parts(piece: JSONObject) -> list[Piece]:
 
 
 def _parts_of(file: File, kind: str, piece: JSONObject, ours: JSONObject) -> list[Piece]:
-    """Return a file, and a note if it has more to it, or would not be written as this kind."""
+    """Return a file, with a note if it has extra fields or would be encoded as another kind."""
     if _kind_of(file) != kind:
         return [file, forced_note(SOURCE, piece, ours, kind)]
     more = note(SOURCE, piece, ours, kind)
@@ -225,7 +225,7 @@ def _decode_calls(item: Mapping[str, JSON]) -> list[Part]:
 
 
 def _decode_call(call: JSON) -> list[Part]:
-    """Read a call. One that has no name, id or text is kept as it is, and never sent."""
+    """Decode a call. One without a name, an id or arguments is kept verbatim, and never sent."""
     if not isinstance(call, dict):
         return [Raw(SOURCE, {"call": copied(call)})]
     kind, key = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
@@ -257,31 +257,31 @@ def _old_id(name: str) -> str:
 
 
 def encode(message: Message) -> dict[str, JSON]:
-    """Write a message. One that takes several chat messages raises `BadMessage`."""
+    """Encode a message; `BadMessage` if it takes several chat messages."""
     written = encode_all(message)
     if len(written) != 1:
         raise BadMessage(
-            f"message {message.id!r} holds tool results together with other things, which takes "
+            f"message {message.id!r} holds tool results together with other parts, which takes "
             f"{len(written)} chat messages; use encode_all."
         )
     return written[0]
 
 
 def encode_all(message: Message) -> list[dict[str, JSON]]:
-    """Write a message as the chat messages it takes: one for each result, one for what is between.
+    """Encode a message as one chat message for each result, and one for the parts in between.
 
-    Calls are the assistant's, whoever's message they stand in.
+    Calls always go into an assistant message, whatever the role of the message they are in.
     """
     speaker = _SPEAKERS[message.role]
     written: list[dict[str, JSON]] = []
     group: list[Noted] = []
     role = speaker
     for part, more in noted(message.parts, SOURCE):
-        wanted = _role_for(part, speaker, role)
-        if group and (wanted != role or isinstance(part, ToolResult)):
+        part_role = _role_for(part, speaker, role)
+        if group and (part_role != role or isinstance(part, ToolResult)):
             written.append(_write(role, group, message))
             group = []
-        role = wanted
+        role = part_role
         group.append((part, more))
     if group or not written:
         written.append(_write(role, group, message))
@@ -289,7 +289,7 @@ def encode_all(message: Message) -> list[dict[str, JSON]]:
 
 
 def modern(message: Message) -> Message:
-    """Make calls and results of the old kind into such with ids; leave all others as they are."""
+    """Return a message whose legacy function calls and results are tool calls with ids."""
     kept = tuple(part for part in message.parts if not _is_old_note(part))
     return message if len(kept) == len(message.parts) else _replaced(message, kept)
 
@@ -308,7 +308,7 @@ def _is_old_note(part: Part) -> bool:
 
 
 def _role_for(part: Part, speaker: str, role: str) -> str:
-    """Say in whose message a part goes; what is said of a message belongs to the one before."""
+    """Return the role of the chat message a part goes into; a message note stays with `role`."""
     if isinstance(part, ToolResult):
         return "tool"
     if isinstance(part, ToolCall):
@@ -334,7 +334,7 @@ def _write(role: str, group: Sequence[Noted], message: Message) -> dict[str, JSO
 
 
 def _about(group: Sequence[Noted]) -> JSONObject:
-    """Find what is said of the message as a whole."""
+    """Return the message note in a group; empty if there is none."""
     for part, _ in group:
         if isinstance(part, Raw) and raw_object(part, "fields") is not None:
             return _object(part.data)
@@ -342,7 +342,7 @@ def _about(group: Sequence[Noted]) -> JSONObject:
 
 
 def _sendable(fields: JSONObject) -> JSONObject:
-    """Leave out fields that parts alone may set, and such as every request would be refused for."""
+    """Omit fields that only parts may set, and fields that every request would be rejected for."""
     return {key: value for key, value in fields.items() if _is_sendable(key, value)}
 
 
@@ -381,7 +381,7 @@ def _write_spoken(role: str, group: Sequence[Noted], about: JSONObject) -> JSONO
 
 
 def _write_content(group: Sequence[Noted], role: str, about: JSONObject) -> JSON:
-    """Write content: text if it is no more than that, else a list of pieces; None for nothing."""
+    """Encode content: plain text if it is a single text, else a list of pieces; None if empty."""
     pieces = [piece for part, more in group for piece in _write_piece(part, more, role)]
     if not pieces:
         return None
@@ -404,7 +404,7 @@ def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
 
 
 def _is_whole(piece: JSONObject) -> bool:
-    """Return whether a piece that is kept as it was has what its kind needs."""
+    """True if a verbatim piece has the fields that its type requires."""
     match piece["type"]:
         case "image_url":
             return isinstance(_object(piece.get("image_url")).get("url"), str)
@@ -417,7 +417,7 @@ def _is_whole(piece: JSONObject) -> bool:
 
 
 def _write_given_file(file: File, more: JSONObject, role: str) -> JSONObject:
-    """Write a file: as the kind it was given as, as the kind it is, or as its breadcrumb."""
+    """Encode a file: as the kind in its note, else as the kind of its type, else a breadcrumb."""
     given = more.get("of")
     kind = given if isinstance(given, str) and given in _FILE_KINDS else _kind_of(file)
     if kind is None or file.data is None or role != "user":
@@ -448,7 +448,7 @@ def _write_file(file: File, kind: str, *, bare: bool = False) -> JSONObject:
 
 
 def _write_calls(calls: Sequence[tuple[ToolCall, JSONObject]]) -> JSONObject:
-    """Write calls; only a single one may be of the old kind."""
+    """Encode calls; a legacy call is possible only if it is the only one."""
     if not calls:
         return {}
     first, more = calls[0]
@@ -481,7 +481,7 @@ def _write_result(result: ToolResult, more: JSONObject, about: JSONObject) -> JS
     content: JSON = result.content if isinstance(result.content, str) else None
     if not isinstance(result.content, str):
         inside = noted(result.content, SOURCE)
-        pieces = [piece for part, mark in inside for piece in _write_piece(part, mark, "tool")]
+        pieces = [piece for part, extra in inside for piece in _write_piece(part, extra, "tool")]
         content = [*pieces] if pieces else ""
     if more.get("of") != "function":
         return {"role": "tool", "tool_call_id": result.call_id, "content": content}

@@ -1,20 +1,19 @@
-"""Which items of OpenAI's responses may be sent together.
+"""Which items of the OpenAI Responses API may be sent together.
 
-The service knows the items it made by their ids, and refuses one whose companions are missing:
-"Item 'fc_…' of type 'function_call' was provided without its required 'reasoning' item", and the
-same for messages and built-in tools; "Item 'rs_…' of type 'reasoning' was provided without its
-required following item"; "No tool output found for …". So, for the messages of one window:
+The service recognizes the items it made by their ids, and rejects one whose required items are
+missing: "Item 'fc_…' of type 'function_call' was provided without its required 'reasoning' item",
+and the same for messages and built-in tools; "Item 'rs_…' of type 'reasoning' was provided without
+its required following item"; "No tool output found for …". So, for the messages of one window:
 
-* what the model said and called keeps its item's id behind reasoning that is sent, within the same
-  run of items, and loses it elsewhere: an item without an id is new to the service, and lacks
-  nothing. That the reasoning was never there cannot be told from its having been left out;
-* items of built-in tools must have their ids. They are sent behind their reasoning, or in a run
-  that has none and that nothing was left out of;
-* reasoning is sent if what it led to is directly behind it;
-* a built-in tool that somebody else has to run (a computer, a shell) is sent with its output, or
-  neither is;
-* a result is of the kind of its call: that of a custom tool is another item;
-* no item comes twice.
+* messages and calls of the model keep their item's id if reasoning of the same run of items is sent
+  before them, and lose it otherwise: an item without an id is new to the service and requires
+  nothing. Whether reasoning never existed or was omitted cannot be distinguished;
+* items of built-in tools must have their ids. They are sent after their reasoning, or in a run that
+  has no reasoning and from which nothing was omitted;
+* reasoning is sent only if the item it led to directly follows;
+* a built-in tool that the client runs (a computer, a shell) is sent with its output, or not at all;
+* a result is of the kind of its call: the result of a custom tool is a different item;
+* no item is sent twice.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _CUSTOM: Final = "custom_tool_call"
 _CUSTOM_OUTPUT: Final = "custom_tool_call_output"
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _PREFIXES: Final[Mapping[str, str]] = {"function_call": "fc", _CUSTOM: "ctc", "assistant": "msg"}
-# Built-in tools that are run by somebody else: their outputs, and by which field each is found.
+# Built-in tools that the client runs: the type of the output, and the field that holds the id in
+# the call and in the output.
 _ANSWERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "apply_patch_call": ("apply_patch_call_output", "call_id", "call_id"),
     "computer_call": ("computer_call_output", "call_id", "call_id"),
@@ -46,20 +46,20 @@ _OUTPUTS: Final = {output: (kind, key) for kind, (output, _, key) in _ANSWERS.it
 
 
 def fitted(messages: Sequence[Message]) -> list[Message]:
-    """Leave out, of messages in the order they are sent, what cannot go with the others."""
-    said = _without_loose_reasoning(_in_pairs(messages))
-    # What had to go may leave its output, or its reasoning, behind.
-    tied = _without_loose_reasoning(_in_pairs(_Tying().tied(said)))
-    return _answered_in_kind(tied)
+    """Return the messages, in sending order, without the items that the service would reject."""
+    paired = _without_loose_reasoning(_in_pairs(messages))
+    # An omitted item may leave its output, or its reasoning, without a counterpart.
+    accepted = _without_loose_reasoning(_in_pairs(_Tying().tied(paired)))
+    return _answered_in_kind(accepted)
 
 
 def _replaced(message: Message, parts: Iterable[Part]) -> Message:
-    now = tuple(parts)
-    return message if now == message.parts else msgspec.structs.replace(message, parts=now)
+    changed = tuple(parts)
+    return message if changed == message.parts else msgspec.structs.replace(message, parts=changed)
 
 
 def _item(part: Part) -> JSONObject | None:
-    """Return the item that a part keeps as it was."""
+    """Return the item that a part keeps verbatim."""
     return raw_object(part, "item") if isinstance(part, Raw) and part.source == SOURCE else None
 
 
@@ -69,7 +69,7 @@ def _is_reasoning(part: Part) -> bool:
 
 
 def _is_sent(part: Part) -> bool:
-    """Return whether a part is an item, or a piece of one."""
+    """True if a part is sent as an item, or as a piece of one."""
     if isinstance(part, Raw):
         kept = part.source == SOURCE and raw_object(part, "content") is not None
         return kept or _item(part) is not None
@@ -77,7 +77,7 @@ def _is_sent(part: Part) -> bool:
 
 
 def _follows(message: Message, before: Message) -> bool:
-    """Return whether nothing of the history is missing between two messages."""
+    """True if the two messages are adjacent in the history."""
     return message.seq is not None and before.seq is not None and message.seq == before.seq + 1
 
 
@@ -85,7 +85,7 @@ def _follows(message: Message, before: Message) -> bool:
 
 
 def _in_pairs(messages: Sequence[Message]) -> list[Message]:
-    """Leave out calls of built-in tools that wait for an output, and outputs without a call."""
+    """Omit calls of client-run tools without an output, and outputs without a call."""
     whole = _whole_pairs(messages)
     kept: list[Message] = []
     for message in messages:
@@ -94,7 +94,7 @@ def _in_pairs(messages: Sequence[Message]) -> list[Message]:
             item = _item(part) or {}
             if _called(item) is not None and id(part) not in whole:
                 while parts and _is_reasoning(parts[-1]):
-                    parts.pop()  # What it led to is gone.
+                    parts.pop()  # The call it led to is omitted.
             if _pair(item) is None or id(part) in whole:
                 parts.append(part)
         if parts or not message.parts:
@@ -103,7 +103,7 @@ def _in_pairs(messages: Sequence[Message]) -> list[Message]:
 
 
 def _whole_pairs(messages: Sequence[Message]) -> set[int]:
-    """Find the parts that are a call and the one output behind it."""
+    """Return the `id()` of each part that is a call with an output after it, or that output."""
     waiting: dict[tuple[str, str], int] = {}
     whole: set[int] = set()
     for part in (part for message in messages for part in message.parts):
@@ -117,12 +117,12 @@ def _whole_pairs(messages: Sequence[Message]) -> set[int]:
 
 
 def _pair(item: JSONObject) -> tuple[str, str] | None:
-    """Say to which pair of call and output an item belongs."""
+    """Return the key that a call and its output share; None for other items."""
     return _called(item) or _answered(item)
 
 
 def _called(item: JSONObject) -> tuple[str, str] | None:
-    """Return which call an item is, if somebody else has to answer it."""
+    """Return the key of an item that is a call of a client-run tool."""
     kind = str(item.get("type"))
     return (kind, str(item.get(_ANSWERS[kind][1]))) if kind in _ANSWERS else None
 
@@ -133,7 +133,7 @@ def _answered(item: JSONObject) -> tuple[str, str] | None:
 
 
 def _answered_in_kind(messages: Sequence[Message]) -> list[Message]:
-    """Let results be of the kind of their calls, whoever made them."""
+    """Make each result of the kind of its call, whichever provider produced it."""
     custom = {
         part.id
         for message in messages
@@ -145,7 +145,7 @@ def _answered_in_kind(messages: Sequence[Message]) -> list[Message]:
 
 def _in_kind(parts: Sequence[Part], custom: set[str]) -> list[Part]:
     kept: list[Part] = []
-    for part, behind in pairwise((*parts, None)):
+    for part, following in pairwise((*parts, None)):
         if part is None:
             continue
         result = kept[-1] if kept and isinstance(kept[-1], ToolResult) else None
@@ -154,7 +154,7 @@ def _in_kind(parts: Sequence[Part], custom: set[str]) -> list[Part]:
                 kept.append(part)
             continue
         kept.append(part)
-        if isinstance(part, ToolResult) and part.call_id in custom and not _is_custom(behind):
+        if isinstance(part, ToolResult) and part.call_id in custom and not _is_custom(following):
             kept.append(Raw(SOURCE, {"part": {}, "of": _CUSTOM_OUTPUT}))
     return kept
 
@@ -163,8 +163,8 @@ def _is_output_note(part: Part) -> bool:
     return isinstance(part, Raw) and part.source == SOURCE and raw_object(part, "part") is not None
 
 
-def _is_custom(behind: Part | None) -> bool:
-    return behind is not None and _is_output_note(behind) and _of(behind) == _CUSTOM_OUTPUT
+def _is_custom(part: Part | None) -> bool:
+    return part is not None and _is_output_note(part) and _of(part) == _CUSTOM_OUTPUT
 
 
 def _of(part: Part) -> JSON:
@@ -175,11 +175,11 @@ def _of(part: Part) -> JSON:
 
 
 def _without_loose_reasoning(messages: Sequence[Message]) -> list[Message]:
-    """Leave out reasoning without what it led to directly behind it."""
+    """Omit reasoning that is not directly followed by the item it led to."""
     kept: list[Message] = []
-    followed, behind = False, None
+    followed, following = False, None
     for message in reversed(messages):
-        if message.role != "assistant" or behind is None or not _follows(behind, message):
+        if message.role != "assistant" or following is None or not _follows(following, message):
             followed = False
         parts: list[Part] = []
         for part in reversed(message.parts):
@@ -189,17 +189,17 @@ def _without_loose_reasoning(messages: Sequence[Message]) -> list[Message]:
             followed = followed or _is_sent(part)
         followed = followed and message.role == "assistant"
         kept.append(_replaced(message, parts[::-1]))
-        behind = message
+        following = message
     return kept[::-1]
 
 
 class _Tying:
-    """Goes through the items of a window, and takes out ids, and items, that lack a companion."""
+    """Removes the ids, and the items, of a window whose required items are not sent."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._led = False  # Reasoning of this run is sent.
-        self._whole = False  # Nothing of this run was left out.
+        self._whole = False  # Nothing of this run is omitted.
 
     def tied(self, messages: Sequence[Message]) -> list[Message]:
         kept: list[Message] = []
@@ -213,7 +213,7 @@ class _Tying:
         return kept
 
     def _go_on(self, message: Message, before: Message | None) -> None:
-        """See whether a message goes on with the run of the one before."""
+        """Reset the run's state unless a message continues the run of the one before."""
         if before is None:
             self._led, self._whole = False, False
         elif message.role != "assistant" or before.role != "assistant":
@@ -233,7 +233,7 @@ class _Tying:
                 yield self._note(part, by_the_model=message.role == "assistant")
 
     def _stays(self, item: JSONObject) -> bool:
-        """Return whether an item that is kept as it was can be sent."""
+        """True if a verbatim item can be sent."""
         id, is_reasoning = item.get("id"), item.get("type") == "reasoning"
         if isinstance(id, str) and id in self._seen:
             self._led = False
@@ -246,7 +246,7 @@ class _Tying:
         return True
 
     def _note(self, part: Raw, *, by_the_model: bool) -> Raw:
-        """Take the id out of what is noted of an item, if it must not be sent."""
+        """Return an item's note without the id if that must not be sent."""
         for key in ("part", "fields"):
             fields = raw_object(part, key)
             if fields is not None and "id" in fields and isinstance(part.data, dict):
@@ -266,7 +266,7 @@ class _Tying:
 
 
 def _is_ours(item: JSONObject) -> bool:
-    """Return whether the model had no part in an item."""
+    """True if an item comes from the client, not from the model."""
     kind = str(item.get("type"))
     return kind.endswith(("_output", "_response")) or kind in {
         "None",

@@ -1,17 +1,17 @@
-"""What both shapes of OpenAI have in common: notes beside parts, and sound.
+"""Passthrough fields of both OpenAI formats (chat completions and responses), and audio.
 
-A provider's message holds more than our parts do. What is left over is kept in `Raw` parts, each of
-which has one of these keys:
+A provider's message carries more than Holdfast's parts do. The remainder is kept in `Raw` parts,
+each of which has one of these keys:
 
-    content   a piece of content that has no part of ours, as it was
-    call      a tool call that cannot be read (chat), as it was
-    item      an item that has no part of ours (responses), as it was
-    part      fields of the part directly before it; `of` names the kind of piece they belong to
-    fields    fields of the message itself; `of` names its role
+    content   a piece of content that no part can represent, verbatim
+    call      a tool call that cannot be parsed (chat completions), verbatim
+    item      an item that no part can represent (responses), verbatim
+    part      a note: extra fields of the part directly before it; `of` is the kind of piece
+    fields    a note: extra fields of the message; `of` is its role
 
-A note never repeats what a part says. It is laid over what the part alone would give, adds keys to
-it, and replaces none but the few in `_CHANGEABLE`: so a part may be shortened or given another id,
-and its note still fits. A note that stands beside a part of another kind is not used.
+A note never repeats what its part holds. It is merged over the encoded part, adds keys, and
+replaces only the few in `_CHANGEABLE`: a part may be shortened or get another id, and its note
+still applies. A note after a part of another kind is ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMOVABLE: Final = frozenset({"annotations", "detail", "filename"})
 
 
 def noted(parts: Iterable[Part], source: str) -> list[Noted]:
-    """Return each part with the note that stands directly behind it; leave out what is foreign."""
+    """Return each part with the note directly after it; omit thinking and foreign pieces."""
     found: list[Noted] = []
     for part in parts:
         if isinstance(part, Thinking) or (isinstance(part, Raw) and part.source != source):
@@ -52,17 +52,17 @@ def noted(parts: Iterable[Part], source: str) -> list[Noted]:
 
 
 def note(source: str, given: Mapping[str, JSON], ours: JSONObject, of: str) -> Raw | None:
-    """Note what a piece of content has beyond what its part gives; None when that is nothing."""
+    """Return a note with a piece's fields beyond those of its part; None if there are none."""
     return _note(source, "part", beyond(given, ours), of)
 
 
 def forced_note(source: str, given: Mapping[str, JSON], ours: JSONObject, of: str) -> Raw:
-    """Note what a piece has beyond `ours`, and, even if it is nothing, of which kind it was."""
+    """Return a note with a piece's fields beyond `ours`; even without any, it records the kind."""
     return Raw(source, {"part": {}, "of": of, **_renamed(beyond(given, ours), "part")})
 
 
 def message_note(source: str, extra: JSONObject, of: str) -> Raw | None:
-    """Note what a message has beyond what its parts give; None when that is nothing."""
+    """Return a note with a message's fields beyond those of its parts; None if there are none."""
     return _note(source, "fields", extra, of)
 
 
@@ -75,7 +75,7 @@ def _renamed(extra: JSONObject, key: str) -> JSONObject:
 
 
 def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> JSONObject:
-    """Return what must be laid over `ours` to get what was given: fields to add, keys to remove."""
+    """Return the difference from `ours` to `given`: fields to add, keys to remove."""
     found: JSONObject = {}
     if added := _added(given, ours):
         found["fields"] = added
@@ -110,7 +110,7 @@ def _missing(given: Mapping[str, JSON], ours: Mapping[str, JSON], path: str) -> 
 
 
 def laid_over(ours: JSONObject, noted: JSONObject, key: str = "part") -> JSONObject:
-    """Lay a note's fields over what we would write, and take out what it says was not there."""
+    """Merge a note's fields over an encoded part, and remove the keys the note marks as absent."""
     fields = noted.get(key)
     whole = _laid(ours, fields) if isinstance(fields, dict) else ours
     without = noted.get("without")
@@ -132,16 +132,16 @@ def _laid(ours: JSONObject, fields: JSONObject) -> JSONObject:
 
 
 def _remove(whole: JSONObject, path: str) -> None:
-    *way, last = path.split(".")
+    *parents, last = path.split(".")
     inner: JSON = whole
-    for key in way:
+    for key in parents:
         inner = inner.get(key) if isinstance(inner, dict) else None
     if isinstance(inner, dict) and last in _REMOVABLE:
         inner.pop(last, None)
 
 
 def raw_object(part: Raw, key: str) -> JSONObject | None:
-    """Return the object that a Raw part keeps under this key."""
+    """Return the object that a `Raw` part keeps under this key; None if there is none."""
     value = part.data.get(key) if isinstance(part.data, dict) else None
     return value if isinstance(value, dict) else None
 
@@ -150,7 +150,7 @@ def raw_object(part: Raw, key: str) -> JSONObject | None:
 
 
 def from_audio(piece: Mapping[str, JSON]) -> File | None:
-    """Read a piece of audio that was put in."""
+    """Decode a piece of input audio; None if its format or data cannot be read."""
     audio = piece.get("input_audio")
     if not isinstance(audio, dict) or not isinstance(audio.get("format"), str):
         return None
@@ -159,6 +159,6 @@ def from_audio(piece: Mapping[str, JSON]) -> File | None:
 
 
 def to_audio(file: File) -> JSONObject:
-    """Write audio; both shapes have the same piece for it."""
+    """Encode audio; both formats use the same piece for it."""
     sound: JSONObject = {"data": to_base64(file), "format": AUDIO_FORMATS.get(mime_of(file), "wav")}
     return {"type": "input_audio", "input_audio": sound}

@@ -1,18 +1,19 @@
-"""Items of OpenAI's responses: what goes in as `input`, and what comes out as `output`.
+"""Items of OpenAI's Responses API: the `input` of a request, and the `output` of a reply.
 
-`decode` reads one item; `encode` writes a message as the items it takes, in the order of its parts.
-So the parts of several items may be put together in one message, and still give these items.
+`decode` reads one item; `encode` writes a message as items, in the order of its parts. The parts of
+several items may therefore be joined in one message, and still give the same items.
 
-* a message is text and files, then a note of its id, status and phase;
-* a call and its output are a `ToolCall` and a `ToolResult`; the note behind them keeps the item's
-  id, and whether they are of a custom tool;
-* reasoning is kept whole as a `Raw` item (with its encrypted content, which only OpenAI reads); a
-  `Thinking` part before it shows what can be read of it, and is never sent;
-* the items of built-in tools, references, and kinds that are not known yet, are `Raw` items.
+* a message becomes text and files, then a note with its id, status and phase;
+* a call and its output become a `ToolCall` and a `ToolResult`; the note after each keeps the item's
+  id, and whether it belongs to a custom tool;
+* reasoning is kept whole as a `Raw` item (with its encrypted content, which only OpenAI can read);
+  the `Thinking` part before it holds the readable text, and is never sent;
+* items of built-in tools, references, and items of unknown types are `Raw` items.
 
-A message that came from elsewhere is written as far as this shape can carry it: images and
-documents go to users, instructions and tool results; elsewhere, and of other kinds, a file becomes
-its breadcrumb (`[image: cat.png]`). Reasoning of others is left out. A summary is a system message.
+A message from another provider is encoded as far as this format allows: images and documents are
+sent in user and system messages and in tool results; elsewhere, and for other types, a file becomes
+its breadcrumb (`[image: cat.png]`). Other providers' reasoning is omitted. A summary becomes a
+system message.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ _ROLES: Final[dict[str, Role]] = {
     "system": "system",
     "user": "user",
 }
-# Who speaks in a message of ours. What stands beside a tool's result is not to be trusted more
-# than a user's word.
+# The role that a message is sent with. Other content of a tool message must not be trusted more
+# than a user's text.
 _SPEAKERS: Final = {
     "assistant": "assistant",
     "summary": "system",
@@ -105,9 +106,9 @@ _DOCUMENTS: Final = frozenset(
 
 
 def decode(item: Mapping[str, JSON]) -> Message:
-    """Read one item. What is none raises `BadMessage`."""
+    """Decode one item; `BadMessage` if it is not valid."""
     if not isinstance(item, Mapping):
-        raise BadMessage(f"expected an item of a response, got {type(item).__name__}")
+        raise BadMessage(f"expected an item of the Responses API, got {type(item).__name__}")
     kind = item.get("type")
     if kind == "message" or (kind is None and "role" in item):
         return _decode_message(item)
@@ -117,7 +118,9 @@ def decode(item: Mapping[str, JSON]) -> Message:
         return Message(role="tool", parts=tuple(_decode_output(item, kind)))
     kept = _object(copied(dict(item)))
     if not _is_whole(kept):
-        raise BadMessage(f"type: {kind!r} is no item of a response, or lacks what it needs")
+        raise BadMessage(
+            f"type: {kind!r} is not an item of the Responses API, or lacks required fields"
+        )
     parts: list[Part] = [Raw(SOURCE, {"item": kept})]
     if thought := _readable(kept):
         parts.insert(0, Thinking(thought))
@@ -133,7 +136,7 @@ def _role_of(kind: JSON) -> Role:
 
 
 def _readable(item: JSONObject) -> str:
-    """Return what can be read of a reasoning item: the reasoning itself, or else its summary."""
+    """Return the readable text of a reasoning item: the reasoning itself, or else its summary."""
     if item.get("type") != "reasoning":
         return ""
     said = item.get("content") or item.get("summary")
@@ -144,7 +147,7 @@ def _readable(item: JSONObject) -> str:
 def _decode_message(item: Mapping[str, JSON]) -> Message:
     role = item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise BadMessage(f"role: {role!r} is not one of a response")
+        raise BadMessage(f"role: {role!r} is not a role of the Responses API")
     content = item.get("content")
     if not isinstance(content, str | list):
         raise BadMessage(f"content: expected text or a list, got {type(content).__name__}")
@@ -175,7 +178,7 @@ def _decode_content(content: str | list[JSON], role: str) -> list[Piece]:
 
 
 def _decode_piece(piece: JSON, role: str) -> list[Piece]:
-    """Read a piece of content: a part, and a note if it has more to it; else keep it as it is."""
+    """Decode a piece: a part, with a note for extra fields; a verbatim piece if no part fits."""
     if not isinstance(piece, dict):
         return [Raw(SOURCE, {"content": copied(piece)})]
     kind, text = piece.get("type"), piece.get("text")
@@ -195,14 +198,14 @@ def _decode_piece(piece: JSON, role: str) -> list[Piece]:
 
 
 def _text_parts(piece: JSONObject, text: str, role: str) -> list[Piece]:
-    """Read text. What an assistant said is always output, and nothing else is, when it is sent."""
+    """Decode text. The role alone decides how it is sent: only assistant text is `output_text`."""
     ours = _write_text(text, role)
     more = note(SOURCE, piece, ours, str(ours["type"])) if piece["type"] == ours["type"] else None
     return [Text(text)] if more is None else [Text(text), more]
 
 
 def _read_file(piece: JSONObject) -> tuple[File | None, bool]:
-    """Read a file, and say whether its data are the bare base64 instead of a data URL."""
+    """Decode a file; the flag is true if its data is bare base64 instead of a data URL."""
     if piece.get("type") == "input_audio":
         return from_audio(piece), False
     if piece.get("type") == "input_image" and "file_id" not in piece:
@@ -222,7 +225,7 @@ def _read_file(piece: JSONObject) -> tuple[File | None, bool]:
 def _decode_call(item: Mapping[str, JSON], kind: str) -> list[Part]:
     id, name, text = item.get("call_id"), item.get("name"), item.get(_CALLS[kind])
     if not (isinstance(id, str) and isinstance(name, str) and isinstance(text, str)):
-        raise BadMessage(f"{kind}: needs call_id, name and {_CALLS[kind]}, all text")
+        raise BadMessage(f"{kind}: call_id, name and {_CALLS[kind]} are required, all text")
     if kind == "custom_tool_call":
         call = ToolCall(id, name, text)
         return [call, forced_note(SOURCE, item, _write_call(call, kind), kind)]
@@ -235,7 +238,7 @@ def _decode_output(item: Mapping[str, JSON], kind: str) -> list[Part]:
     id, output, name = item.get("call_id"), item.get("output"), item.get("name")
     if not isinstance(output, str | list):
         raise BadMessage(f"{kind}: output: expected text or a list, got {type(output).__name__}")
-    if not isinstance(id, str):  # What a program called has no call that we know of.
+    if not isinstance(id, str):  # Output of a program's own call: there is no call to pair it with.
         return [Raw(SOURCE, {"item": copied(dict(item))})]
     content = output if isinstance(output, str) else tuple(_decode_content(output, "tool"))
     result = ToolResult(id, content, name=name if isinstance(name, str) else None)
@@ -254,23 +257,23 @@ def _object(value: JSON) -> JSONObject:
 
 
 def encode(message: Message) -> list[dict[str, JSON]]:
-    """Write a message as items; one that holds nothing this shape can carry gives none."""
+    """Encode a message as items; an empty list if nothing of it can be sent."""
     role = _SPEAKERS[message.role]
     items: list[dict[str, JSON]] = []
-    said: list[Noted] = []
+    content: list[Noted] = []
     for part, more in noted(message.parts, SOURCE):
         about = _about(part)
         if about is None and not _is_item(part):
-            said.append((part, more))
+            content.append((part, more))
             continue
-        items += _write_message(said, role, about or {})
+        items += _write_message(content, role, about or {})
         items += _write_item(part, more)
-        said = []
-    return items + _write_message(said, role, {})
+        content = []
+    return items + _write_message(content, role, {})
 
 
 def _about(part: Part) -> JSONObject | None:
-    """Return what a part says of the message before it, if it is of that kind."""
+    """Return the data of a message note; None if the part is not one."""
     if not isinstance(part, Raw) or raw_object(part, "fields") is None:
         return None
     return _object(part.data)
@@ -282,7 +285,7 @@ def _is_item(part: Part) -> bool:
 
 
 def _write_item(part: Part, more: JSONObject) -> list[JSONObject]:
-    """Write what is an item by itself."""
+    """Encode a part that is an item by itself; an empty list if it is not valid."""
     given = more.get("of")
     if isinstance(part, ToolCall):
         kind = "custom_tool_call" if given == "custom_tool_call" else "function_call"
@@ -296,9 +299,9 @@ def _write_item(part: Part, more: JSONObject) -> list[JSONObject]:
 
 
 def _is_whole(item: JSONObject) -> bool:
-    """True if an item that is kept as it was is one: its kind is known, or it is a reference.
+    """True if a verbatim item is valid: it has the fields its type requires.
 
-    Those that have parts of ours are never kept so, except an output that answers no call.
+    Types that parts represent are never kept verbatim, except an output without a call.
     """
     kind, id = item.get("type"), item.get("id")
     if kind is None or kind == "item_reference":
@@ -322,9 +325,9 @@ def _write_result(result: ToolResult, kind: str) -> JSONObject:
     return {"type": kind, "call_id": result.call_id, "output": output}
 
 
-def _write_message(said: Sequence[Noted], role: str, about: JSONObject) -> list[JSONObject]:
-    """Write what was said; nothing is no message, unless it came as an empty one."""
-    pieces = _write_pieces(said, role)
+def _write_message(content: Sequence[Noted], role: str, about: JSONObject) -> list[JSONObject]:
+    """Encode content as a message; empty content gives none, unless it was decoded as empty."""
+    pieces = _write_pieces(content, role)
     fits = about.get("of") == role
     shape = about.get("shape") if fits else None
     if not pieces and shape != "empty":
@@ -341,7 +344,7 @@ def _write_message(said: Sequence[Noted], role: str, about: JSONObject) -> list[
 
 
 def _content_of(pieces: Sequence[JSONObject], role: str, *, shape: JSON) -> JSON:
-    """Return text if the content is no more than that, else the list of its pieces."""
+    """Return plain text if the content is a single text, else the list of its pieces."""
     if len(pieces) == 1 and shape != "list":
         text = pieces[0].get("text")
         if isinstance(text, str) and pieces[0] == _write_text(text, role):
@@ -349,8 +352,8 @@ def _content_of(pieces: Sequence[JSONObject], role: str, *, shape: JSON) -> JSON
     return [*pieces]
 
 
-def _write_pieces(said: Sequence[Noted], role: str) -> list[JSONObject]:
-    return [piece for part, more in said for piece in _write_piece(part, more, role)]
+def _write_pieces(content: Sequence[Noted], role: str) -> list[JSONObject]:
+    return [piece for part, more in content for piece in _write_piece(part, more, role)]
 
 
 def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
@@ -366,10 +369,10 @@ def _write_piece(part: Part, more: JSONObject, role: str) -> list[JSONObject]:
 
 
 def _is_piece(piece: JSONObject, role: str) -> bool:
-    """Return whether a piece that is kept as it was may stand here, and has what its kind needs."""
+    """True if a verbatim piece is allowed in this role and has the fields its type requires."""
     kind = piece.get("type")
     if not isinstance(kind, str) or kind in {"input_text", "output_text"}:
-        return False  # Text that could not be read as text is none.
+        return False  # A verbatim text piece is one that could not be decoded.
     if kind == "refusal" and not isinstance(piece.get("refusal"), str):
         return False
     return kind not in (_GIVEN_PIECES if role == "assistant" else _SAID_PIECES)
@@ -382,7 +385,7 @@ def _write_text(text: str, role: str) -> JSONObject:
 
 
 def _write_given_file(file: File, more: JSONObject, role: str) -> JSONObject:
-    """Write a file: as the kind it was given as, as the kind it is, or as its breadcrumb."""
+    """Encode a file: as the kind in its note, else as the kind of its type, else a breadcrumb."""
     given = more.get("of")
     kind = given if isinstance(given, str) and given in _FILE_KINDS else _kind_of(file)
     if kind is None or file.data is None or role == "assistant":

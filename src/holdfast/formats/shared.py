@@ -1,8 +1,7 @@
-"""What all providers' shapes have in common: files in base64, arguments as text, breadcrumbs.
+"""Helpers for all provider formats: files in base64, arguments as JSON text, breadcrumbs.
 
-Whatever is read here is read only if writing it gives the same text again. What does not (a data
-URL with parameters, JSON with spaces in it) is left as it was, so that nothing changes on its way
-through a history.
+A value is parsed only if writing it gives the same text again. Text that would not survive (a data
+URL with parameters, JSON with spaces) is kept unchanged, so that storing a message alters nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _MIMES: Final = {
 }
 _ALIASES: Final = {"image/jpg": "image/jpeg", "audio/mp3": "audio/mpeg", "audio/x-wav": "audio/wav"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.ASCII)
-# What the store takes as JSON; beyond it arguments stay the text they were.
+# The store's limits for JSON; arguments beyond them stay text.
 _MAX_DEPTH: Final = 190
 _MAX_DIGITS: Final = 2400
 
 
 def copied(value: JSON) -> JSON:
-    """Copy JSON, so that nobody who changes a payload changes a message."""
+    """Return a deep copy of JSON, so that changing a payload never changes a message."""
     if isinstance(value, dict):
         return {key: copied(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -46,17 +45,17 @@ def copied(value: JSON) -> JSON:
 
 
 def to_base64(file: File) -> str:
-    """Write a file's data as text."""
+    """Return a file's data in base64."""
     return b64encode(file.data or b"").decode("ascii")
 
 
 def to_data_url(file: File) -> str:
-    """Write a file as a data URL."""
+    """Return a file as a data URL."""
     return f"data:{(file.mime or mime_of(file)).lower()};base64,{to_base64(file)}"
 
 
 def from_base64(text: JSON) -> bytes | None:
-    """Read base64; None when writing it again would give another text."""
+    """Decode base64; None if encoding the bytes again would give a different text."""
     if not isinstance(text, str):
         return None
     try:
@@ -67,7 +66,7 @@ def from_base64(text: JSON) -> bytes | None:
 
 
 def from_data_url(url: JSON, name: str | None = None) -> File | None:
-    """Read a data URL; None when it is none, or writing it again would give another."""
+    """Parse a data URL; None if it is not one, or if writing it again would change it."""
     head = _DATA_URL.match(url) if isinstance(url, str) else None
     if head is None or not isinstance(url, str) or head[1] != head[1].lower():
         return None
@@ -76,7 +75,7 @@ def from_data_url(url: JSON, name: str | None = None) -> File | None:
 
 
 def mime_of(file: File) -> str:
-    """Return what kind of data a file holds, by its type, or else by its name."""
+    """Return a file's MIME type: its own, or one guessed from its name."""
     if file.mime is not None:
         mime = file.mime.lower()
         return _ALIASES.get(mime, mime)
@@ -85,7 +84,7 @@ def mime_of(file: File) -> str:
 
 
 def name_of(file: File) -> str:
-    """Return a file's name; one that has none gets one that fits its kind."""
+    """Return a file's name, or a generic one that fits its MIME type."""
     if file.name is not None:
         return file.name
     kind = mime_of(file)
@@ -93,7 +92,7 @@ def name_of(file: File) -> str:
 
 
 def breadcrumb(file: File) -> str:
-    """Say in words that there was a file, for whoever cannot be given it."""
+    """Return the text that stands for a file where the file itself cannot be sent."""
     what = "image" if mime_of(file).startswith("image/") else "file"
     name = " ".join((file.name or "").split())
     return f"[{what}: {name}]" if name else f"[{what}]"
@@ -103,7 +102,7 @@ def breadcrumb(file: File) -> str:
 
 
 def read_arguments(text: str) -> JSON:
-    """Read a call's arguments: an object if it would be written the same way, else the text."""
+    """Return a call's arguments: an object if writing it gives the same text, else the text."""
     try:
         value: JSON = json.loads(text, parse_constant=_refuse, parse_int=_short_int)
         same = isinstance(value, dict) and write_arguments(value) == text
@@ -113,7 +112,7 @@ def read_arguments(text: str) -> JSON:
 
 
 def write_arguments(value: JSON) -> str:
-    """Write a call's arguments as a provider wants them: text, in JSON."""
+    """Return a call's arguments as JSON text."""
     if isinstance(value, str):
         return value
     return json.dumps({} if value is None else value, ensure_ascii=False, separators=(",", ":"))

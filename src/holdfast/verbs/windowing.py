@@ -1,7 +1,7 @@
-"""Making a window: read as much of the tail as the budget can hold, then decide (`core.windows`).
+"""Builds a window: read as much of the history's tail as the budget can hold, then apply the steps.
 
 The history is read from its end, a page at a time, and no further than needed: a window over a
-million messages costs what one over a thousand does.
+million messages costs as much as one over a thousand.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OVER_BUDGET: Final = "over the budget"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants of a window."""
+    """The options of a window."""
 
     provider: Provider
     max_tokens: int | None
@@ -58,7 +58,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_wish(wish: Wish) -> Wish:
-    """Refuse what makes no sense."""
+    """Return valid options, with a blank `system` as None; `BadQuery` if one is invalid."""
     if wish.provider not in get_args(Provider):
         raise BadQuery(f"provider: must be one of {', '.join(get_args(Provider))}")
     for field, value in (("max_tokens", wish.max_tokens), ("max_messages", wish.max_messages)):
@@ -73,7 +73,7 @@ def check_wish(wish: Wish) -> Wish:
 
 
 def window(session: int, wish: Wish, report: Report) -> Query[Window]:
-    """Make a window of a session's history."""
+    """Return the query that builds a window of a session's history."""
 
     def run(snapshot: Snapshot) -> Window:
         head = snapshot.head(session)
@@ -86,7 +86,7 @@ def window(session: int, wish: Wish, report: Report) -> Query[Window]:
 
 
 def window_of(provider: Provider, text: str) -> Window:
-    """Make a window of one text, said by a user, that belongs to no history."""
+    """Return a window of a single user message that belongs to no history."""
     said = Message.user(text)
     items = [gemini.encode(said)] if provider == "gemini" else _WRITERS[provider](said)
     return Window(
@@ -101,7 +101,7 @@ def window_of(provider: Provider, text: str) -> Window:
 
 
 class _View(msgspec.Struct, frozen=True):
-    """What was read fits so far: how much of it, and what is out."""
+    """How much of the tail read so far fits, and what is excluded."""
 
     fitted: Fitted
     note: Message | None
@@ -113,7 +113,7 @@ class _View(msgspec.Struct, frozen=True):
 
 
 class _Maker:
-    """Makes one window from one snapshot."""
+    """Builds one window from one snapshot."""
 
     def __init__(self, snapshot: Snapshot, head: HeadRow, wish: Wish, report: Report) -> None:
         self._snapshot = snapshot
@@ -127,7 +127,7 @@ class _Maker:
         self._factor = 1.0 if exactly or model is None else factor(snapshot.measured(model))
 
     def make(self) -> Window:
-        """Read, decide, and write it in the provider's shape."""
+        """Read the history, select what fits, and encode it for the provider."""
         summary = self._summary()
         covered = 0 if summary is None else self._covered(summary)
         first = self._first_user()
@@ -163,10 +163,10 @@ class _Maker:
                     return view
             high, low = low - 1, max(covered + 1, low - page)
             tail = self._read(low, high) + tail
-            page *= 2  # As much again as was read, so that deciding anew costs no more.
+            page *= 2  # Doubling keeps the cost of the repeated decisions linear.
 
     def _has_room(self, tail: Sequence[Message]) -> bool:
-        """Return whether there is surely room for more than was read, by what was stored of it."""
+        """True if, by the stored token counts, there is certainly room for more messages."""
         budget, most = self._budget(), self._wish.max_messages
         if budget is not None and self._count is not tokens.of_text:
             budget //= 2
@@ -176,11 +176,11 @@ class _Maker:
     def _fitted(
         self, tail: list[Message], summary: Message | None, covered: int, first: Message | None
     ) -> _View:
-        """See how much of what was read fits."""
+        """Return how much of the tail fits."""
         unread = (tail[0].seq or 1) - 1 if tail else self._head.seq
         begin = 0
         if unread > covered:
-            # What it answers was not read.
+            # Leading results belong to calls that were not read.
             begin = next((at for at, m in enumerate(tail) if m.role != "tool"), len(tail))
         chosen = choose(tail[begin:], summary, covered)
         said = [worded(m, timestamps=self._wish.timestamps) for m in chosen.messages]
@@ -202,7 +202,10 @@ class _Maker:
     def _led(
         self, view: _View, first: Message | None
     ) -> tuple[list[Block], list[Block], list[Block]]:
-        """Put the first user's message before the rest, if it is to be kept and is not in it."""
+        """Return lead, kept and excluded blocks: the lead is the first user message, if wanted.
+
+        It is empty if that message is among the kept ones anyway.
+        """
         kept, out = view.fitted.blocks, view.fitted.out
         if first is None or any(block.said.seq == first.seq for block in kept):
             return [], kept, out
@@ -211,14 +214,14 @@ class _Maker:
     def _left_out(
         self, view: _View, covered: int, lead: Sequence[Block], out: int, shaped: Shaped
     ) -> tuple[LeftOut, ...]:
-        """Count the messages of the history that are not in the window, by why."""
+        """Count the messages of the history that are not in the window, by reason."""
         counts = Counter(view.left_out)
         hidden = min(view.unread, covered)
         counts["covered by a summary"] += hidden
         counts[_OVER_BUDGET] += view.unread - hidden + out
         counts["before the first user message"] += shaped.before
         if covered < view.noted <= view.unread:
-            counts[_OVER_BUDGET] -= 1  # It is there, as the note.
+            counts[_OVER_BUDGET] -= 1  # The summary itself is sent.
         for block in lead:
             seq = block.said.seq or 0
             if seq <= view.unread:
@@ -229,15 +232,15 @@ class _Maker:
         yield from view.fitted.notes
         if view.fitted.notes:
             return
-        most, many = self._wish.max_tokens, self._wish.max_messages
-        if most is not None and cost > most - self._wish.reserve:
+        max_tokens, max_messages = self._wish.max_tokens, self._wish.max_messages
+        if max_tokens is not None and cost > max_tokens - self._wish.reserve:
             yield "what is always sent is over the budget of tokens"
         sent = sum(map(size, [*lead, *view.fitted.blocks])) + (view.note is not None)
-        if many is not None and sent > many:
+        if max_messages is not None and sent > max_messages:
             yield "what is always sent has more messages than were asked for"
 
     def _budget(self) -> int | None:
-        """Return how many tokens the messages may have, by our way of counting."""
+        """Return how many tokens the messages may have, in uncalibrated counts."""
         if self._wish.max_tokens is None:
             return None
         room = (self._wish.max_tokens - self._wish.reserve) / self._factor
@@ -251,7 +254,7 @@ class _Maker:
     # --------------------------------------------------------------------------------- reading
 
     def _model(self) -> str | None:
-        """Which model the window is for: the session's, or the last one that was paid for."""
+        """Return the model the window is for: the session's, or the last one with usage."""
         owner = self._snapshot.session(self._head.session)
         if owner is not None and owner.model is not None:
             return owner.model
@@ -267,11 +270,11 @@ class _Maker:
         return read_span(self._snapshot, path, (low, high), report=self._report)
 
     def _covered(self, summary: Message) -> int:
-        """Find up to which seq a summary stands for the history."""
+        """Return the seq up to which a summary covers the history."""
         return covered_by(self._snapshot, self._head, summary)
 
     def _first_user(self) -> Message | None:
-        """Read the first thing a user said, if it is to be kept: words, or an image alone."""
+        """Return the first user message that can be sent, if the options ask to keep it."""
         if not self._wish.keep_first_user or not self._head.seq:
             return None
         words, page = self._head.preview_seq, min(self._head.seq, _FIRST_PAGE)
@@ -284,12 +287,12 @@ class _Maker:
         return None
 
     def _outcomes(self, blocks: Sequence[Block]) -> Outcomes:
-        """Look up in the ledger what became of calls without a result."""
+        """Return the ledger's outcomes for calls without a result."""
         turns = {b.said.turn_id for b in blocks if b.said.turn_id and None in b.results.values()}
         return {(turn, call): outcome for turn in turns for call, outcome in self._ledger(turn)}
 
     def _ledger(self, turn: str) -> list[tuple[str, ToolOutcome]]:
-        """Read what became of a turn's calls; those of a crashed turn as its recovery will say."""
+        """Return the outcomes of a turn's calls; of a crashed turn, as recovery will record them."""
         session_id, number = split_turn_id(turn)
         owner = self._snapshot.relative(session_id)
         row = None if owner is None else self._snapshot.turn(owner.n, number)
@@ -302,7 +305,7 @@ class _Maker:
     # --------------------------------------------------------------------------------- writing
 
     def _filled(self, block: Block) -> Block:
-        """Fetch the data of files that are sent."""
+        """Return the block with the data of its files."""
         said = msgspec.structs.replace(
             block.said, parts=tuple(self._with_data(part) for part in block.said.parts)
         )
@@ -341,7 +344,7 @@ class _Maker:
         return _WRITERS[self._wish.provider](message)
 
     def _is_sent(self, message: Message) -> bool:
-        """Return whether this provider is sent anything but thoughts of a message without words."""
+        """True if this provider is sent anything but thinking of a message without text."""
         parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
         items = self._write(msgspec.structs.replace(message, parts=parts), {})
         return any(item.get(field) for item in items for field in _SAYING[self._wish.provider])
@@ -361,7 +364,7 @@ _WRITERS: Final[dict[str, Callable[[Message], list[dict[str, JSON]]]]] = {
     "openai-responses": openai_responses.encode,
 }
 
-# The fields of what is sent that say something; which of them there are depends on the provider.
+# The fields of an encoded message that can hold content.
 _SAYING: Final[dict[Provider, tuple[str, ...]]] = {
     "anthropic": ("content",),
     "gemini": ("parts",),
@@ -371,7 +374,7 @@ _SAYING: Final[dict[Provider, tuple[str, ...]]] = {
 
 
 def sendable(item: dict[str, JSON]) -> dict[str, JSON]:
-    """Return an item that can be sent: text is Unicode, whatever was stored as such."""
+    """Return an encoded message whose text is valid Unicode, whatever was stored."""
     try:
         msgspec.json.encode(item)
     except UnicodeEncodeError:
@@ -381,7 +384,7 @@ def sendable(item: dict[str, JSON]) -> dict[str, JSON]:
 
 def _unicode(value: JSON) -> JSON:
     if isinstance(value, str):
-        # Halves of a pair that belong together become one character, the others a mark.
+        # Surrogate pairs become one character, lone surrogates a replacement character.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
         return [_unicode(inner) for inner in value]

@@ -1,13 +1,13 @@
-"""What is sent to a model: the part of a history that fits, made legal.
+"""The window sent to a model: as much of a history as fits, made valid for the provider.
 
-A window is made in steps, each a function of values alone:
+A window is built in steps, each a pure function:
 
-1. `choosing`: which messages count at all, and what a summary stands for;
-2. `wording`: marks on what was cut off or when it was said, and our own marks taken out of replies;
-3. `exchanging`: every call with exactly one result directly behind it;
-4. `budgeting`: as many of the newest blocks as fit, whole;
-5. `shaping`: who may speak after whom, ids and names in the provider's alphabet.
+1. `selection`: which messages count, and which a summary replaces;
+2. `rendering`: marks for cut-off replies and timestamps; echoes of such marks are removed;
+3. `pairing`: every call followed directly by exactly one result;
+4. `budget`: as many of the newest blocks as fit, never a part of a block;
+5. `roles`: the order of roles, and ids and names in the provider's alphabet.
 
-What comes out is written in the provider's shape by `holdfast.formats`. One bad message costs only
-itself; nothing that is stored is changed.
+`holdfast.formats` then encodes the messages for the provider. One bad message costs only itself;
+nothing that is stored is changed.
 """

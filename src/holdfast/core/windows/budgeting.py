@@ -1,11 +1,12 @@
-"""As many of the newest blocks as fit.
+"""The token and message budget of a window: keep as many of the newest blocks as fit.
 
-A window begins with a user's message, and blocks stay whole. When the history outgrows the budget,
-the beginning does not move with every message: it moves on in steps, up to a quarter of the window,
-so that what a provider has in its cache stays the beginning for many turns.
+A window begins with a user message, and blocks are never split. When the history outgrows the
+budget, the beginning does not move with every message: it advances in steps of up to a quarter of
+the window, so that the provider's prompt cache stays valid for many turns.
 
-The newest user's message is always in. If all that follows it is too much, the oldest exchanges
-behind it are left out, whole; if the newest exchange alone is, its longest results are shortened.
+The newest user message is always included. If the messages after it exceed the budget, the oldest
+exchanges among them are omitted, whole; if the newest exchange alone exceeds it, its longest
+results are shortened.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ _TRIES: Final = 6
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much may be in a window, and how the tokens of a text are counted."""
+    """The most tokens and messages a window may have, and the function that counts tokens."""
 
     tokens: int | None
     messages: int | None
     count: Count = of_text
 
     def less(self, blocks: Sequence[Block]) -> Limits:
-        """Return what is left beside these blocks."""
-        used, many = self.cost_of(blocks), sum(map(size, blocks))
+        """Return the limits that remain after these blocks."""
+        used, messages = self.cost_of(blocks), sum(map(size, blocks))
         return Limits(
             None if self.tokens is None else max(0, self.tokens - used),
-            None if self.messages is None else max(0, self.messages - many),
+            None if self.messages is None else max(0, self.messages - messages),
             self.count,
         )
 
     def cost_of(self, blocks: Iterable[Block]) -> int:
-        """Return how many tokens these have."""
+        """Return how many tokens these blocks have."""
         return sum(cost(block, self.count) for block in blocks)
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """The blocks that are in, those that are out, and what to tell. `full`: more did not fit."""
+    """Included and excluded blocks, and notes for the caller. `is_full`: more did not fit."""
 
     blocks: list[Block]
     out: list[Block]
@@ -56,7 +57,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def cost(block: Block, count: Count) -> int:
-    """Return how many tokens a block has; its results are all there."""
+    """Return how many tokens a block has; every call must have its result already."""
     if block.tokens is None:
         stored = block.said.tokens if count is of_text else None
         said = tokens.of_message(block.said, count) if stored is None else stored
@@ -71,7 +72,7 @@ def _of_answer(answer: Answer, count: Count) -> int:
 
 
 def fit(blocks: Sequence[Block], limits: Limits) -> Fitted:
-    """Keep the newest blocks that fit, whole."""
+    """Keep the newest blocks that fit; no block is split."""
     first, newest = _first_within(blocks, limits), _newest_user(blocks)
     if newest is None:
         start = _stepped(blocks, first, list(range(first, len(blocks))), limits)
@@ -84,15 +85,15 @@ def fit(blocks: Sequence[Block], limits: Limits) -> Fitted:
 
 
 def _within_a_turn(blocks: Sequence[Block], newest: int, limits: Limits) -> Fitted:
-    """Keep the user's message and the newest exchanges behind it."""
+    """Keep the newest user message and the newest exchanges after it."""
     notes: list[str] = []
-    asked = blocks[newest]
-    steps = _without_bulk(blocks[newest + 1 :], limits.less([asked]), notes)
-    first = _first_within(steps, limits.less([asked]))
+    user = blocks[newest]
+    steps = _without_bulk(blocks[newest + 1 :], limits.less([user]), notes)
+    first = _first_within(steps, limits.less([user]))
     start = _stepped(steps, first, list(range(first, len(steps))), limits)
     start = min(start, max(0, len(steps) - 1))
     out = [*blocks[:newest], *steps[:start]]
-    fitted = _checked([asked, *steps[start:]], out, limits, full=True)
+    fitted = _checked([user, *steps[start:]], out, limits, full=True)
     if start:
         notes.append("older exchanges of the newest turn are left out")
     fitted.notes[:0] = notes
@@ -100,9 +101,9 @@ def _within_a_turn(blocks: Sequence[Block], newest: int, limits: Limits) -> Fitt
 
 
 def _without_bulk(blocks: Sequence[Block], limits: Limits, notes: list[str]) -> list[Block]:
-    """Shorten results that alone take over half of a window: better short than out.
+    """Shorten results that alone take over half of the window, rather than omit them.
 
-    The newest may take all that the others leave.
+    The newest block may use all tokens that the others do not.
     """
     if limits.tokens is None or not blocks:
         return list(blocks)
@@ -119,14 +120,14 @@ def _shortened(block: Block, most: int, limits: Limits, notes: list[str]) -> Blo
 
 
 def _first_within(blocks: Sequence[Block], limits: Limits) -> int:
-    """Say from which block on, counted from the end, all is within the limits."""
+    """Return the index of the first block such that it and all later ones are within limits."""
     first = 0
     for amounts, most in (
         ([cost(block, limits.count) for block in blocks], limits.tokens),
         ([size(block) for block in blocks], limits.messages),
     ):
         if most is not None:
-            within = sum(1 for so_far in accumulate(reversed(amounts)) if so_far <= most)
+            within = sum(1 for total in accumulate(reversed(amounts)) if total <= most)
             first = max(first, len(blocks) - within)
     return first
 
@@ -137,10 +138,11 @@ def _newest_user(blocks: Sequence[Block]) -> int | None:
 
 
 def _stepped(blocks: Sequence[Block], first: int, allowed: Sequence[int], limits: Limits) -> int:
-    """Choose where to begin, at most a quarter of the window behind the first block that fits.
+    """Return a stable index to begin at, at most a quarter of the window after `first`.
 
-    It is behind the number there that can be halved most often. While that one fits it stays the
-    best, and what comes in behind it only ever moves the beginning on, never back.
+    Among the sequence numbers in that range, the one divisible by the highest power of two is
+    chosen. It stays the choice for as long as it is in range, so new messages move the beginning
+    rarely, and never back.
     """
     if first == 0 or not allowed:
         return first
@@ -155,7 +157,7 @@ def _stepped(blocks: Sequence[Block], first: int, allowed: Sequence[int], limits
 
 
 def _roundest(low: int, high: int) -> int:
-    """Return the number between two that can be halved most often."""
+    """Return the number from `low` to `high` that is divisible by the highest power of two."""
     step = 1
     while -(-low // (2 * step)) * 2 * step <= high:
         step *= 2
@@ -166,9 +168,9 @@ def _seq(block: Block) -> int:
     return block.said.seq or 1
 
 
-def _added(so_far: Limits, blocks: Sequence[Block]) -> Limits:
-    used, many = so_far.cost_of(blocks), sum(map(size, blocks))
-    return Limits((so_far.tokens or 0) + used, (so_far.messages or 0) + many, so_far.count)
+def _added(spent: Limits, blocks: Sequence[Block]) -> Limits:
+    used, messages = spent.cost_of(blocks), sum(map(size, blocks))
+    return Limits((spent.tokens or 0) + used, (spent.messages or 0) + messages, spent.count)
 
 
 def _is_a_quarter(spent: Limits, limits: Limits) -> bool:
@@ -182,7 +184,7 @@ def _is_a_quarter(spent: Limits, limits: Limits) -> bool:
 
 
 def _checked(kept: list[Block], out: list[Block], limits: Limits, *, full: bool) -> Fitted:
-    """Shorten what is too long to fit, and tell what is over the limits nevertheless."""
+    """Shorten results until all fits, and note the limits that are exceeded nevertheless."""
     notes: list[str] = []
     if limits.tokens is not None:
         _shorten_longest(kept, limits, notes)
@@ -194,7 +196,7 @@ def _checked(kept: list[Block], out: list[Block], limits: Limits, *, full: bool)
 
 
 def _shorten_longest(blocks: list[Block], limits: Limits, notes: list[str]) -> None:
-    """Shorten tool results, the longest first, until all fits."""
+    """Shorten tool results, the longest first, until the blocks fit."""
     results = [
         (_of_answer(result, limits.count), at, call)
         for at, block in enumerate(blocks)
@@ -207,7 +209,7 @@ def _shorten_longest(blocks: list[Block], limits: Limits, notes: list[str]) -> N
             return
         block = blocks[at]
         result = block.results[call]
-        assert result is not None  # noqa: S101 - picked so
+        assert result is not None  # noqa: S101 - `results` holds no others
         shorter = shorten(result, max(_WORTH_SHORTENING // 2, amount - over), limits.count)
         over -= amount - _of_answer(shorter, limits.count)
         if shorter is not result:
@@ -217,8 +219,8 @@ def _shorten_longest(blocks: list[Block], limits: Limits, notes: list[str]) -> N
 
 
 def shorten(result: Answer, most: int, count: Count = of_text) -> Answer:
-    """Cut the middle out of the words of a long result until it costs `most`, and say so there."""
-    most -= tokens.MESSAGE  # What a result costs beside its content.
+    """Cut the middle out of a result's text until it costs at most `most`; a mark says so."""
+    most -= tokens.MESSAGE  # The cost of a result beyond its content.
     if isinstance(result.content, str):
         return result.saying(_cut(result.content, most, count))
     pieces: list[Text | File | Raw] = list(result.content)
@@ -235,7 +237,7 @@ def shorten(result: Answer, most: int, count: Count = of_text) -> Answer:
 
 
 def _cut(text: str, most: int, count: Count) -> str:
-    """Cut the middle out of a text until it has so many tokens."""
+    """Cut the middle out of a text until it has at most `most` tokens."""
     length = len(text)
     for _ in range(_TRIES):
         amount = count(_without_middle(text, length))
@@ -249,5 +251,5 @@ def _without_middle(text: str, length: int) -> str:
     if length >= len(text):
         return text
     head, tail = length * 2 // 3, length // 3
-    left = len(text) - head - tail
-    return f"{text[:head]}\n[… {left:,} characters left out …]\n{text[len(text) - tail :]}"
+    omitted = len(text) - head - tail
+    return f"{text[:head]}\n[… {omitted:,} characters left out …]\n{text[len(text) - tail :]}"

@@ -1,8 +1,8 @@
-"""Which messages of a history count for a window.
+"""Which messages of a history are eligible for a window.
 
-Left out are messages that were never meant for a model (flagged `hidden` or `command`), those that
-cannot be read or were erased, and what the newest summary stands for. The summary itself becomes a
-note at the beginning; messages behind the one it covers stay, also those that came before it.
+Excluded are messages not meant for a model (flagged `hidden` or `command`), damaged and erased
+messages, and those that the newest summary covers. The summary itself becomes a message at the
+beginning; messages after the last covered one stay, even those stored before the summary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SUMMARY: Final = "Summary of the conversation so far:\n"
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What is left of a history, the note that stands for the rest, and why the rest is out."""
+    """The eligible messages, the summary of the others, and how many are excluded, by reason."""
 
     messages: list[Message]
     note: Message | None
@@ -28,7 +28,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def choose(messages: Sequence[Message], summary: Message | None, covered: int) -> Chosen:
-    """Choose from a history; `summary` stands for all messages up to the seq `covered`."""
+    """Select the eligible messages; `summary` replaces all messages up to the seq `covered`."""
     left_out: Counter[str] = Counter()
     kept = []
     for message in messages:
@@ -41,7 +41,7 @@ def choose(messages: Sequence[Message], summary: Message | None, covered: int) -
 
 
 def _why_not(message: Message, summary: Message | None, covered: int) -> str | None:
-    """Return why a message is left out; an empty text if it is there, as the note."""
+    """Return why a message is excluded; an empty text for the summary, which is sent anyway."""
     if message.role == "summary" and message.status == "complete":
         return "" if summary is None or message.seq == summary.seq else "covered by a summary"
     if (message.seq or 0) <= covered:

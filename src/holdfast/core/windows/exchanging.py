@@ -1,10 +1,10 @@
-"""Every call with exactly one result directly behind it.
+"""Tool-call pairing: every call is followed directly by exactly one result.
 
-An *exchange* is an assistant's message with its calls, and their results in the order of the calls.
-It stands where the calls were made: what others said before all results were there comes behind it.
-Calls that were made at once, but stored in messages of their own, are one exchange.
-A call that nobody answered gets a result that says so; a second result for a call, and a result for
-no call, are left out; so are calls without a name.
+An *exchange* is an assistant message with its calls, and their results in the order of the calls.
+It keeps the position of the calls: messages stored before all results had arrived come after it.
+Calls made together, but stored one per message, form one exchange. A call without a result gets
+one that says so. A second result for a call, a result without a call, and a call without a name are
+omitted.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _PENDING: Final = "[no result yet]"
 
 
 class Answer(ToolResult, frozen=True):
-    """A result, what its provider said beside it, and what it costs, if that was stored."""
+    """A result with its provider's notes and its token count, if that was stored."""
 
     notes: tuple[Part, ...] = ()
     tokens: int | None = None
 
     def saying(self, content: str | tuple[Text | File | Raw, ...]) -> Answer:
-        """Return it with other content; what it then costs is not known."""
+        """Return the result with other content; its token count is then unknown."""
         return msgspec.structs.replace(self, content=content, tokens=None)
 
 
 class Block(msgspec.Struct):
-    """Messages that stay together: one alone, or calls and their results.
+    """Messages that stay together: a single one, or calls and their results.
 
-    `messages` is how many of the history it is made of, `tokens` what it costs, once estimated.
+    `message_count` is how many stored messages it is made of, `tokens` its cost once estimated.
     """
 
     said: Message
@@ -62,7 +62,7 @@ Outcomes: TypeAlias = Mapping[tuple[str | None, str], ToolOutcome]  # by turn an
 
 
 def size(block: Block) -> int:
-    """Count the messages that are sent for a block."""
+    """Return how many messages are sent for a block."""
     return 1 + len(block.results)
 
 
@@ -71,14 +71,14 @@ def exchanges(
     left_out: Counter[str],
     is_sent: Callable[[Message], bool] = lambda _: False,
 ) -> list[Block]:
-    """Put calls and results together; messages that do not fit are counted in `left_out`.
+    """Group messages into blocks; messages that cannot be used are counted in `left_out`.
 
-    Of a message that has no words, files or calls, `is_sent` tells whether this provider would be
+    For a message without text, files or calls, `is_sent` decides whether this provider would be
     sent anything of it.
     """
     blocks: list[Block] = []
     waiting: dict[str, Block] = {}
-    asking: Block | None = None  # The message before made calls, and there is no result yet.
+    calling: Block | None = None  # The previous message, if it made calls.
     for message in messages:
         said = _said(message)
         block = None
@@ -86,14 +86,14 @@ def exchanges(
             block = Block(_cleaned(said))
             for call in block.said.tool_calls:
                 block.results[call.id] = None
-            if asking is not None and _goes_on(asking.said, block.said):
-                block = _join(asking, block)
+            if calling is not None and _goes_on(calling.said, block.said):
+                block = _join(calling, block)
             elif any(map(_is_said, block.said.parts)) or is_sent(block.said):
                 blocks.append(block)
             else:
                 left_out["call without a name" if said.tool_calls else "empty"] += 1
             waiting.update(dict.fromkeys((call.id for call in block.said.tool_calls), block))
-        asking = block if block is not None and block.results else None
+        calling = block if block is not None and block.results else None
         answered = _answer(message, waiting)
         if said is None and answered is not None:
             answered.messages += 1
@@ -103,9 +103,9 @@ def exchanges(
 
 
 def _said(message: Message) -> Message | None:
-    """Return what a message says beside its tool results."""
+    """Return a message without its tool results; None if nothing remains."""
     if message.role == "tool":
-        # The outputs of a provider's own tools are items of their own.
+        # Outputs of a provider's built-in tools are separate items.
         rest = tuple(part for part in message.parts if is_note(part, "item"))
     elif not message.tool_results:
         return message
@@ -115,7 +115,7 @@ def _said(message: Message) -> Message | None:
 
 
 def _goes_on(before: Message, message: Message) -> bool:
-    """Return whether a message holds nothing but more of the calls that the one before made."""
+    """True if a message holds nothing but further calls of the same reply as the one before."""
     calls = message.tool_calls
     return (
         bool(calls)
@@ -133,7 +133,7 @@ def _join(block: Block, more: Block) -> Block:
 
 
 def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
-    """Return results to the calls that wait for them; give the first block that got one."""
+    """Assign a message's results to the calls that wait for them; return the first such block."""
     first = None
     for result in _answers(message):
         block = waiting.pop(result.call_id, None)
@@ -144,31 +144,31 @@ def _answer(message: Message, waiting: dict[str, Block]) -> Block | None:
 
 
 def _answers(message: Message) -> list[Answer]:
-    """Return the results in a message, each with the notes directly behind it."""
+    """Return the results in a message, each with the notes directly after it."""
     found: list[Answer] = []
     cost = None
     if message.tokens is not None and len(message.parts) == 1:
         cost = message.tokens - tokens.MESSAGE
-    beside = False
+    after_result = False
     for part in message.parts:
         if isinstance(part, ToolResult):
             found.append(Answer(part.call_id, part.content, part.error, part.name, (), cost))
-        elif beside and (is_note(part, "part") or is_note(part, "fields")):
+        elif after_result and (is_note(part, "part") or is_note(part, "fields")):
             found[-1] = msgspec.structs.replace(found[-1], notes=(*found[-1].notes, part))
             continue
-        beside = isinstance(part, ToolResult)
+        after_result = isinstance(part, ToolResult)
     return found
 
 
 def _worded(result: Answer) -> Answer:
-    """Let a result that says nothing say that."""
+    """Return the result; an empty one gets a placeholder text."""
     if result.text.strip() or (result.content and not isinstance(result.content, str)):
         return result
     return result.saying(_FAILED if result.error else _NOTHING)
 
 
 def _cleaned(message: Message) -> Message:
-    """Leave out blank texts, nameless and doubled calls, and calls and thoughts of others."""
+    """Omit blank texts, nameless and duplicate calls; calls and thinking of other roles, too."""
     seen: set[str] = set()
 
     def stays(part: Part) -> bool:
@@ -190,22 +190,22 @@ def _cleaned(message: Message) -> Message:
 
 
 def kept_parts(parts: Iterable[Part], stays: Callable[[Part], bool]) -> tuple[Part, ...]:
-    """Leave parts out, each with the note of its provider that stands behind it."""
+    """Return the parts for which `stays` is true; a part's note goes with it."""
     kept: list[Part] = []
-    left = False
+    omitted = False
     for part in parts:
         if is_note(part, "part"):
-            if not left:
+            if not omitted:
                 kept.append(part)
             continue
-        left = not stays(part)
-        if not left:
+        omitted = not stays(part)
+        if not omitted:
             kept.append(part)
     return tuple(kept)
 
 
 def is_note(part: Part, of: str) -> bool:
-    """Return whether this is what a provider said beside a part, or (`fields`) of a message."""
+    """True if this is a provider's `Raw` part with this key: `part` or `fields` for a note."""
     return isinstance(part, Raw) and isinstance(part.data, dict) and of in part.data
 
 
@@ -214,7 +214,7 @@ def _is_said(part: Part) -> bool:
 
 
 def fill(block: Block, outcomes: Outcomes) -> None:
-    """Return a result to each call that has none, by what the ledger knows of it."""
+    """Add a result to each call that has none, according to the outcome in the turn's ledger."""
     for call in block.said.tool_calls:
         found = block.results[call.id]
         if found is None:

@@ -1,4 +1,4 @@
-"""What each provider demands of the messages it is sent, as far as the providers differ."""
+"""The providers' rules for the messages they are sent, where they differ."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from holdfast.records import Provider
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's rules.
 
-    `source`: whose own pieces (`Raw`) are sent.
-    `alternate`: user and assistant take turns, tool results are the user's, and the user begins.
-    `system_apart`: instructions are not among the messages.
-    `marks_errors`: a result cannot say that it is an error but in its words.
+    `source`: the provider whose `Raw` pieces are sent.
+    `alternates_roles`: user and assistant alternate, the user begins, and tool results count as
+    the user's.
+    `separate_system`: instructions are sent in a field of their own, not as a message.
+    `errors_in_text`: a result has no error flag, so its text must say that it is an error.
     """
 
     source: Provider

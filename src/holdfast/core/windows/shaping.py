@@ -1,9 +1,9 @@
-"""Who may speak after whom, and in which alphabet.
+"""The order of roles, and the alphabet of ids and names.
 
-The blocks become messages again: calls, then one message with all their results. Ids of calls are
-unique within a window and spelled as the provider wants them; so are the names of tools. Where a
-result has no field for it, its words say that it is an error. Where user and assistant must take
-turns, neighbours of one side become one message, results belong to the user's side, and the user
+Blocks become messages again: calls, then one message with all their results. Ids of calls are
+unique within a window; ids and tool names use only characters that the provider allows. Where a
+result has no error flag, its text says that it is an error. Where user and assistant must
+alternate, consecutive messages of one side are merged, results count as the user's, and the user
 begins.
 """
 
@@ -36,16 +36,16 @@ BEGINNING: Final = "(The conversation begins with the assistant.)"
 _ID_LENGTH: Final = 24
 _SAID: Final = (Text, File, ToolCall)
 _THOUGHTS: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
-_INSTEAD: Final = ("audio", "refusal")  # What a message may hold as a field instead of words.
+_INSTEAD: Final = ("audio", "refusal")  # Fields of a message that may hold its content.
 ERROR: Final = "[error]"
-# Such results tell by themselves that something went wrong; those in brackets are our own words.
+# Results that already read as errors; those in brackets are Holdfast's own texts.
 _TELLS: Final = re.compile(
     r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
 )
 
 
 class Shaped(msgspec.Struct, frozen=True):
-    """Messages in legal order, instructions that stood at their beginning, and the ids' origins."""
+    """Messages in a valid order, leading instructions, and the original id of each call id."""
 
     messages: list[Message]
     system: list[str]
@@ -56,9 +56,9 @@ class Shaped(msgspec.Struct, frozen=True):
 def shape(
     blocks: Sequence[Block], note: Message | None, rules: Rules, lead: Sequence[Block] = ()
 ) -> Shaped:
-    """Make messages of blocks, legal for the provider with these rules; `lead` is before the note.
+    """Return the messages of blocks, valid under these rules; `lead` goes before the summary.
 
-    `before` counts the messages that were left out because they came before the user's first.
+    `dropped_before_user` counts the messages omitted because they precede the first user message.
     """
     spelled = _Spelling(rules)
     system, rest = _instructions(blocks) if rules.system_apart else ([], list(blocks))
@@ -83,7 +83,7 @@ def shape(
 
 
 def _instructions(blocks: Sequence[Block]) -> tuple[list[str], list[Block]]:
-    """Take the system's messages from the beginning; one with a file stays among the messages."""
+    """Split off the leading system messages; one with a file stays among the messages."""
     for at, block in enumerate(blocks):
         if block.said.role != "system" or any(isinstance(p, File) for p in block.said.parts):
             return [b.said.text for b in blocks[:at]], list(blocks[at:])
@@ -91,19 +91,19 @@ def _instructions(blocks: Sequence[Block]) -> tuple[list[str], list[Block]]:
 
 
 def _begin(blocks: list[Block], rules: Rules, *, noted: bool) -> list[Block]:
-    """Begin with the user; what was said directly before may stay where that is legal."""
+    """Begin with a user message; the reply directly before it stays where the rules allow that."""
     first = next((at for at, b in enumerate(blocks) if b.said.role == "user"), None)
     if first is None or noted:
         return blocks
     lead = [block for block in blocks[:first] if block.said.role == "system"]
-    delivery = blocks[first - 1 : first] if first else []
-    if rules.alternate or not delivery or delivery[0].results:
-        delivery = []
-    return [*lead, *(b for b in delivery if b.said.role == "assistant"), *blocks[first:]]
+    reply = blocks[first - 1 : first] if first else []
+    if rules.alternate or not reply or reply[0].results:
+        reply = []
+    return [*lead, *(b for b in reply if b.said.role == "assistant"), *blocks[first:]]
 
 
 def _as_note(message: Message) -> Message:
-    """Return what the system said in between as a note to the user's side."""
+    """Return a system message in mid-conversation as a user message with a label."""
     if message.role != "system":
         return message
     files = (part for part in message.parts if isinstance(part, File))
@@ -112,11 +112,11 @@ def _as_note(message: Message) -> Message:
 
 
 def _without_loose_thoughts(messages: Sequence[Message], source: Provider) -> list[Message]:
-    """Leave out thoughts that nothing came of: something must be said behind them."""
+    """Omit thinking that no text or call follows."""
     kept: list[Message] = []
     for message in reversed(messages):
-        said_next = bool(kept) and kept[-1].role == "assistant"
-        if message.role != "assistant" or said_next:
+        continues = bool(kept) and kept[-1].role == "assistant"
+        if message.role != "assistant" or continues:
             kept.append(message)
         elif (ended := _without_last_thoughts(message, source)) is not None:
             kept.append(ended)
@@ -124,7 +124,7 @@ def _without_loose_thoughts(messages: Sequence[Message], source: Provider) -> li
 
 
 def _without_last_thoughts(message: Message, source: Provider) -> Message | None:
-    """Leave out the thoughts behind the last words; `None` if there are no words."""
+    """Omit the thinking after the last content; `None` if there is no content."""
     last = max((i for i, p in enumerate(message.parts) if _is_said(p, source)), default=None)
     if last is None:
         return None
@@ -133,7 +133,7 @@ def _without_last_thoughts(message: Message, source: Provider) -> Message | None
 
 
 def _is_said(part: Part, source: Provider) -> bool:
-    """Return whether a part is something to send: words, or what this provider itself made."""
+    """True if a part is content to send: text, a file, a call, or this provider's own piece."""
     if not isinstance(part, Raw):
         return isinstance(part, _SAID)
     if part.source != source or _is_thought(part):
@@ -143,7 +143,7 @@ def _is_said(part: Part, source: Provider) -> bool:
 
 
 def _is_thought(part: Part) -> bool:
-    """Return whether a part is thinking, ours or as a provider wrote it."""
+    """True if a part is thinking, as a `Thinking` part or in a provider's own form."""
     if not isinstance(part, Raw):
         return isinstance(part, Thinking)
     piece = _within(part, "content") or _within(part, "item")
@@ -156,7 +156,7 @@ def _within(part: Raw, key: str) -> dict[str, JSON]:
 
 
 def _begun(message: Message) -> Message:
-    """Make a reply at the very end one that the model may go on with: no thoughts, no blank end."""
+    """Make a reply at the very end one the model can continue: no thinking, no trailing blanks."""
     parts = _behind(message.parts)
     last = max((i for i, p in enumerate(parts) if not isinstance(p, Raw)), default=None)
     if last is not None and isinstance(text := parts[last], Text):
@@ -165,7 +165,7 @@ def _begun(message: Message) -> Message:
 
 
 def _merged(messages: Iterable[Message]) -> list[Message]:
-    """Make neighbours of one side one message; results come first on the user's side."""
+    """Merge consecutive messages of one side into one; tool results are the user's."""
     merged: list[Message] = []
     for message in messages:
         side = "assistant" if message.role == "assistant" else "user"
@@ -178,12 +178,12 @@ def _merged(messages: Iterable[Message]) -> list[Message]:
 
 
 def _behind(parts: Iterable[Part]) -> list[Part]:
-    """Return parts that come behind others: thinking may stand at the beginning only."""
+    """Return parts to be sent after others: thinking is allowed only at the beginning."""
     return list(kept_parts(parts, lambda part: not _is_thought(part)))
 
 
 def _plain(message: Message) -> Message:
-    """Leave out what a provider said of a message as a whole, and thoughts behind first words."""
+    """Omit a message's own note, and thinking that is not at its beginning."""
     parts = tuple(part for part in message.parts if not _is_of_message(part))
     if parts and not _is_thought(parts[0]):
         parts = tuple(_behind(parts))
@@ -191,14 +191,14 @@ def _plain(message: Message) -> Message:
 
 
 def _is_of_message(part: Part) -> bool:
-    """True if a note holds fields of a message, and not only in which form it was written."""
+    """True if a part is a message note with fields, not only with the form of the content."""
     if not isinstance(part, Raw) or not is_note(part, "fields"):
         return False
     return _within(part, "fields") != {} or _within(part, "made") != {}
 
 
 class _Spelling:
-    """Spells ids and names, each once."""
+    """Maps call ids and tool names to the provider's alphabet; each id is used once."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -239,14 +239,14 @@ class _Spelling:
                 yield _renamed(note, result.call_id, call_id)
 
     def _id(self, call: str) -> str:
-        """Spell an id; the same one again in another exchange is another id."""
-        wanted = call
-        while not self._rules.call_id.fullmatch(wanted) or wanted in self._used:
+        """Return a valid id for a call; an id that another exchange has used gets another one."""
+        valid = call
+        while not self._rules.call_id.fullmatch(valid) or valid in self._used:
             again = self._again[call] = self._again.get(call, 0) + 1
-            wanted = "call_" + codec.digest(codec.encode_text(f"{again}:{call}"))[:_ID_LENGTH]
-        self._used.add(wanted)
-        self.origins[wanted] = call
-        return wanted
+            valid = "call_" + codec.digest(codec.encode_text(f"{again}:{call}"))[:_ID_LENGTH]
+        self._used.add(valid)
+        self.origins[valid] = call
+        return valid
 
     def _name(self, name: str) -> str:
         if self._rules.name.fullmatch(name) and len(name) <= self._rules.longest_name:
@@ -258,7 +258,7 @@ class _Spelling:
 
 
 def _renamed(part: Part, before: str, after: str) -> Part:
-    """Let a note that tells of an id made up for a call tell of the one it has now."""
+    """Return a note whose invented id is replaced by the call's new one."""
     if before == after or not isinstance(part, Raw) or not is_note(part, "part"):
         return part
     made = _within(part, "made")
@@ -268,7 +268,7 @@ def _renamed(part: Part, before: str, after: str) -> Part:
 
 
 def marked_error(result: ToolResult) -> ToolResult:
-    """Let the words of a result say that it is an error, unless they do."""
+    """Prefix a result's text with the error mark, unless it already reads as an error."""
     if _TELLS.match(result.text):
         return result
     if isinstance(result.content, str):

@@ -1,8 +1,8 @@
-"""The words of messages on their way to a model.
+"""Rendering of message texts for a model: marks for cut-off replies and timestamps.
 
-A reply that was cut off says so. With `timestamps` a user's message says when it was written; only
-a user's, because a model repeats such marks on its own messages. For the same reason copies of our
-marks are taken out of replies.
+A cut-off reply is marked as such. With `timestamps`, user messages begin with the time they were
+written; only those, because a model repeats such marks in its own messages. For the same reason
+echoes of these marks are removed from replies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ECHOES: Final = re.compile(rf"(?m)^[ \t]*(?:{_TIME}|{_CRUMB})[ \t]*")
 
 
 def worded(message: Message, *, timestamps: bool) -> Message:
-    """Return a message with the marks it needs, and without those it should not have."""
+    """Return a message with the marks that apply to it, and without echoed ones."""
     if message.role == "user" and timestamps and message.created_at is not None:
         if not any(isinstance(part, File) or _is_said(part) for part in message.parts):
             return message
@@ -39,7 +39,7 @@ def _is_said(part: Part) -> bool:
 
 
 def _cut_off(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Say behind the last words that there were to be more."""
+    """Append the cut-off mark to the last text."""
     if parts and isinstance(parts[-1], Text):
         return (*parts[:-1], Text(f"{parts[-1].text} {CUT_OFF}".lstrip()))
     return (*parts, Text(CUT_OFF))
