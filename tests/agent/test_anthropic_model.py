@@ -416,8 +416,8 @@ def test_too_long_a_window_is_told_as_such() -> None:
 @pytest.mark.parametrize(
     ("last", "said_of_it"),
     [
-        (CUT, "broke"),
-        ('event: content_block_delta\ndata: {"typ\n\n', "cannot be read"),
+        (CUT, "was lost"),
+        ('event: content_block_delta\ndata: {"typ\n\n', "cannot be parsed"),
         (
             {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
             "answered 529: Overloaded",
@@ -485,7 +485,7 @@ def test_a_model_that_refuses_without_a_word_is_not_asked_again() -> None:
 
 
 def test_anthropic_itself_needs_a_key() -> None:
-    with pytest.raises(ModelMissing, match="needs a key"):
+    with pytest.raises(ModelMissing, match="needs an API key"):
         AnthropicModel("claude-x")
 
 

@@ -354,7 +354,9 @@ def test_an_error_never_tells_the_key() -> None:
     key = "sk-very-secret-key"
     said = {"message": f"Incorrect API key provided: {key}"}
     failed = failure(answered(401, said), "m at h", secret=key)
-    assert str(failed) == "m at h answered 401: Incorrect API key provided: [key] (check the key)"
+    assert (
+        str(failed) == "m at h answered 401: Incorrect API key provided: [key] (check the API key)"
+    )
 
 
 def test_an_error_is_one_line_and_not_a_page() -> None:
@@ -385,9 +387,9 @@ def _because(cause: Exception) -> Exception:
     [
         (httpx2.ConnectError("All connection attempts failed"), True, "cannot be reached"),
         (httpx2.ConnectTimeout("late"), True, "did not answer in time"),
-        (httpx2.ReadError("reset"), True, "broke: reset"),
-        (httpx2.RemoteProtocolError("incomplete chunked read"), True, "broke"),
-        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), False, "cannot be trusted"),
+        (httpx2.ReadError("reset"), True, "was lost: reset"),
+        (httpx2.RemoteProtocolError("incomplete chunked read"), True, "was lost"),
+        (httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), False, "is not trusted"),
         (httpx2.UnsupportedProtocol("ftp://"), False, "check the base URL"),
         (
             httpx2.LocalProtocolError("Illegal header value b'Bearer sk-1'"),

@@ -78,19 +78,22 @@ _HUGE = 1 << 62
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "ends too early"),
-        (b"PK\x03\x04" + bytes(100), "does not begin as one"),
+        (b"", "truncated"),
+        (b"PK\x03\x04" + bytes(100), "lacks the GGUF signature"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "version"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, _HUGE), "facts"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, _HUGE), "metadata entries"),
         (b"GGUF" + struct.pack("<IQQ", 3, _HUGE, 0), "tensors"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, _HUGE), "does not end"),
-        (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 8, _HUGE), "more texts"),
-        (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "kind 99"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, _HUGE), "header is too long"),
+        (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 8, _HUGE), "too many strings"),
+        (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "value type 99"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2) + b"\xff\xfe", "UTF-8|utf-8"),
-        (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 9) + struct.pack("<IQ", 9, 1) * 9, "arrays"),
+        (
+            b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 9) + struct.pack("<IQ", 9, 1) * 9,
+            "arrays are nested",
+        ),
         (b"GGUF" + struct.pack("<IQQQI", 3, 1, 0, 0, 99), "99 dimensions"),
-        (_WHOLE[:-1], "ends too early"),
+        (_WHOLE[:-1], "truncated"),
     ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes, why: str) -> None:

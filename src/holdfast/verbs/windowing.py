@@ -292,7 +292,7 @@ class _Maker:
         return {(turn, call): outcome for turn in turns for call, outcome in self._ledger(turn)}
 
     def _ledger(self, turn: str) -> list[tuple[str, ToolOutcome]]:
-        """Return the outcomes of a turn's calls; of a crashed turn, as recovery will record them."""
+        """Return the outcomes of a turn's calls; of a crashed turn, as recovery records them."""
         session_id, number = split_turn_id(turn)
         owner = self._snapshot.relative(session_id)
         row = None if owner is None else self._snapshot.turn(owner.n, number)

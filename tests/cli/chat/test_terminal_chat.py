@@ -316,7 +316,7 @@ def test_without_a_model_it_opens_reads_and_switches(place: Place, provider: Pro
         chat.enter("/search hello")
         chat.wait_for("goes to the first")
         chat.enter("/model nobody")
-        chat.wait_for("whose model is 'nobody'?")
+        chat.wait_for("model 'nobody': unknown provider")
         assert chat.leave() == 0
     place.shell.environment["OPENAI_BASE_URL"] = provider.url
     with place.chat() as chat:

@@ -1,1 +1,1 @@
-"""Models: what can be called, how it is chosen, and what it costs to get one here."""
+"""Models: the protocol, the implementations (APIs and local files), and which one is used."""

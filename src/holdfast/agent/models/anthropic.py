@@ -1,4 +1,4 @@
-"""Anthropic's models, and what else speaks its Messages API."""
+"""Anthropic's models, and servers with a compatible Messages API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CACHE: Final = "cache_control"
 
 
 class AnthropicModel(Hosted):
-    """A model of Anthropic's, or one behind a `base_url` that speaks its Messages API."""
+    """A model of Anthropic's, or of a server at `base_url` with a compatible Messages API."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class AnthropicModel(Hosted):
         extra: Mapping[str, JSON] | None = None,
         client: AsyncAnthropic | None = None,
     ) -> None:
-        """Name a model.
+        """Configure a model.
 
-        `context` and `max_output` are guessed by the name; `extra` goes into each request as it is.
-        A `client` is used as it is, but that its own retries are off.
+        `context` and `max_output` default to a guess by the name; `extra` is added to each request
+        unchanged. A given `client` is used with its own retries turned off.
         """
         given = None if client is None else client.with_options(max_retries=0)
         super().__init__(
@@ -53,7 +53,7 @@ class AnthropicModel(Hosted):
 
     @property
     def provider(self) -> Literal["anthropic"]:
-        """Whose shape of messages it takes."""
+        """The provider whose message format it takes."""
         return "anthropic"
 
     def _connect(self) -> Client:
@@ -81,7 +81,7 @@ class AnthropicModel(Hosted):
             body["tools"] = tools_of(request.tools)
         elif past := past_tools_of(messages):
             body["tools"], body["tool_choice"] = past, {"type": "none"}
-        # The next round sends all of this again: let the provider keep it for a while.
+        # The next round sends all of this again, so the provider should cache it.
         if request.tools and self._original and not self.refuses(_CACHE):
             body[_CACHE] = {"type": "ephemeral"}
         return {**body, **self.extra}
@@ -92,7 +92,7 @@ class AnthropicModel(Hosted):
     async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
         from anthropic import AsyncStream  # noqa: PLC0415 - as above
 
-        # Not `messages.create`: it warns of old models, and what is read here is JSON.
+        # Not `messages.create`: it warns about old models, and the parser reads plain JSON.
         return await cast("AsyncAnthropic", client).post(
             "/v1/messages", body=body, cast_to=object, stream=True, stream_cls=AsyncStream[object]
         )

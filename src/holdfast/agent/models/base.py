@@ -1,8 +1,8 @@
-"""What the agent needs of a model: one stream of deltas for one request.
+"""The model protocol: one request gives one stream of deltas.
 
-A model is given a window, made for its provider, and the tools it may call. It gives what it says
-as it says it. It keeps nothing, stores nothing and never tries again: what goes wrong is raised as
-a `ModelFailed`, which says whether trying again may help, and the loop decides.
+A model receives a window, built for its provider, and the tools it may call, and streams its reply.
+It is stateless, stores nothing and never retries: a failure is raised as `ModelFailed`, which says
+whether a retry may help, and the loop decides.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ ToolSupport: TypeAlias = Literal["native", "lenient", "text", "none"]
 
 
 class Said(msgspec.Struct, frozen=True):
-    """More text."""
+    """The next piece of text."""
 
     text: str
 
 
 class Thought(msgspec.Struct, frozen=True):
-    """More reasoning; a signature holds for all of it since the last one."""
+    """The next piece of reasoning; a signature covers everything since the previous one."""
 
     text: str
     signature: str | None = None
 
 
 class Called(msgspec.Struct, frozen=True):
-    """A whole tool call. `arguments` is JSON, or the text as the model wrote it when it is none."""
+    """A complete tool call. `arguments` is JSON, or the model's text if that is not valid JSON."""
 
     id: str
     name: str
@@ -40,19 +40,19 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Something of the provider's own that must go back to it as it is."""
+    """A piece of the provider's own that must be sent back to it unchanged."""
 
     part: Raw
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What the reply has used so far; the last word counts."""
+    """The reply's usage so far; the last one counts."""
 
     usage: Usage
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Why the model stopped. A stream without one was cut off."""
+    """Why the reply ended. A stream without one was cut off."""
 
     reason: StopReason
 
@@ -61,7 +61,7 @@ Delta: TypeAlias = Said | Thought | Called | Kept | Spent | Stopped
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model is told of it; `parameters` is a JSON Schema of an object."""
+    """A tool as described to a model; `parameters` is the JSON Schema of an object."""
 
     name: str
     description: str
@@ -71,8 +71,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a model.
 
-    `continuing` says that the window ends with a reply that was cut off, and that the model is to
-    go on with it.
+    `continuing`: the window ends with a cut-off reply, which the model is to continue.
     """
 
     window: Window
@@ -84,35 +83,35 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Model(Protocol):
     """A model that can be called.
 
-    `name` is what is stored with its replies, `provider` whose windows it takes, `context` how many
-    tokens fit into request and reply together, and `max_output` how many a reply has at most.
+    `name` is stored with its replies, `provider` is the format of its windows, `context` the most
+    tokens that request and reply may have together, `max_output` the most tokens of a reply.
     """
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The model's name."""
 
     @property
     def provider(self) -> Provider:
-        """Whose shape of messages it takes."""
+        """The provider whose message format it takes."""
 
     @property
     def context(self) -> int:
-        """How many tokens a request and its reply may have together."""
+        """The most tokens that a request and its reply may have together."""
 
     @property
     def max_output(self) -> int:
-        """How many tokens a reply may have."""
+        """The most tokens that a reply may have."""
 
     @property
     def tools(self) -> ToolSupport:
-        """How it can be told of tools: as such (`native`), in words (`text`), or not at all.
+        """How tools are offered: by the API (`native`), described in the prompt (`text`), or not.
 
-        `lenient`: as such, but a reply that is nothing but a call, written as text, is one.
+        `lenient`: by the API, but a reply whose text is nothing but a call counts as a call, too.
         """
 
     def stream(self, request: Request) -> AsyncIterator[Delta]:
         """Call the model. Closing the iterator ends the call at once."""
 
     async def close(self) -> None:
-        """Let go of connections and memory."""
+        """Close connections and free memory."""

@@ -1,11 +1,11 @@
-"""OpenAI's chat completions, as very many servers speak them: what is sent, and what comes back.
+"""OpenAI's chat completions API, as many servers implement it: request bodies and stream parsing.
 
-What comes back are chunks, and servers take liberties with them: calls without numbers or ids, or
-several under one number; names that are repeated; thinking under three names; a `stop` after
-calls. Everything here reads plain JSON and takes nothing for granted.
+Servers deviate in the chunks they stream: calls without an index or an id, or several with the same
+index; repeated names; reasoning under three field names; `stop` as the reason after calls. The
+parser reads plain JSON and assumes nothing.
 
-A reply is whole when a chunk says why it ends. Calls are given then, and not before: until then
-the last of them may be half written, and of a reply that is cut off none is to be run.
+A reply is complete when a chunk has a finish reason. Only then are its calls emitted: before that,
+the last one may be incomplete, and no call of a cut-off reply may run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REASONS: Final[Mapping[str, StopReason]] = {
     "stop": "stop",
     "tool_calls": "calls",
 }
-# So ends a reply that the server gave up: it was cut off, and nothing says that it is whole.
+# Finish reasons of a reply that the server aborted: it counts as cut off, not as complete.
 _GIVEN_UP: Final = frozenset({"abort", "error", "insufficient_system_resource"})
 _FIELDS: Final = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "audio", "function_call"}
@@ -59,7 +59,7 @@ _PIECE_FIELDS: Final = frozenset({*_CALL_FIELDS, "index"})
 
 
 class Own(msgspec.Struct, frozen=True):
-    """Fields that a server adds to messages and calls, and wants to see again with them."""
+    """Fields that a server adds to messages and calls, and requires to be sent back with them."""
 
     message: frozenset[str] = frozenset()
     call: frozenset[str] = frozenset()
@@ -68,14 +68,13 @@ class Own(msgspec.Struct, frozen=True):
 NOTHING_OWN: Final = Own()
 
 
-# ------------------------------------------------------------------------------------- what is sent
+# ---------------------------------------------------------------------------------------- requests
 
 
 def messages_of(request: Request, *, own: Own = NOTHING_OWN, words: bool = False) -> list[JSON]:
-    """Return the messages to send. `words`: to a model that knows no calls, they are told in words.
+    """Return the messages to send. `words`: calls and results are written as text.
 
-    Fields that other servers added to their messages are left out: many refuse what they do not
-    know.
+    Fields that other servers added to messages are omitted: many servers reject unknown fields.
     """
     messages = [_known(message, own) for message in request.window.messages]
     if words:
@@ -98,7 +97,7 @@ def _known(message: JSONObject, own: Own) -> JSONObject:
 
 
 def flat(messages: Iterable[JSON]) -> list[JSON]:
-    """Write content that is nothing but text as one text: not every server takes it in pieces."""
+    """Join content that is only text into one text: not every server accepts a list of pieces."""
     return [
         {**message, "content": _joined(message["content"])}
         if isinstance(message, dict) and isinstance(message.get("content"), list)
@@ -118,7 +117,7 @@ def _joined(content: JSON) -> JSON:
 
 
 def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
-    """Tell of tools."""
+    """Return the tools as the API takes them."""
     return [
         {
             "type": "function",
@@ -132,11 +131,11 @@ def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
     ]
 
 
-# ---------------------------------------------------------------------------------- what comes back
+# ----------------------------------------------------------------------------------------- replies
 
 
 class _Call:
-    """A call that is being put together."""
+    """A call that is being assembled from its pieces."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -149,7 +148,7 @@ class _Call:
         name, arguments = function.get("name"), function.get("arguments")
         if isinstance(id := piece.get("id"), str) and not self.id:
             self.id = id
-        # Some repeat the name with every piece.
+        # Some servers repeat the name with every piece.
         if isinstance(name, str) and not self.text and name != self.name:
             self.name += name
         if isinstance(arguments, str):
@@ -160,7 +159,7 @@ class _Call:
 
     @property
     def arguments(self) -> JSON:
-        """An object if it is one, else the text."""
+        """The arguments as an object, or as text if they are not one."""
         text = whole(self.text)
         if not text.strip():
             return {}
@@ -169,10 +168,9 @@ class _Call:
 
 
 class ChatReading:
-    """Makes deltas of the chunks of one reply."""
+    """Parses the chunks of one reply into deltas; `own` names fields to keep for the server."""
 
     def __init__(self, own: Own = NOTHING_OWN) -> None:
-        """Begin a reply; `own` are fields to keep for the server."""
         self._own = own
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
@@ -184,11 +182,11 @@ class ChatReading:
 
     @property
     def reason(self) -> StopReason | None:
-        """Why the reply ended; `None` while it is not whole."""
+        """Why the reply ended; `None` until it is complete."""
         return self._reason
 
     def take(self, chunk: object) -> list[Delta]:
-        """Read a chunk."""
+        """Return the deltas of a chunk."""
         if not isinstance(chunk, dict):
             return []
         deltas: list[Delta] = []
@@ -201,7 +199,7 @@ class ChatReading:
         return deltas
 
     def end(self) -> list[Delta]:
-        """End the reply: give its calls, and why it ended. One that is not whole just ends."""
+        """Return the final deltas: the calls, and why the reply ended, unless it was cut off."""
         deltas: list[Delta] = [*self._spoken(Said, self._text.rest())]
         if self._reason is None:
             return deltas
@@ -219,7 +217,7 @@ class ChatReading:
         return [*deltas, Stopped("calls" if calls and ended else self._reason)]
 
     def _whole_calls(self) -> list[_Call]:
-        """Return the calls; of a reply that grew too long those that can be read."""
+        """Return the calls; if the reply reached its length limit, only those that parse."""
         if self._reason != "length":
             return self._calls
         return [call for call in self._calls if isinstance(call.arguments, dict) and call.text]
@@ -231,7 +229,7 @@ class ChatReading:
             deltas += [found for piece in content for found in self._piece(_object(piece))]
         elif isinstance(content, str):
             deltas += self._spoken(Said, self._text.joined(content))
-        # What is said instead of an answer is said all the same.
+        # A refusal is shown as text.
         if isinstance(refusal := delta.get("refusal"), str):
             deltas += self._spoken(Said, self._text.joined(refusal))
         calls = delta.get("tool_calls")
@@ -252,7 +250,7 @@ class ChatReading:
         return []
 
     def _piece(self, piece: Mapping[str, JSON]) -> list[Delta]:
-        """Read a piece of content, as Mistral sends them."""
+        """Return the deltas of a piece of content in Mistral's format."""
         if isinstance(text := piece.get("text"), str):
             return self._spoken(Said, self._text.joined(text))
         thinking = piece.get("thinking")
@@ -266,7 +264,7 @@ class ChatReading:
         return [kind(text)] if text else []
 
     def _call_for(self, piece: Mapping[str, JSON]) -> _Call:
-        """Find the call that a piece belongs to, or begin one."""
+        """Return the call that a piece belongs to; begin one if there is none."""
         index = piece.get("index")
         last = self._calls[-1] if self._calls else None
         known = self._at.get(index) if isinstance(index, int) else last
@@ -279,7 +277,7 @@ class ChatReading:
         return call
 
     def _goes_on(self, call: _Call, piece: Mapping[str, JSON]) -> bool:
-        """Return whether a piece goes on with a call: some number all of their calls 0, or none."""
+        """True if a piece continues a call: some servers send index 0 for all calls, or none."""
         id = piece.get("id")
         if isinstance(id, str) and id and call.id:
             return id == call.id
@@ -293,14 +291,15 @@ def _object(value: JSON) -> JSONObject:
 
 
 def _usage(given: JSONObject) -> Usage:
-    """Read what was used; some say so with every chunk."""
-    sent, said = _object(given.get("prompt_tokens_details")), given.get("completion_tokens_details")
+    """Return the usage; some servers send it with every chunk."""
+    prompt = _object(given.get("prompt_tokens_details"))
+    completion = _object(given.get("completion_tokens_details"))
     return Usage(
         input=_count(given, "prompt_tokens"),
         output=_count(given, "completion_tokens"),
-        cache_read=_count(sent, "cached_tokens") or _count(given, "prompt_cache_hit_tokens"),
-        cache_write=_count(sent, "cache_write_tokens"),
-        reasoning=_count(_object(said), "reasoning_tokens"),
+        cache_read=_count(prompt, "cached_tokens") or _count(given, "prompt_cache_hit_tokens"),
+        cache_write=_count(prompt, "cache_write_tokens"),
+        reasoning=_count(completion, "reasoning_tokens"),
     )
 
 

@@ -1,11 +1,11 @@
-"""Which model answers, and what it needs to be there.
+"""Model resolution: which model is used, and what it requires.
 
-A model is named by who runs it and its name there: `openai:NAME` (or whoever speaks OpenAI's
-language), `anthropic:NAME`, `local:PATH`, or `local` for the default one. The name alone is enough
-where it tells whose it is: `gpt-…`, `claude-…`, a path that ends in `.gguf`.
+A model is written as its provider and its name there: `openai:NAME` (also for servers with a
+compatible API), `anthropic:NAME`, `local:PATH`, or `local` for the default one. The name alone is
+enough where it identifies the provider: `gpt-…`, `claude-…`, a path that ends in `.gguf`.
 
-Who names none gets the one there is a key for, else the local one. Nothing here asks a provider
-anything, or loads what is not used.
+Without a name, the provider with an API key in the environment is used, else the local model.
+Nothing here calls a provider, or imports packages that are not used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.errors import Invalid, ModelMissing
 
 Runner: TypeAlias = Literal["openai", "anthropic", "local"]
 
-# What is used when there is a key, and nobody says which model.
+# The models used when a key is set and no model is named.
 DEFAULTS: Final[dict[Runner, str]] = {
     "anthropic": "claude-sonnet-5-5",
     "openai": "gpt-6.1-terra",
@@ -46,28 +46,28 @@ _GET: Final = "`holdfast models get smollm2` downloads them"
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A model and why it is this one."""
+    """The model that was chosen, and why."""
 
     spec: str
     why: str
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """Who runs a model, and its name there: empty for the default one."""
+    """A model's provider and its name there: empty for the default one."""
 
     runner: Runner
     name: str
 
     def __str__(self) -> str:
-        """Write it as it can be given again."""
+        """Return the text that `parse_spec` reads."""
         return f"{self.runner}:{self.name}" if self.name else self.runner
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What models are built with. `environ` has the keys; `api_key_env` names another variable.
+    """Settings for building models. `api_key_env` names the variable of `environ` with the key.
 
-    `base_url` and `api_key_env` are for the models of `owner` alone, so that no key goes to another
-    provider. Without an owner an address is for OpenAI's language, and so is the key beside it.
+    `base_url` and `api_key_env` apply to the provider `owner` only, so that no key is sent to
+    another one. Without an owner, a base URL and the key with it are for an OpenAI-compatible API.
     """
 
     environ: Mapping[str, str]
@@ -80,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usable(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that could be used here; `needs` says what is missing."""
+    """A model that is available, or would be with what `needs` lists."""
 
     spec: str
     about: str
@@ -88,20 +88,21 @@ class Usable(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return not self.needs
 
 
-# -------------------------------------------------------------------------------------- choosing
+# ------------------------------------------------------------------------------------- resolution
 
 
 def choose(settings: Settings, named: str | None = None, why: str = "it was asked for") -> Choice:
-    """Choose: the one that is named, else by the environment, else the local one."""
+    """Choose a model: the named one, else one from the environment, else the local one."""
     environ = settings.environ
     if named:
         return Choice(str(parse(named, elsewhere=_elsewhere(settings))), why)
-    if wanted := environ.get("HOLDFAST_MODEL"):
-        return Choice(str(parse(wanted, elsewhere=_elsewhere(settings))), "HOLDFAST_MODEL says so")
+    if variable := environ.get("HOLDFAST_MODEL"):
+        spec = parse(variable, elsewhere=_elsewhere(settings))
+        return Choice(str(spec), "HOLDFAST_MODEL says so")
     for runner, key in _KEYS.items():
         if environ.get(key):
             return Choice(str(_default(runner, settings)), f"{key} is set")
@@ -111,22 +112,22 @@ def choose(settings: Settings, named: str | None = None, why: str = "it was aske
 
 
 def _default(runner: Runner, settings: Settings) -> Spec:
-    """Return the model of a provider that is used when none is named; another server has others."""
+    """Return a provider's default model; nameless if another server is configured."""
     return parse(runner, elsewhere=_elsewhere(settings))
 
 
 def _elsewhere(settings: Settings) -> bool:
-    """Whether requests in OpenAI's language go to somebody else."""
+    """True if OpenAI requests go to another server than OpenAI's."""
     return _url("openai", settings) is not None
 
 
 def parse(text: str, *, elsewhere: bool = False) -> Spec:
-    """Understand how a model is named. `elsewhere`: any name may be one of another server."""
+    """Parse a model's name. `elsewhere`: an unknown name may belong to another server."""
     text = text.strip()
     runner, colon, name = text.partition(":")
     if runner in _PACKAGES:
         if colon and not name:
-            raise Invalid(f"{text!r} names no model: write {runner}:NAME, or {runner} alone")
+            raise Invalid(f"{text!r} lacks a model name: use {runner}:NAME, or {runner} alone")
         others = elsewhere and runner == "openai"
         return Spec(runner, name or ("" if others else DEFAULTS.get(runner, "")))
     if _is_path(text):
@@ -134,14 +135,14 @@ def parse(text: str, *, elsewhere: bool = False) -> Spec:
     folded = text.lower()
     if folded in weights.KNOWN or folded == Path(weights.SMOLLM2.file).stem.lower():
         return Spec("local", "")
-    for beginning, owner in _BY_NAME:
-        if beginning.match(folded):
+    for prefix, owner in _BY_NAME:
+        if prefix.match(folded):
             return Spec(owner, text)
     if elsewhere and text:
         return Spec("openai", text)
     raise Invalid(
-        f"whose model is {text!r}? Write openai:{text or 'NAME'}, anthropic:{text or 'NAME'} "
-        "or local:PATH"
+        f"model {text!r}: unknown provider; use openai:{text or 'NAME'}, "
+        f"anthropic:{text or 'NAME'} or local:PATH"
     )
 
 
@@ -153,7 +154,7 @@ def _is_path(text: str) -> bool:
 
 
 def build(choice: Choice, settings: Settings) -> Model:
-    """Build a model; `ModelMissing` says exactly what it needs."""
+    """Build the chosen model; `ModelMissing` lists what it requires."""
     spec = parse(choice.spec, elsewhere=_elsewhere(settings))
     missing = _needs(spec, settings)
     if missing:
@@ -173,7 +174,7 @@ def _openai(spec: Spec, settings: Settings) -> Model:
     return OpenAIModel(
         spec.name,
         base_url=_url("openai", settings),
-        # A server of one's own may want no key, but the client always sends one.
+        # A self-hosted server may need no key, but the client always sends one.
         api_key=_key("openai", settings) or "none",
         context=settings.context,
         max_output=settings.max_output,
@@ -198,13 +199,13 @@ def _local(spec: Spec, settings: Settings) -> Model:
     from holdfast.agent.models.local import LocalModel  # noqa: PLC0415 - asyncio and an extra
 
     path = Path(spec.name).expanduser() if spec.name else weights.find()
-    if path is None:  # It went away since `_needs` looked.
+    if path is None:  # The file was removed since the check.
         raise ModelMissing(f"the weights of the local model are not here: {_GET}")
     return LocalModel(path, context=settings.context, max_output=settings.max_output)
 
 
 def _needs(spec: Spec, settings: Settings) -> list[str]:
-    """List what is missing, each as what to do."""
+    """Return what is missing, each as an instruction."""
     missing = []
     if importlib.util.find_spec(_PACKAGES[spec.runner]) is None:
         missing.append(f"run pip install 'holdfast[{spec.runner}]'")
@@ -243,23 +244,23 @@ def _url(runner: Runner, settings: Settings) -> str | None:
 
 
 def _is_for(runner: Runner, settings: Settings) -> bool:
-    """Whether the address and the key of the settings are this provider's."""
+    """True if the base URL and the key of the settings are for this provider."""
     if settings.owner is not None:
         return settings.owner == runner
     return runner == "openai" or settings.base_url is None
 
 
-# --------------------------------------------------------------------------------------- looking
+# --------------------------------------------------------------------------------------- listing
 
 
 def survey(settings: Settings, also: str | None = None) -> list[Usable]:
-    """List what can be used here, and what the others would need; `also` is listed in any case."""
+    """Return the models known here, each with what it lacks; `also` is listed in any case."""
     default = weights.find()
     own = [path for path in sorted(weights.default_directory().glob("*.gguf")) if path != default]
     specs = [Spec("local", ""), *(Spec("local", str(path)) for path in own)]
     specs += [_default("anthropic", settings), _default("openai", settings)]
-    asked = [] if also is None else [parse(also, elsewhere=_elsewhere(settings))]
-    specs = [*(spec for spec in asked if spec not in specs), *specs]
+    named = [] if also is None else [parse(also, elsewhere=_elsewhere(settings))]
+    specs = [*(spec for spec in named if spec not in specs), *specs]
     return [
         Usable(spec=str(s), about=_about(s, settings), needs=tuple(_needs(s, settings)))
         for s in specs
@@ -274,6 +275,6 @@ def _about(spec: Spec, settings: Settings) -> str:
 
 
 def _host(url: str) -> str:
-    """Name a server without what else may stand in its address: a password, say."""
+    """Return the host and port of a URL, without credentials."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] or "it"

@@ -1,9 +1,8 @@
-"""What a provider says when a call fails, and what it means for the loop.
+"""Provider errors: parsing them, and whether a retry may help.
 
-All of it is read here: the SDKs' exceptions, what HTTP answers, errors in the middle of a stream,
-and the many ways to say that a window is too long. Nothing of the SDKs is imported: an error is
-known by what it carries. Trying again may help when the connection broke, the provider was busy or
-something broke there; it will not when the request itself was refused.
+Covers the SDKs' exceptions, HTTP responses, errors in mid-stream, and the many ways to say that a
+window is too long. No SDK is imported: an error is recognized by its attributes. A retry may help
+if the connection broke or the provider was busy or failed; not if the request itself was rejected.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import msgspec
 from holdfast.clock import Clock, SystemClock, to_datetime
 from holdfast.errors import ContextTooLong, ModelFailed
 
-_LONGEST: Final = 500  # What of a provider's words goes into an error.
-_READ: Final = 4_000  # What of them is looked at.
-_LEAST_SECRET: Final = 8  # A shorter one is a word.
+_LONGEST: Final = 500  # Characters of a provider's text that go into an error message.
+_READ: Final = 4_000  # Characters of it that are searched.
+_LEAST_SECRET: Final = 8  # A shorter secret may be a common word, and is not redacted.
 _AGAIN: Final = frozenset({408, 409, 425, 429})
 _SERVER: Final = 500
 _REFUSED: Final = 400
-# What errors are called in the middle of a stream, where there is no status any more.
+# Error types in mid-stream, where there is no HTTP status any more.
 _STATUSES: Final = {
     "api_error": 500,
     "authentication_error": 401,
@@ -52,12 +51,12 @@ _STATUSES: Final = {
     "timeout_error": 504,
     "unavailable": 503,
 }
-# A 429 that no waiting cures: there is nothing left to spend.
+# Errors that waiting does not resolve, even with status 429: the account has no credit left.
 _SPENT: Final = frozenset({"billing_error", "insufficient_quota", "billing_hard_limit_reached"})
 _HINTS: Final = {
-    401: "check the key",
-    402: "check what is left to spend",
-    403: "this key may not do that",
+    401: "check the API key",
+    402: "check the account's credit",
+    403: "the API key lacks permission",
     404: "check the model's name and the base URL",
 }
 
@@ -87,7 +86,7 @@ _TOO_LONG: Final = re.compile(
     r"|tokens in the prompt cannot exceed",
     re.IGNORECASE,
 )
-# A request that is larger than what an account may send in a minute will never be taken.
+# A request larger than the account's limit per minute is never accepted.
 _OVER_THE_MINUTE: Final = re.compile(r"request too large for", re.IGNORECASE)
 _NUMBER: Final = r"\(?(\d[\d,_]*)"
 _LIMITS: Final = tuple(
@@ -120,7 +119,7 @@ _NO_TOOLS: Final = re.compile(
 
 
 class Complaint(msgspec.Struct, frozen=True):
-    """What a provider said: its status if there was one, how it calls the error, and its words."""
+    """A provider's error: the HTTP status, if there was one, the error types, and the text."""
 
     status: int | None
     kinds: frozenset[str]
@@ -130,42 +129,42 @@ class Complaint(msgspec.Struct, frozen=True):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the window is too long."""
+        """True if the window is too long for the model."""
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             return _OVER_THE_MINUTE.search(self.text) is not None
         if self.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.kinds & _TOO_LONG_KINDS:
             return True
-        sendable = self.status in {None, 400, 422, 500}
-        return sendable and _TOO_LONG.search(self.text) is not None
+        plausible = self.status in {None, 400, 422, 500}
+        return plausible and _TOO_LONG.search(self.text) is not None
 
     @property
     def limit(self) -> int | None:
-        """How many tokens the model takes, if the provider said so."""
+        """The model's context limit in tokens, if the provider reported it."""
         return self.context or _number(_LIMITS, self.text)
 
     @property
     def output_limit(self) -> int | None:
-        """How many tokens a reply may have, if the provider refused to give as many as asked."""
+        """The limit of tokens in a reply, if the provider rejected a larger one."""
         return _number(_OUTPUT_LIMITS, self.text)
 
     @property
     def refuses_tools(self) -> bool:
-        """Whether the model cannot be told of tools as such."""
+        """True if the model does not support tool calling."""
         return _NO_TOOLS.search(self.text) is not None
 
     @property
     def retryable(self) -> bool:
-        """Whether trying again may help."""
+        """True if a retry may help."""
         if self.kinds & _SPENT:
             return False
-        # An error in mid-stream that says nothing of its kind: the request had been taken.
+        # No status: an error of unknown type in mid-stream, after the request was accepted.
         return self.status is None or self.status >= _SERVER or self.status in _AGAIN
 
 
 def failure(
     error: Exception, where: str, *, secret: str = "", clock: Clock | None = None
 ) -> ModelFailed:
-    """Return what an error of an SDK means; `where` names who was called, `secret` is the key."""
+    """Convert an SDK's error; `where` names the endpoint, `secret` (the API key) is redacted."""
     said = complaint_of(error, clock=clock)
     if said is None:
         return _broken(error, where)
@@ -179,20 +178,20 @@ def failure(
 
 def _told(said: Complaint, where: str, secret: str) -> str:
     text = said.text.replace(secret, "[key]") if len(secret) >= _LEAST_SECRET else said.text
-    # A page of a proxy is no sentence.
+    # A proxy's HTML page is of no use in a message.
     text = "" if text.lstrip().startswith("<") else " ".join(text.split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + "…"
-    answered = f"{where} answered {said.status}" if said.status else f"{where} broke off"
+    event = f"{where} answered {said.status}" if said.status else f"{where} stopped with an error"
     hint = f" ({_HINTS[said.status]})" if said.status in _HINTS else ""
-    return ": ".join(part for part in (answered, text) if part) + hint
+    return ": ".join(part for part in (event, text) if part) + hint
 
 
-# -------------------------------------------------------------------------------- what was answered
+# --------------------------------------------------------------------------------- error responses
 
 
 def complaint_of(error: Exception, *, clock: Clock | None = None) -> Complaint | None:
-    """Read what a provider answered; `None` if it did not come to an answer."""
+    """Parse a provider's error response; `None` if there was no response."""
     status, body = getattr(error, "status_code", None), getattr(error, "body", None)
     if not isinstance(status, int) and body is None:
         return None
@@ -204,18 +203,18 @@ def complaint_of(error: Exception, *, clock: Clock | None = None) -> Complaint |
     )
     response = getattr(error, "response", None)
     headers = getattr(response, "headers", None)
-    asked = retry_after(headers, clock=clock) if isinstance(headers, Mapping) else None
+    delay = retry_after(headers, clock=clock) if isinstance(headers, Mapping) else None
     return Complaint(
         status=_status(status, inner, kinds),
         kinds=kinds,
         text=_words(inner)[:_READ],
-        retry_after=_delay(inner) if asked is None else asked,
+        retry_after=_delay(inner) if delay is None else delay,
         context=_whole_number(inner.get("n_ctx")),
     )
 
 
 def _innermost(body: object) -> dict[str, object]:
-    """Find the error in a body: bare, under `error`, in a list, or as text."""
+    """Return the error object of a body: bare, under `error`, in a list, or as text."""
     if isinstance(body, list):
         body = body[0] if body else {}
     if isinstance(body, dict) and "error" in body:
@@ -226,19 +225,19 @@ def _innermost(body: object) -> dict[str, object]:
 
 
 def _words(inner: Mapping[str, object]) -> str:
-    """Return what an error says, with what the provider behind a provider said."""
-    said = next((inner[key] for key in ("message", "detail", "msg") if inner.get(key)), "")
+    """Return the text of an error, with that of the upstream provider behind a router."""
+    message = next((inner[key] for key in ("message", "detail", "msg") if inner.get(key)), "")
     metadata = inner.get("metadata")
-    behind = metadata.get("raw") if isinstance(metadata, Mapping) else None
-    return " ".join(_text(part) for part in (said, behind) if part)
+    upstream = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return " ".join(_text(part) for part in (message, upstream) if part)
 
 
-def _text(said: object) -> str:
-    return said if isinstance(said, str) else json.dumps(said, default=str, ensure_ascii=False)
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _status(given: object, inner: Mapping[str, object], kinds: frozenset[str]) -> int | None:
-    """Return the status: of the answer, or of an error in a stream that began well."""
+    """Return the status of the response, or of an error in a stream that had begun."""
     for value in (given, inner.get("code"), inner.get("status_code")):
         if isinstance(value, int) and _REFUSED <= value < 600:  # noqa: PLR2004 (HTTP's last status)
             return value
@@ -256,11 +255,11 @@ def _whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-# --------------------------------------------------------------------------------- how long to wait
+# -------------------------------------------------------------------------------------- retry delay
 
 
 def retry_after(headers: Mapping[str, str], *, clock: Clock | None = None) -> float | None:
-    """Read how many seconds a provider asks to wait: a number, or a date; `None` if it does not."""
+    """Return the seconds of a `Retry-After` header (a number or a date); `None` without one."""
     if (millis := _seconds(headers.get("retry-after-ms"))) is not None:
         return millis / 1000
     given = headers.get("retry-after")
@@ -269,13 +268,13 @@ def retry_after(headers: Mapping[str, str], *, clock: Clock | None = None) -> fl
     until, now = _date(given), _date(headers.get("date", ""))
     if until is None:
         return None
-    # The provider's own clock, if it tells it: ours may be wrong.
+    # Prefer the provider's own clock: the local one may be wrong.
     now = now or to_datetime((clock or SystemClock()).micros())
     return max(0.0, (until - now).total_seconds())
 
 
 def _seconds(text: str | None) -> float | None:
-    """Read a number of seconds that makes sense."""
+    """Parse a finite, non-negative number of seconds; `None` if it is not one."""
     try:
         seconds = float(text or "")
     except ValueError:
@@ -292,7 +291,7 @@ def _date(text: str) -> datetime | None:
 
 
 def _delay(inner: Mapping[str, object]) -> float | None:
-    """Find the pause that Gemini asks for in the details of an error: `"retryDelay": "34s"`."""
+    """Return the delay in the details of a Gemini error: `"retryDelay": "34s"`."""
     details = inner.get("details")
     for item in details if isinstance(details, list) else ():
         delay = item.get("retryDelay") if isinstance(item, Mapping) else None
@@ -301,23 +300,23 @@ def _delay(inner: Mapping[str, object]) -> float | None:
     return None
 
 
-# ----------------------------------------------------------------------------- nothing was answered
+# ------------------------------------------------------------------------------- connection errors
 
 
 def _broken(error: Exception, where: str) -> ModelFailed:
-    """Return what became of a call that was not answered, or not to the end."""
+    """Return the failure of a call that got no response, or an incomplete one."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     kind = type(cause).__name__
     if isinstance(error, ValueError):
-        return ModelFailed(f"{where} sent something that cannot be read", retryable=True)
+        return ModelFailed(f"{where} sent a response that cannot be parsed", retryable=True)
     if kind in {"LocalProtocolError", "UnsupportedProtocol", "InvalidURL"}:
-        # Its words may hold the key.
-        return ModelFailed(f"{where} cannot be called like that: check the base URL and the key")
+        # The text of such an error may contain the key.
+        return ModelFailed(f"{where} cannot be called: check the base URL and the API key")
     why = " ".join(str(cause).split())[:_LONGEST] or kind
     if "CERTIFICATE_VERIFY_FAILED" in why:
-        return ModelFailed(f"{where} cannot be trusted: {why}")
+        return ModelFailed(f"the certificate of {where} is not trusted: {why}")
     if "Timeout" in kind:
         return ModelFailed(f"{where} did not answer in time", retryable=True)
     if kind.startswith("Connect"):
         return ModelFailed(f"{where} cannot be reached: {why}", retryable=True)
-    return ModelFailed(f"the connection to {where} broke: {why}", retryable=True)
+    return ModelFailed(f"the connection to {where} was lost: {why}", retryable=True)

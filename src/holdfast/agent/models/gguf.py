@@ -1,8 +1,8 @@
-"""What a GGUF file says of itself, read without loading it.
+"""Metadata of a GGUF file, read without loading the model.
 
-A GGUF file begins with a table of facts (the architecture, the vocabulary, the chat template), then
-a list of its tensors. Only that beginning is read, and only what an agent has to know before it
-calls the model is kept. The file may be anybody's: all that it counts is bounded.
+A GGUF file begins with a header: metadata (the architecture, the vocabulary, the chat template),
+then a list of its tensors. Only the header is read, and only the values that an agent needs before
+it calls the model are kept. The file is untrusted: every count in it is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _STRING: Final = 8
 _ARRAY: Final = 9
-# Every other kind of value: its number, and how it is written.
+# The scalar types: their numbers and formats.
 _PLAIN: Final = {
     0: "<B",
     1: "<b",
@@ -44,7 +44,7 @@ _DEEPEST: Final = 4
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is worth knowing: how long a context it was made for, how it is talked to, its size."""
+    """The architecture, the context it was trained for, its chat template, and its size."""
 
     architecture: str | None
     context: int | None
@@ -53,29 +53,29 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def knows_tools(self) -> bool:
-        """Whether its chat template has a place for tools."""
+        """True if its chat template mentions tools."""
         return self.template is not None and "tools" in self.template
 
 
 def read(path: Path) -> Facts:
-    """Read the beginning of a file; `ModelMissing` when it is not there, or no GGUF file."""
+    """Read the header of a file; `ModelMissing` if it does not exist or is not a GGUF file."""
     try:
-        if path.exists() and not path.is_file():  # Whoever opens a pipe waits for its other end.
+        if path.exists() and not path.is_file():  # Opening a pipe would block.
             raise ModelMissing(f"{path} is not a file")
         with path.open("rb") as file:
             return _Reader(file).facts()
     except OSError as error:
         raise ModelMissing(f"{path}: {error.strerror or error}") from error
     except (_Broken, UnicodeDecodeError, struct.error) as error:
-        raise ModelMissing(f"{path} is not a GGUF file that can be read: {error}") from error
+        raise ModelMissing(f"{path} is not a valid GGUF file: {error}") from error
 
 
 class _Broken(Exception):
-    """The file is not what it says it is."""
+    """The file is not a valid GGUF file."""
 
 
 class _Reader:
-    """Reads value after value; only as much of the file is in memory as was asked for."""
+    """Reads a header value by value; only the bytes read so far are in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -85,15 +85,15 @@ class _Reader:
 
     def facts(self) -> Facts:
         if self._take(4) != _MAGIC:
-            raise _Broken("it does not begin as one")
+            raise _Broken("it lacks the GGUF signature")
         version = self._number("<I")
         if version not in _VERSIONS:
-            raise _Broken(f"version {version} is unknown")
+            raise _Broken(f"version {version} is not supported")
         tensors = self._count(_MOST_TENSORS, "tensors")
-        told = dict(self._fact() for _ in range(self._count(_MOST_FACTS, "facts")))
-        architecture = told.get("general.architecture")
-        context = told.get(f"{architecture}.context_length")
-        template = told.get("tokenizer.chat_template")
+        metadata = dict(self._fact() for _ in range(self._count(_MOST_FACTS, "metadata entries")))
+        architecture = metadata.get("general.architecture")
+        context = metadata.get(f"{architecture}.context_length")
+        template = metadata.get("tokenizer.chat_template")
         return Facts(
             architecture=architecture if isinstance(architecture, str) else None,
             context=context if isinstance(context, int) and context > 0 else None,
@@ -106,20 +106,20 @@ class _Reader:
         return name, self._value(self._number("<I"))
 
     def _value(self, kind: int, depth: int = 0) -> object:
-        """Read a value; an array is passed over."""
+        """Read a value; an array is skipped."""
         if kind == _STRING:
             return self._text()
         if kind == _ARRAY:
             self._pass_array(depth)
             return None
         if kind not in _PLAIN:
-            raise _Broken(f"kind {kind} is unknown")
+            raise _Broken(f"value type {kind} is unknown")
         value: object = self._number(_PLAIN[kind])
         return value
 
     def _pass_array(self, depth: int) -> None:
         if depth > _DEEPEST:
-            raise _Broken("arrays in arrays in arrays")
+            raise _Broken("arrays are nested too deeply")
         kind = self._number("<I")
         length = self._number("<Q")
         if kind in _PLAIN:
@@ -127,7 +127,7 @@ class _Reader:
             return
         self._strings += length
         if self._strings > _MOST_STRINGS:
-            raise _Broken("more texts than a vocabulary has")
+            raise _Broken("too many strings")
         for _ in range(length):
             if kind == _STRING:
                 self._skip(self._number("<Q"))
@@ -135,19 +135,19 @@ class _Reader:
                 self._value(kind, depth + 1)
 
     def _tensor(self) -> int:
-        """Read about a tensor; give how many numbers it has."""
+        """Read a tensor's description; return how many parameters it has."""
         self._text()
         dimensions = self._number("<I")
         if dimensions > _MOST_DIMENSIONS:
-            raise _Broken(f"a tensor of {dimensions} dimensions")
+            raise _Broken(f"a tensor has {dimensions} dimensions")
         size = math.prod(self._number("<Q") for _ in range(dimensions))
-        self._skip(12)  # How it is written, and where.
+        self._skip(12)  # Its data type and offset.
         return size
 
     def _count(self, most: int, what: str) -> int:
         count = self._number("<Q")
         if count > most:
-            raise _Broken(f"{count} {what}")
+            raise _Broken(f"too many {what}: {count}")
         return count
 
     def _text(self) -> str:
@@ -172,11 +172,11 @@ class _Reader:
         self._at += size
 
     def _have(self, size: int) -> None:
-        """Read on until so many bytes are there."""
+        """Read until `size` more bytes are buffered."""
         if self._at + size > _MOST_BYTES:
-            raise _Broken("its beginning does not end")
+            raise _Broken("its header is too long")
         while len(self._bytes) < self._at + size:
             more = self._file.read(_CHUNK)
             if not more:
-                raise _Broken("it ends too early")
+                raise _Broken("it is truncated")
             self._bytes += more

@@ -1,12 +1,11 @@
-"""What models in other people's keeping have in common: a client, a call, and lessons.
+"""Base class of models behind an API: the SDK client, one call, and adapting to the server.
 
-The SDK is imported, and its client made, when the first call is made, beside the event loop:
-neither is quick. A client belongs to the event loop it was first used in; another loop gets
-another one.
+The SDK is imported, and its client created, at the first call, in a thread: both are slow. A client
+belongs to the event loop it was first used in; another loop gets its own.
 
-Servers that speak a provider's language do not all know every word of it. When one refuses a
-request for a word it does not know, the model learns that, and calls again at once without it:
-that is no failed attempt, and can happen only once for every word.
+Servers with a compatible API do not support every parameter of it. When one rejects a request for
+an optional parameter, the model remembers that and repeats the call at once without it: this is not
+a failed attempt, and happens at most once for each parameter.
 """
 
 from __future__ import annotations
@@ -26,48 +25,48 @@ from holdfast.agent.models.sizes import Size, size_of
 from holdfast.errors import BadConfig, ModelFailed, ModelMissing
 from holdfast.records import JSON
 
-CONNECT: Final = 10.0  # Seconds; how long a stream may be silent is the loop's to say.
-_AFTERWARDS: Final = 5.0  # Seconds that a server gets to close a reply that is whole.
-# Models that think first count that too: with less than this, some never come to speak.
+CONNECT: Final = 10.0  # Seconds. The loop decides how long a stream may be silent.
+_AFTERWARDS: Final = 5.0  # Seconds that a server gets to close a stream that is complete.
+# Reasoning counts as output: with less than this, some models never get to their reply.
 _LEAST_OUTPUT: Final = 4_096
 _AT_HOME: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"})  # noqa: S104 (nothing is bound to it)
 
 
 class Stream(Protocol):
-    """The SDKs' stream of events."""
+    """The stream of events of both SDKs."""
 
     async def __anext__(self) -> object:
         """Return the next event."""
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
 class Client(Protocol):
-    """The SDKs' client, as far as it is the same."""
+    """The part of both SDKs' clients that is used here."""
 
     async def close(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""
 
 
 class Reading(Protocol):
-    """Makes deltas of a stream's events."""
+    """Parses the events of one reply into deltas; `has_output`: there was text or a call."""
 
     said: bool
 
     @property
     def reason(self) -> StopReason | None:
-        """Why the reply ended; `None` while it is not whole."""
+        """Why the reply ended; `None` until it is complete."""
 
     def take(self, event: object) -> list[Delta]:
-        """Read an event."""
+        """Return the deltas of an event."""
 
     def end(self) -> list[Delta]:
-        """End the reply."""
+        """Return the final deltas."""
 
 
 class Hosted(ABC):
-    """A model behind an SDK."""
+    """A model behind an API, called through its SDK."""
 
     def __init__(
         self,
@@ -83,21 +82,23 @@ class Hosted(ABC):
         package: str,
         address: str,
     ) -> None:
-        """Prepare; nothing is called, or even imported, before the first reply."""
+        """Store the configuration; the SDK is neither imported nor called before the first call."""
         if importlib.util.find_spec(package) is None:
-            raise ModelMissing(f"{name} needs a package: pip install 'holdfast[{package}]'")
+            raise ModelMissing(
+                f"{name} needs the package {package}: run pip install 'holdfast[{package}]'"
+            )
         self._url = _checked_url(base_url or address)
         self._key = _checked_key(api_key)
         if client is None and base_url is None and not self._key:
-            raise ModelMissing(f"{name} needs a key: give one as api_key")
-        size = size_of(name, at_home=self._url.hostname in _AT_HOME)
+            raise ModelMissing(f"{name} needs an API key: pass api_key")
+        size = size_of(name, is_local=self._url.hostname in _AT_HOME)
         self._name = name
         self._size = Size(
             context or size.context, max_output or min(size.output, context or size.output)
         )
         self._tools: ToolSupport = tools
         self._package = package
-        # Whether this is the provider itself, not somebody who speaks its language.
+        # The provider's own server, not another one with a compatible API.
         self._original = self._url.hostname == urlsplit(address).hostname
         self._given = client
         self._made: tuple[asyncio.AbstractEventLoop, Client] | None = None
@@ -106,32 +107,32 @@ class Hosted(ABC):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The model's name."""
         return self._name
 
     @property
     def context(self) -> int:
-        """How many tokens a request and its reply may have together."""
+        """The most tokens that a request and its reply may have together."""
         return self._size.context
 
     @property
     def max_output(self) -> int:
-        """How many tokens a reply may have."""
+        """The most tokens that a reply may have."""
         return self._size.output
 
     @property
     def tools(self) -> ToolSupport:
-        """How it can be told of tools."""
+        """How tools are offered to it."""
         return self._tools
 
     @property
     def where(self) -> str:
-        """Who is called, for errors: without what an address may hold of secrets."""
+        """The model and its server, for error messages; without credentials in the URL."""
         port = f":{self._url.port}" if self._url.port else ""
         return f"{self._name} at {self._url.hostname}{port}"
 
     async def close(self) -> None:
-        """Let go of connections; a client that was given is not ours to close."""
+        """Close the connections of the model's own client; a given one stays open."""
         made, self._made = self._made, None
         if made is not None and made[0] is asyncio.get_running_loop():
             await made[1].close()
@@ -139,7 +140,7 @@ class Hosted(ABC):
     # ------------------------------------------------------------------------------------- one call
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        """Call the model. Closing the iterator hangs up at once."""
+        """Call the model. Closing the iterator closes the connection at once."""
         events = await self._begin(request)
         reading = self._reading()
         try:
@@ -154,7 +155,7 @@ class Hosted(ABC):
             yield delta
 
     async def _begin(self, request: Request) -> Stream:
-        """Call, once more for everything that the server turns out not to know."""
+        """Start the call; repeat it without each parameter that the server rejects."""
         client = await self._client()
         while True:
             try:
@@ -173,7 +174,9 @@ class Hosted(ABC):
         except StopAsyncIteration:
             return None
         except self._errors() as error:
-            if reading.reason is not None:  # The reply is whole; only the farewell is missing.
+            if (
+                reading.reason is not None
+            ):  # The reply is complete; only the stream's end is missing.
                 return None
             raise self._failure(error) from error
 
@@ -185,24 +188,24 @@ class Hosted(ABC):
         least = min(_LEAST_OUTPUT, self.max_output, max(1, self.context // 4))
         return max(min(request.max_output or self.max_output, self.max_output), least)
 
-    # -------------------------------------------------------------------------------------- lessons
+    # ------------------------------------------------------------------------------------- adapting
 
-    def refuses(self, word: str) -> bool:
-        """Return whether the server turned out not to know a word."""
-        return word in self._refused
+    def refuses(self, parameter: str) -> bool:
+        """True if the server has rejected a parameter."""
+        return parameter in self._refused
 
     def _learns(self, complaint: Complaint, request: Request) -> bool:
-        """Learn from a refusal; say whether to call again because of it."""
+        """Adapt to a rejection; return whether to repeat the call at once."""
         if complaint.retryable or complaint.is_too_long:
             return False
         if (most := complaint.output_limit) is not None and most < self.output_for(request):
             self._size = Size(self._size.context, most)
             return True
         if request.tools and complaint.refuses_tools:
-            # The window has to be made anew, with the tools in words.
+            # The window must be built again, with the tools described in the prompt.
             self._tools = "text"
             raise ModelFailed(
-                f"{self.where} cannot be told of tools but in words",
+                f"{self.where} does not support tool calling",
                 status=complaint.status,
                 retryable=True,
                 retry_after=0.0,
@@ -210,14 +213,14 @@ class Hosted(ABC):
         return self._learn_word(complaint)
 
     def _learn_word(self, complaint: Complaint) -> bool:
-        for word in self._words():
-            if word in complaint.text and word not in self._refused:
-                self._refused.add(word)
+        for parameter in self._words():
+            if parameter in complaint.text and parameter not in self._refused:
+                self._refused.add(parameter)
                 return True
         return False
 
     def _words(self) -> tuple[str, ...]:
-        """Name the words that a request can do without."""
+        """Return the parameters that a request can do without."""
         return ()
 
     # -------------------------------------------------------------------------------------- the SDK
@@ -228,7 +231,7 @@ class Hosted(ABC):
         loop = asyncio.get_running_loop()
         if self._made is None or self._made[0] is not loop:
             client = await asyncio.to_thread(self._connect)
-            if self._made is not None and self._made[0] is loop:  # Another call was quicker.
+            if self._made is not None and self._made[0] is loop:  # Another call created one first.
                 await client.close()
             else:
                 self._made = (loop, client)
@@ -238,43 +241,43 @@ class Hosted(ABC):
         return importlib.import_module(self._package)
 
     def _errors(self) -> tuple[type[Exception], ...]:
-        """Name what a call may raise: the SDK's errors, its transport's, and what is no JSON."""
+        """Return what a call may raise: errors of the SDK, its transport, and JSON parsing."""
         sdk, transport = self._sdk(), importlib.import_module("httpx2")
         return (sdk.APIError, transport.HTTPError, transport.InvalidURL, TimeoutError, ValueError)
 
     @abstractmethod
     def _connect(self) -> Client:
-        """Make a client."""
+        """Create a client."""
 
     @abstractmethod
     def _body(self, request: Request) -> dict[str, JSON]:
-        """Return what to send."""
+        """Return the body of the request."""
 
     @abstractmethod
     async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
-        """Send it."""
+        """Send the request."""
 
     @abstractmethod
     def _reading(self) -> Reading:
-        """Begin to read a reply."""
+        """Return a parser for one reply."""
 
 
 def _checked_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # Such as a port beyond all ports.
+    except ValueError:  # Such as a port above 65535.
         fits = False
-    if not fits:  # It is not repeated: there may be a password in it.
-        raise BadConfig("base_url: expected an address such as http://localhost:11434/v1")
+    if not fits:  # The URL is not repeated: it may contain a password.
+        raise BadConfig("base_url: expected a URL such as http://localhost:11434/v1")
     return parts
 
 
 def _checked_key(key: str | None) -> str:
-    """Check a key: what HTTP cannot carry in a header would be told in an error, with the key."""
+    """Return a key that an HTTP header can carry: otherwise an error would quote the key."""
     trimmed = (key or "").strip()
     if not trimmed.isascii() or not trimmed.isprintable() or " " in trimmed:
         raise ModelMissing(
-            "the key has characters that no key has: was it copied whole, and alone?"
+            "the API key contains invalid characters; check for whitespace or a truncated paste"
         )
     return trimmed

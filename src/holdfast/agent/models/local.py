@@ -1,13 +1,13 @@
 """A model in a GGUF file, run in this process: no key, no network.
 
-The engine (the extra `local`) is loaded when the model is first called and freed when it is closed.
-It computes on threads of its own; one worker of ours calls it, so calls wait for each other in the
-order they were made, and hands what it says to the event loop. The engine also opens a port on
-the loopback device, which nobody needs: it answers only to a key that is made up for each model and
-told to nobody, and no web page may read what it says.
+The engine (the extra `local`) is loaded at the first call and freed when the model is closed. It
+computes on its own threads; one worker thread calls it, so calls are queued in order, and passes
+its output to the event loop. The engine also opens a port on the loopback interface, which is not
+needed: it requires a random key, generated for each model and never disclosed, and no web page may
+read its responses.
 
-A window that ends with a reply that was cut off is gone on with for real: the model reads its own
-words and writes the next ones.
+A cut-off reply at the end of a window is continued directly: the engine receives it as the
+beginning of the reply and generates what follows.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from holdfast.core.windows.wording import CUT_OFF
 from holdfast.errors import ModelFailed
 from holdfast.records import JSON, Provider
 
-_CONTEXT: Final = 8192  # A longer one takes memory and time, so it has to be asked for.
+_CONTEXT: Final = 8192  # A longer one takes memory and time, so it must be requested.
 _LONGEST_REPLY: Final = 2048
-_SMALL_REPLY: Final = 512  # What a small model says beyond that is no use to anybody.
-_SMALL: Final = 500_000_000  # parameters; below them a model cannot follow what it is told of tools
+_SMALL_REPLY: Final = 512  # Longer replies of small models are of no use.
+_SMALL: Final = 500_000_000  # parameters; smaller models cannot use tools described in the prompt
 _FEW_CORES: Final = 2
 _MOST_THREADS: Final = 8
-# Tokens read at once, for each thread. Between two batches a call can be stopped.
+# Prompt tokens per batch and thread. A call can be stopped between two batches.
 _BATCH: Final = 64
 _MOST_BATCH: Final = 512
-_REMEMBERED: Final = 512  # MiB for prompts that were read before
+_REMEMBERED: Final = 512  # MiB for the cache of evaluated prompts
 _SILENT: Final = -1
-# At the engine's usual temperature a small model talks nonsense, and below it in circles, unless
-# what repeats itself is made less likely, line breaks or not. Calls repeat themselves, and may.
+# At the engine's default temperature small models write nonsense, and at a lower one they loop,
+# unless repetition is penalized, also across line breaks. Calls may repeat, so not with tools.
 _CALM: Final[dict[str, JSON]] = {"temperature": 0.2, "top_p": 0.9}
 _STRAIGHT: Final[dict[str, JSON]] = {
     "dry_multiplier": 0.8,
@@ -62,11 +62,11 @@ class _Engine(Protocol):
     listening_address: str
 
     def handle_chat_completions(self, request: bytes, take: Callable[[bytes], bool]) -> None:
-        """Answer a request, chunk by chunk, until `take` says that it is enough."""
+        """Answer a request chunk by chunk, until `take` returns true."""
 
 
 class LocalModel:
-    """A model in a file. `context` and `threads` are chosen by file and machine unless given."""
+    """A model in a file. `context` and `threads` default to what suits the file and the machine."""
 
     def __init__(
         self,
@@ -78,17 +78,17 @@ class LocalModel:
         template: str | None = None,
         extra: Mapping[str, JSON] | None = None,
     ) -> None:
-        """Look at the file; `ModelMissing` when it is none that can be used.
+        """Read the file's header; `ModelMissing` if it cannot be used.
 
-        `template` stands in for the file's own chat template. `extra` goes into each request as it
-        is: `{"temperature": 0}`.
+        `template` replaces the file's own chat template. `extra` is added to each request
+        unchanged: `{"temperature": 0}`.
         """
         self._path = Path(path)
         self._facts = gguf.read(self._path)
         if template is not None:
             self._facts = msgspec.structs.replace(self._facts, template=template)
         self._template = template
-        # It was not made for a longer context than it says.
+        # Never more than the model was trained for.
         self._context = min(context or _CONTEXT, self._facts.context or _CONTEXT)
         self._extra = dict(extra or {})
         self._small = self._facts.parameters < _SMALL
@@ -102,47 +102,47 @@ class LocalModel:
 
     @property
     def name(self) -> str:
-        """What it is called: its file's name."""
+        """The model's name: that of its file."""
         return self._path.stem
 
     @property
     def provider(self) -> Provider:
-        """Whose shape of messages it takes."""
+        """The provider whose message format it takes."""
         return "openai"
 
     @property
     def context(self) -> int:
-        """How many tokens a request and its reply may have together."""
+        """The most tokens that a request and its reply may have together."""
         return self._context
 
     @property
     def max_output(self) -> int:
-        """How many tokens a reply may have."""
+        """The most tokens that a reply may have."""
         return self._max_output
 
     @property
     def tools(self) -> ToolSupport:
-        """Whether it was made for tools, can be told of them in words, or is too small for both."""
+        """By its chat template, described in the prompt, or not at all if it is too small."""
         if self._facts.knows_tools:
             return "lenient"
         return "none" if self._small else "text"
 
     @property
     def address(self) -> str | None:
-        """Where the engine listens, once it is loaded."""
+        """The address the engine listens on; `None` until it is loaded."""
         return None if self._engine is None else self._engine.listening_address
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         """Call the model. Closing the iterator ends the call: at once here, soon in the engine."""
         if self._closed:
-            raise ModelFailed(f"{self.name} was closed")
+            raise ModelFailed(f"the model {self.name} was closed")
         call = _Call(asyncio.get_running_loop(), self._body(request))
         reading = ChatReading()
         self._calls.add(call)
         self._worker.do(lambda: self._answer(call))
         try:
             while (chunk := await call.next()) is not _END:
-                # A long window takes its time to be read: an empty word says that it goes on.
+                # Evaluating a long window takes a while: an empty delta reports progress.
                 for delta in self._read(chunk, reading) or [Said("")]:
                     yield delta
             for delta in reading.end():
@@ -152,7 +152,7 @@ class LocalModel:
             self._calls.discard(call)
 
     async def close(self) -> None:
-        """Stop what is going on and free the memory."""
+        """Stop running calls and free the memory."""
         if self._closed:
             return
         self._closed = True
@@ -163,15 +163,15 @@ class LocalModel:
         await asyncio.wrap_future(freed)
 
     def _read(self, chunk: bytes, reading: ChatReading) -> list[Delta]:
-        told = json.loads(chunk)
-        if isinstance(told, dict) and "error" in told:
-            raise failure(_Refused(told), self.name)
-        return reading.take(told)
+        decoded = json.loads(chunk)
+        if isinstance(decoded, dict) and "error" in decoded:
+            raise failure(_Refused(decoded), self.name)
+        return reading.take(decoded)
 
     # --------------------------------------------------------------------------- on the worker
 
     def _answer(self, call: _Call) -> None:
-        """Let the engine answer; whatever happens, the one who waits is told."""
+        """Run a call in the engine; the waiting caller gets its end or its failure in any case."""
         try:
             if not call.stopped:
                 self._loaded().handle_chat_completions(call.body, call.give)
@@ -208,13 +208,13 @@ class LocalModel:
         if request.tools:
             body["tools"] = tools_of(request.tools)
         if request.continuing:
-            # Thoughts cannot begin in the middle of a reply.
+            # Thinking cannot begin in the middle of a reply.
             body["chat_template_kwargs"] = {"enable_thinking": False}
-        # What is not Unicode is sent as a mark.
+        # Lone surrogates are sent as replacement characters.
         return json.dumps(body | self._extra, ensure_ascii=False).encode("utf-8", "replace")
 
     def _messages(self, request: Request) -> list[JSON]:
-        """Return the messages as text; a reply that was cut off comes last, to be gone on with."""
+        """Return the messages as text; a cut-off reply that is to be continued comes last."""
         messages = messages_of(request, words=self.tools in {"text", "none"})
         if request.continuing and len(messages) > 1 and _ends_in_words(messages[-2]):
             messages = [*messages[:-2], _uncut(messages[-2])]
@@ -222,10 +222,9 @@ class LocalModel:
 
 
 class _Worker:
-    """Does one thing after the other, on a thread that is there while there is something to do.
+    """Runs jobs one after the other, on a thread that exists only while there are jobs.
 
-    So a program that ends without a word waits for no idle thread, and a busy one sees that it is
-    time to stop.
+    So a program that exits never waits for an idle thread; a busy one notices the exit and stops.
     """
 
     def __init__(self) -> None:
@@ -252,7 +251,7 @@ class _Worker:
 
 
 class _Refused(Exception):
-    """What the engine answered instead of a reply."""
+    """An error response of the engine."""
 
     def __init__(self, body: dict[str, object]) -> None:
         super().__init__(str(body))
@@ -260,7 +259,7 @@ class _Refused(Exception):
 
 
 class _Call:
-    """A call on its way between the worker and the event loop."""
+    """A call shared by the worker thread and the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, body: bytes) -> None:
         self.body = body
@@ -276,94 +275,94 @@ class _Call:
         return item
 
     def give(self, chunk: bytes) -> bool:
-        """Take a chunk from the engine; true when nobody wants more."""
+        """Pass on a chunk from the engine; return true if it should stop."""
         self._put(chunk)
-        # A program that ends waits for its threads.
+        # At exit a program waits for its threads, so they must stop.
         return self.stopped or not threading.main_thread().is_alive()
 
     def end(self, failure: ModelFailed | None) -> None:
-        """Tell that no more will come."""
+        """Report the end of the call, or its failure."""
         self._put(failure)
 
     def _put(self, item: bytes | ModelFailed | None) -> None:
         try:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
-        except RuntimeError:  # The loop is closed: nobody waits any more.
+        except RuntimeError:  # The loop is closed: the caller is gone.
             self.stopped = True
 
 
 def _load(path: Path, template: str | None, *, context: int, threads: int) -> _Engine:
-    """Load the engine, silent and closed to everybody else."""
+    """Load the engine, without log output and locked against other clients."""
     try:
         engine = importlib.import_module("xllamacpp")
     except ImportError as error:
-        raise ModelFailed("the local model needs its engine: pip install 'holdfast[local]'") from (
-            error
-        )
-    wanted = engine.CommonParams()
-    wanted.model.path = str(path)
+        raise ModelFailed(
+            "the local model needs its engine: run pip install 'holdfast[local]'"
+        ) from error
+    params = engine.CommonParams()
+    params.model.path = str(path)
     if template is not None:
-        wanted.chat_template = template
-    _size(wanted, context=context, threads=threads)
-    _shut(wanted)
+        params.chat_template = template
+    _size(params, context=context, threads=threads)
+    _shut(params)
     try:
-        loaded: _Engine = engine.Server(wanted)
+        loaded: _Engine = engine.Server(params)
     except (RuntimeError, ValueError) as error:
         raise ModelFailed(f"{path} cannot be loaded: {error}") from error
     return loaded
 
 
-def _size(wanted: Any, *, context: int, threads: int) -> None:  # noqa: ANN401 - it has no types
-    """Take as much of the machine as is needed, and say nothing about it."""
-    wanted.n_ctx = context
-    wanted.n_parallel = 1
-    wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = threads
-    wanted.n_batch = wanted.n_ubatch = min(_BATCH * threads, _MOST_BATCH)
-    wanted.cache_ram_mib = _REMEMBERED
-    wanted.warmup = wanted.fit_params = False  # Both take longer than they save.
-    wanted.verbosity = _SILENT
+def _size(params: Any, *, context: int, threads: int) -> None:  # noqa: ANN401 - it has no types
+    """Set the engine's memory, threads and batches, and turn its log off."""
+    params.n_ctx = context
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.n_batch = params.n_ubatch = min(_BATCH * threads, _MOST_BATCH)
+    params.cache_ram_mib = _REMEMBERED
+    params.warmup = params.fit_params = False  # Both take longer than they save.
+    params.verbosity = _SILENT
 
 
-def _shut(wanted: Any) -> None:  # noqa: ANN401 - as above
-    """Let nobody in, by a secret key, a secret path, no origin and no pages; and nothing out."""
-    wanted.offline = True
-    wanted.hostnames = ["127.0.0.1"]
-    wanted.port = 0
-    wanted.n_threads_http = 1
-    wanted.api_keys = [secrets.token_urlsafe(32)]
-    wanted.api_prefix = f"/{secrets.token_urlsafe(16)}"
-    wanted.cors_origins = wanted.cors_methods = wanted.cors_headers = ""
-    wanted.cors_credentials = False
-    wanted.ui = wanted.ui_mcp_proxy = False
-    wanted.endpoint_slots = wanted.endpoint_props = wanted.endpoint_metrics = False
+def _shut(params: Any) -> None:  # noqa: ANN401 - as above
+    """Lock the engine's server: a secret key and path, no CORS, no UI, no outgoing requests."""
+    params.offline = True
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.n_threads_http = 1
+    params.api_keys = [secrets.token_urlsafe(32)]
+    params.api_prefix = f"/{secrets.token_urlsafe(16)}"
+    params.cors_origins = params.cors_methods = params.cors_headers = ""
+    params.cors_credentials = False
+    params.ui = params.ui_mcp_proxy = False
+    params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
 
 
 def _threads() -> int:
-    """Choose how many threads compute: on a small machine more than one is slower."""
+    """Return how many threads compute: on a small machine more than one is slower."""
     try:
         cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # Not every system tells which cores are ours.
+    except AttributeError:  # Not every system reports the process's cores.
         cores = os.cpu_count() or 1
     return 1 if cores <= _FEW_CORES else min(cores // 2, _MOST_THREADS)
 
 
 def _ends_in_words(message: JSON) -> bool:
-    """Return whether a message is the model's own, and says something last."""
+    """True if a message is a reply that ends with text."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return False
     return isinstance(message.get("content"), str) and not message.get("tool_calls")
 
 
 def _uncut(message: JSON) -> JSON:
-    """Return a reply without the mark that says that it was cut off."""
+    """Return a reply without the cut-off mark."""
     if not isinstance(message, dict):
         return message
-    said = str(message["content"])
-    return {**message, "content": said.removesuffix(CUT_OFF).removesuffix(" ")}
+    text = str(message["content"])
+    return {**message, "content": text.removesuffix(CUT_OFF).removesuffix(" ")}
 
 
 def _in_words(message: JSON) -> JSON:
-    """Return a message whose content is text; what is none is named."""
+    """Return a message whose content is text; a label stands for other pieces."""
     if not isinstance(message, dict):
         return message
     content = message.get("content")
@@ -373,9 +372,9 @@ def _in_words(message: JSON) -> JSON:
 
 
 def _piece(piece: JSON) -> str:
-    said = piece if isinstance(piece, dict) else {}
-    text = said.get("text")
+    fields = piece if isinstance(piece, dict) else {}
+    text = fields.get("text")
     if isinstance(text, str):
         return text
-    kind = str(said.get("type", "file")).removesuffix("_url").removeprefix("input_")
+    kind = str(fields.get("type", "file")).removesuffix("_url").removeprefix("input_")
     return f"[{kind}: this model reads text only]"

@@ -1,8 +1,8 @@
-"""Anthropic's Messages API: what is sent, and what comes back.
+"""Anthropic's Messages API: request bodies and stream parsing.
 
-A reply comes as blocks, one after the other: text and thinking as they are said, calls when their
-block is over. Whatever a block has beyond that (the seal of a thought, thinking that is hidden,
-sources of a quotation) is kept for the provider, which wants to see it again.
+A reply is a sequence of blocks: text and thinking are emitted as they arrive, a call when its block
+ends. Everything else of a block (the signature of thinking, redacted thinking, citations) is kept
+for the provider, which requires it to be sent back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REASONS: Final[Mapping[str, StopReason]] = {
 }
 
 
-# ------------------------------------------------------------------------------------- what is sent
+# ---------------------------------------------------------------------------------------- requests
 
 
 def messages_of(request: Request) -> list[JSON]:
@@ -52,17 +52,17 @@ def messages_of(request: Request) -> list[JSON]:
     more: JSONObject = {"type": "text", "text": CONTINUE}
     last = messages[-1] if messages else None
     if isinstance(last, dict) and last.get("role") == "user":
-        # User and assistant take turns.
+        # User and assistant must alternate.
         content = last.get("content")
-        said: list[JSON] = (
+        blocks: list[JSON] = (
             content if isinstance(content, list) else [{"type": "text", "text": content}]
         )
-        return [*messages[:-1], {**last, "content": [*said, more]}]
+        return [*messages[:-1], {**last, "content": [*blocks, more]}]
     return [*messages, {"role": "user", "content": [more]}]
 
 
 def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
-    """Tell of tools."""
+    """Return the tools as the API takes them."""
     return [
         {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
         for tool in tools
@@ -70,7 +70,7 @@ def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
 
 
 def past_tools_of(messages: Sequence[JSON]) -> list[JSON]:
-    """Tell of the tools that were called before: the provider wants to know of them even then."""
+    """Return stubs of the tools called in these messages: the API requires them to be defined."""
     names = {
         str(block["name"]): None
         for message in messages
@@ -84,11 +84,11 @@ def past_tools_of(messages: Sequence[JSON]) -> list[JSON]:
     ]
 
 
-# ---------------------------------------------------------------------------------- what comes back
+# ----------------------------------------------------------------------------------------- replies
 
 
 class _Block:
-    """A block that is being put together: as it began, and what came to it."""
+    """A block that is being assembled: its start event, and what was streamed since."""
 
     def __init__(self, began: JSONObject) -> None:
         self.began = began
@@ -97,7 +97,7 @@ class _Block:
         self.halves = Halves()
 
     def whole(self) -> JSONObject:
-        """Return the block as a reply that does not stream would have it."""
+        """Return the block as a reply without streaming would have it."""
         block = dict(self.began)
         for key in ("text", "thinking", "signature"):
             if self.texts[key]:
@@ -118,10 +118,9 @@ class _Block:
 
 
 class MessagesReading:
-    """Makes deltas of the events of one reply."""
+    """Parses the events of one reply into deltas."""
 
     def __init__(self) -> None:
-        """Begin a reply."""
         self._blocks: dict[int, _Block] = {}
         self._used: JSONObject = {}
         self._reason: StopReason | None = None
@@ -129,11 +128,11 @@ class MessagesReading:
 
     @property
     def reason(self) -> StopReason | None:
-        """Why the reply ended; `None` while it is not whole."""
+        """Why the reply ended; `None` until it is complete."""
         return self._reason
 
     def take(self, event: object) -> list[Delta]:
-        """Read an event."""
+        """Return the deltas of an event."""
         match event:
             case {"type": "message_start", "message": {"usage": dict(usage)}}:
                 return self._spent(usage)
@@ -151,11 +150,11 @@ class MessagesReading:
         return []
 
     def end(self) -> list[Delta]:
-        """End the reply; one that is not whole just ends."""
+        """Return why the reply ended; nothing if it was cut off."""
         return [] if self._reason is None else [Stopped(self._reason)]
 
     def _begin(self, at: int, began: JSONObject) -> list[Delta]:
-        """Begin a block, and give what it begins with: nothing, as a rule."""
+        """Begin a block; return the deltas of its initial text, which is usually empty."""
         if not isinstance(began.get("type"), str):
             return []
         block = _Block({key: value for key, value in began.items() if value is not None})
@@ -185,27 +184,27 @@ class MessagesReading:
         return [kind(text)] if text else []
 
     def _over(self, block: _Block) -> list[Delta]:
-        """Return what is known of a block only when it is over."""
+        """Return the deltas that depend on the complete block."""
         made = block.whole()
         rest = block.halves.rest()
         match made:
             case {"type": "text"}:
                 return [*self._spoken(Said, rest), *(_kept(made) if "citations" in made else [])]
             case {"type": "thinking"}:
-                # Without its seal a thought cannot go back.
-                seal = str(made.get("signature", ""))
-                sealed = [Thought("", seal), *_kept(made)] if seal else []
-                return [*self._spoken(Thought, rest), *sealed]
+                # Thinking without its signature cannot be sent back.
+                signature = str(made.get("signature", ""))
+                signed = [Thought("", signature), *_kept(made)] if signature else []
+                return [*self._spoken(Thought, rest), *signed]
             case {"type": "tool_use", "id": str(id), "name": str(name), "input": arguments}:
                 self.said = True
                 more = _kept(made) if isinstance(arguments, dict) else []
                 return [Called(id, name, arguments), *more]
-            case {"type": "tool_use"}:  # Nobody could answer it.
+            case {"type": "tool_use"}:  # Without id and name it cannot be answered.
                 return []
         return _kept(made)
 
     def _spent(self, usage: JSONObject) -> list[Delta]:
-        """Tell what was used so far: later events repeat only what has changed."""
+        """Return the usage so far: later events repeat only the values that changed."""
         self._used.update({key: value for key, value in usage.items() if value is not None})
         spent = _usage(self._used)
         return [Spent(spent)] if spent.total else []
@@ -218,7 +217,7 @@ def _usage(used: JSONObject) -> Usage:
         _count(used, "cache_creation_input_tokens"),
     )
     return Usage(
-        # What came from the cache, or went there, is a part of what was sent.
+        # Holdfast counts tokens read from or written to the cache as input.
         input=_count(used, "input_tokens") + read + wrote,
         output=_count(used, "output_tokens"),
         cache_read=read,
@@ -228,7 +227,7 @@ def _usage(used: JSONObject) -> Usage:
 
 
 def _kept(block: JSONObject) -> list[Delta]:
-    """Return what a block has beyond what is said in it."""
+    """Return the provider's own pieces of a block: its fields beyond text, thinking and call."""
     parts = anthropic.decode({"role": "assistant", "content": [block]}).parts
     return [Kept(part) for part in parts if isinstance(part, Raw)]
 

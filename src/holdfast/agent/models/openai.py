@@ -1,4 +1,4 @@
-"""OpenAI's models, and all that are served in the shape of its chat completions."""
+"""OpenAI's models, and servers with a compatible chat completions API."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _ADDRESS: Final = "https://api.openai.com/v1"
 _ALSO_OPENAI: Final = (".openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
-_NO_KEY: Final = "none"  # A server that wants no key is given this one: the SDK wants one.
-# Whose own fields must come back, or the next call is refused.
+_NO_KEY: Final = "none"  # The SDK requires a key, even for a server that needs none.
+# Fields of these servers that must be sent back, or the next call is rejected.
 _OWN: Final[Mapping[str, Own]] = {
     "deepseek.com": Own(message=frozenset({"reasoning_content"})),
     "googleapis.com": Own(call=frozenset({"extra_content"})),
@@ -37,7 +37,7 @@ _USAGE: Final = "stream_options"
 
 
 class OpenAIModel(Hosted):
-    """A model of OpenAI's, or one behind a `base_url` that speaks chat completions."""
+    """A model of OpenAI's, or of a server at `base_url` with a compatible API."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class OpenAIModel(Hosted):
         extra: Mapping[str, JSON] | None = None,
         client: AsyncOpenAI | None = None,
     ) -> None:
-        """Name a model.
+        """Configure a model.
 
-        `context` and `max_output` are guessed by the name; `extra` goes into each request as it is.
-        Small models, as others serve them, may write a call as text, and are understood, unless
-        `tools` says otherwise. A `client` (Azure's, say) is used, but for its own retries.
+        `context` and `max_output` default to a guess by the name; `extra` is added to each request
+        unchanged. On servers other than OpenAI's, `tools` defaults to `lenient`: small models may
+        write a call as text. A given `client` (Azure's, say) is used with its retries turned off.
         """
         given = None if client is None else client.with_options(max_retries=0)
         super().__init__(
@@ -80,7 +80,7 @@ class OpenAIModel(Hosted):
 
     @property
     def provider(self) -> Literal["openai"]:
-        """Whose shape of messages it takes."""
+        """The provider whose message format it takes."""
         return "openai"
 
     def _connect(self) -> Client:
@@ -108,7 +108,7 @@ class OpenAIModel(Hosted):
         return {**body, **self.extra}
 
     def _limit_word(self) -> str:
-        """Name the limit of a reply: OpenAI has a new word for it, most others the old one."""
+        """Return the parameter that limits a reply: OpenAI renamed it, most others did not."""
         if self.refuses(_OLD_LIMIT):
             return _NEW_LIMIT
         if self.refuses(_NEW_LIMIT):
@@ -121,7 +121,7 @@ class OpenAIModel(Hosted):
     async def _call(self, client: Client, body: dict[str, JSON]) -> Stream:
         from openai import AsyncStream  # noqa: PLC0415 - as above
 
-        # Not `chat.completions.create`: servers say more than its types know; JSON says all.
+        # Not `chat.completions.create`: servers send fields that its types drop.
         return await cast("AsyncOpenAI", client).post(
             "/chat/completions",
             body=body,

@@ -1,8 +1,8 @@
-"""How much the models of the known families take, as far as it is published.
+"""Context limits of the known model families, as far as they are published.
 
-A table like this is never complete and grows old: what it says is a first guess. The loop learns
-from a provider that refuses a window, and whoever knows better says so when making the model. The
-guesses for what is unknown are low, since too small a window only forgets a little earlier.
+Such a table is never complete and becomes outdated: its values are a first guess. The loop lowers
+them when a provider rejects a window, and callers can pass exact ones to the model. Guesses for
+unknown models are low, since too small a window only forgets a little earlier.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How many tokens fit into request and reply together, and how many of them into the reply."""
+    """The most tokens that request and reply may have together, and the reply alone."""
 
     context: int
     output: int
 
 
 _UNKNOWN: Final = Size(128_000, 16_384)
-# Servers on this machine give a model much less than it could take, and cut silently what is more.
+# Local servers give a model much less context than it supports, and truncate silently.
 _AT_HOME: Final = Size(8_192, 4_096)
 _FAMILIES: Final = tuple(
     (re.compile(pattern), Size(context, output))
@@ -61,20 +61,20 @@ _FAMILIES: Final = tuple(
 )
 
 
-def size_of(name: str, *, at_home: bool = False) -> Size:
-    """Guess the size of a model by its name; one `at_home` is served on this machine."""
-    if at_home:
+def size_of(name: str, *, is_local: bool = False) -> Size:
+    """Guess the limits of a model by its name; `is_local`: it is served on this machine."""
+    if is_local:
         return _AT_HOME
     family = _folded(name)
     return next((size for pattern, size in _FAMILIES if pattern.match(family)), _UNKNOWN)
 
 
 def thinks(name: str) -> bool:
-    """Return whether a model of OpenAI's thinks first, and so counts its tokens in another way."""
+    """True for OpenAI's reasoning models, which take another name for the output limit."""
     return re.match(r"o\d|gpt-([5-9]|oss)|codex", _folded(name)) is not None
 
 
 def _folded(name: str) -> str:
-    """Fold the spellings of a name: who sells it, dots or dashes, capitals."""
+    """Return a model's name without a vendor's prefix, in lower case, with dashes for dots."""
     last = name.lower().rpartition("/")[2]
     return re.sub(r"^(us|eu|apac|global)?\.?anthropic\.", "", last).replace(".", "-")

