@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.tools.base import Output
-from holdfast.agent.tools.commands import command_tools
-from holdfast.agent.tools.environments import scrubbed
+from holdfast.agent.tools.commands import command_tools, scrubbed
 from holdfast.records import JSON
 from tests.agent.tools import Desk, refusal
 
@@ -64,7 +63,7 @@ def test_both_outputs_are_given_in_order_with_the_exit_code(desk: Desk) -> None:
     assert desk.run("run_command", command="printf x") == "x\n[exit code 0]"
     assert desk.run("run_command", command="true") == "[exit code 0]"
     assert desk.fail("run_command", command="echo no; exit 3") == "no\n[exit code 3]"
-    assert desk.fail("run_command", command="kill -9 $$") == "[ended by SIGKILL]"
+    assert desk.fail("run_command", command="kill -9 $$") == "[terminated by SIGKILL]"
     assert "[exit code 127]" in desk.fail("run_command", command="no-such-program-here")
 
 
@@ -79,7 +78,7 @@ def test_commands_run_where_the_session_works(desk: Desk) -> None:
     desk.cwd += "/sub"
     assert "/work/sub\n" in desk.run("run_command", command="pwd")
     desk.cwd = "/"
-    assert "outside of the workspace" in desk.fail("run_command", command="pwd")
+    assert "outside the workspace" in desk.fail("run_command", command="pwd")
 
 
 def test_there_is_nothing_to_read_from_and_no_terminal(desk: Desk) -> None:
@@ -190,7 +189,7 @@ def test_a_command_that_takes_too_long_is_ended_and_what_it_said_is_kept(desk: D
     said = desk.fail(
         "run_command", command="echo begun; sleep 100; echo never", timeout_seconds=0.2
     )
-    assert said == "begun\n[ended after 0.2 s: it took too long]"
+    assert said == "begun\n[timed out: killed after 0.2 s]"
     assert time.monotonic() - began < 30
 
 
@@ -247,7 +246,7 @@ def test_cancelling_twice_still_ends_it(desk: Desk) -> None:
 def test_what_a_command_leaves_running_is_ended_with_it(desk: Desk) -> None:
     said = desk.run("run_command", command="sleep 1000 & echo $! ")
     pid, note, code = said.split("\n")
-    assert note == "[what it left running in the background was ended]"
+    assert note == "[background processes it left running were killed]"
     assert code == "[exit code 0]"
     wait_until_gone(int(pid))
     said = desk.run("run_command", command="sleep 1000 >/dev/null 2>&1 & echo $!")

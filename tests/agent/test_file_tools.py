@@ -47,7 +47,7 @@ def test_a_file_is_read_as_it_is(desk: Desk, root: Path) -> None:
 def test_lines_are_read_from_anywhere_and_how_to_go_on_is_told(desk: Desk, root: Path) -> None:
     (root / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 11)))
     assert desk.run("read_file", path="a.txt", start=3, count=2) == (
-        "line 3\nline 4\n[lines 3 to 4 of 10; start=5 reads on]"
+        "line 3\nline 4\n[lines 3 to 4 of 10; continue with start=5]"
     )
     assert desk.run("read_file", path="a.txt", start=10) == "line 10\n[lines 10 to 10 of 10]"
     assert "only 10 lines" in desk.fail("read_file", path="a.txt", start=11)
@@ -63,9 +63,9 @@ def test_a_long_file_is_read_in_pieces_that_together_are_the_file(desk: Desk, ro
         assert len(shown) <= 2_000
         *lines, note = shown.split("\n")
         read += lines
-        if "reads on" not in note:
+        if "continue with" not in note:
             break
-        start = int(note.partition("start=")[2].partition(" ")[0])
+        start = int(note.partition("start=")[2].partition("]")[0])
     assert "\n".join(read) == text
 
 
@@ -83,7 +83,7 @@ def test_binary_files_are_told_and_not_dumped(desk: Desk, root: Path) -> None:
     assert desk.run("read_file", path="a.png") == "a.png is not text: a PNG image, 108 bytes."
     assert "binary data, 7 bytes" in desk.run("read_file", path="b.bin")
     assert "f\ufffdr" in desk.run("read_file", path="latin.txt")
-    assert "not UTF-8" in desk.run("read_file", path="latin.txt")
+    assert "not valid UTF-8" in desk.run("read_file", path="latin.txt")
 
 
 def test_nothing_outside_is_read_written_edited_listed_or_searched(desk: Desk, root: Path) -> None:
@@ -142,17 +142,17 @@ def test_an_edit_replaces_what_is_there_once(desk: Desk, root: Path) -> None:
     assert asked.startswith("edit a.py\n@@ line 2 @@\n     return 1\n")
     assert "-    return 2\n+    return 3" in asked
     assert (root / "a.py").read_text().endswith("return 2\n")
-    assert desk.run("edit_file", **given) == "replaced it once in a.py."
+    assert desk.run("edit_file", **given) == "replaced 1 occurrence in a.py."
     assert (root / "a.py").read_text() == "def one():\n    return 1\n\ndef two():\n    return 3\n"
 
 
 def test_an_edit_that_could_mean_several_places_says_which(desk: Desk, root: Path) -> None:
     (root / "a.txt").write_text("x\ny\nx\nx\n")
-    assert "3 times, first in line 1, 3, 4" in desk.fail(
+    assert "3 times in a.txt (line 1, 3, 4)" in desk.fail(
         "edit_file", path="a.txt", old="x", new="z"
     )
     said = desk.run("edit_file", path="a.txt", old="x", new="z", every="true")
-    assert said == "replaced it 3 times in a.txt."
+    assert said == "replaced 3 occurrences in a.txt."
     assert (root / "a.txt").read_text() == "z\ny\nz\nz\n"
 
 
@@ -243,7 +243,7 @@ def test_a_folder_is_listed(desk: Desk, tree: Path) -> None:
         "src/",
     ]
     assert desk.run("list_files", path="src").split("\n") == ["src/c.py (24 bytes)", "src/deep/"]
-    assert "no folder" in desk.fail("list_files", path="a.py")
+    assert "not a folder" in desk.fail("list_files", path="a.py")
     (tree / "none").mkdir()
     assert desk.run("list_files", path="none") == "(none is empty)"
 
@@ -257,7 +257,7 @@ def test_names_are_found_below_without_following_links(desk: Desk, tree: Path) -
     assert found("src/*.py") == ["src/c.py"]
     assert found("*.py", path="src") == ["src/c.py", "src/deep/d.py"]
     assert "node_modules/m.py" in found("*.py", everything=True)
-    assert desk.run("list_files", pattern="*.rs") == "(nothing fits)"
+    assert desk.run("list_files", pattern="*.rs") == "(no matches)"
 
 
 def test_what_is_listed_and_found_below_can_be_read_from_there(desk: Desk, tree: Path) -> None:
@@ -294,7 +294,7 @@ def test_text_is_found_with_its_place(desk: Desk, tree: Path) -> None:
     assert desk.run("search_files", text="Me", pattern="*.txt") == "b.txt:2: find Me here"
     assert desk.run("search_files", text="Me", path="src/c.py") == "src/c.py:2: find Me here"
     assert desk.run("search_files", text="c.py\nfind", path="src") == "src/c.py:1: # src/c.py"
-    assert "no text" in desk.fail("search_files", text="")
+    assert "nothing to search for" in desk.fail("search_files", text="")
 
 
 def test_text_is_not_a_pattern(desk: Desk, root: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_search_passes_over_what_it_cannot_read(desk: Desk, root: Path) -> Non
     found = desk.run("search_files", text="needle").split("\n")
     assert found == [
         "latin:1: \ufffd needle",
-        "[1 files are too large or unreadable: not searched]",
+        "[not searched: 1 files, too large or unreadable]",
     ]
 
 

@@ -179,7 +179,7 @@ def test_what_a_model_could_not_give_cannot_be_a_tool() -> None:
         with pytest.raises(Invalid, match="cannot be"):
             as_tool(other)
     for thing in (3, Point, int):
-        with pytest.raises(Invalid, match="a tool is a function"):
+        with pytest.raises(Invalid, match="a tool must be a function"):
             as_tool(thing)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="'no spaces'"):
         tool(name="no spaces")(weather)
@@ -216,9 +216,7 @@ def test_arguments_that_do_not_fit_are_answered_readably(
     output = call(desk, weather, **arguments)
     assert output.error
     assert said in str(output.content)
-    assert "weather takes: city, days (may be left out), unit (may be left out)" in str(
-        output.content
-    )
+    assert "weather takes: city, days (optional), unit (optional)" in str(output.content)
 
 
 def test_a_calls_arguments_may_be_text_or_nothing() -> None:

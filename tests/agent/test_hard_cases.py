@@ -250,7 +250,7 @@ def nested(depth: int) -> JSON:
         (call("take", {"a": float("nan")}, id="c"), "the arguments are not JSON"),
         (call("take", nested(300), id="c"), "the arguments are not JSON"),
         (call("take", {"a": 10**3000}, id="c"), "the arguments are not JSON"),
-        (call("take", {"a": "x" * 100_000}, id="c"), "the arguments do not fit: a: "),
+        (call("take", {"a": "x" * 100_000}, id="c"), "invalid arguments: a: "),
         (call("take", "{bad", id="c"), "the arguments are not JSON"),
         (call("take", [1], id="c"), "the arguments must be a JSON object"),
         (call("", {}, id="c"), "there is no tool ''"),

@@ -119,7 +119,7 @@ def test_another_tenants_sessions_are_not_there(tmp_path: Path) -> None:
 
 def test_a_session_is_read_in_words(desk: Desk, earlier: Session) -> None:
     what, read = inside(desk.run("session_read", session=earlier.id))
-    assert what.startswith(f"Messages 1 to 4 of 4 in session {earlier.id}. What ")
+    assert what.startswith(f"Messages 1 to 4 of 4 in session {earlier.id}. The text between ")
     assert "#1 user, " in read
     assert '[calls read_file {"path": "walrus.py"}]' in read
     assert "[result] def walrus(): ..." in read
@@ -130,7 +130,7 @@ def test_a_session_is_read_in_words(desk: Desk, earlier: Session) -> None:
 def test_part_of_a_session_is_read_and_how_to_go_on_is_told(desk: Desk, earlier: Session) -> None:
     what, read = inside(desk.run("session_read", session=earlier.id, start=2, count=2))
     assert what.startswith("Messages 2 to 3 of 4")
-    assert "start=4 reads on." in what
+    assert "Continue with start=4." in what
     assert "#1 " not in read
     assert inside(desk.run("session_read", session=earlier.id, count=1))[0].startswith(
         "Messages 4 to 4 of 4"
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_text_is_told(desk: Desk, earlier: Session) -> None:
     earlier.append(Message.user(File(data=b"\xff\xfe\0")))
     (file,) = earlier.messages()[-1].parts
     assert isinstance(file, File)
-    assert desk.fail("read_output", handle=file.sha256) == "this is not text."
+    assert desk.fail("read_output", handle=file.sha256) == "the output is not text."
 
 
 # --------------------------------------------------------------------------------------- quoting
@@ -242,7 +242,7 @@ def test_goals_that_make_no_sense_are_refused(desk: Desk) -> None:
     for name, field in (("update_goal", "summary"), ("complete_goal", "recap")):
         assert "no active goal" in desk.fail(name, **{field: "x"})
     assert "empty" in desk.fail("create_goal", objective=" ")
-    assert "more briefly" in desk.fail("create_goal", objective="x" * 5_000)
+    assert "shorten it" in desk.fail("create_goal", objective="x" * 5_000)
     desk.run("create_goal", objective="x")
     assert "cancelled" in desk.fail("complete_goal", recap="x", outcome="cancelled")
 

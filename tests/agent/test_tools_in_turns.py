@@ -82,7 +82,7 @@ def test_an_agent_works_on_files_with_commands_and_long_outputs(store: Store, ro
     said = {r.call_id: r for message in session.messages() for r in message.tool_results}
     assert said["c1"].text.split("\n")[0] == "a.py:2: return 2"
     assert "in use by this program" in said["c2"].text
-    assert "outside of the workspace" in said["c3"].text
+    assert "outside the workspace" in said["c3"].text
     assert "rather not" in said["c5"].text
     assert said["c6"].text.endswith("20000\n[exit code 0]")
     assert "10000\n" not in json.dumps([*model.requests[-1].window])

@@ -1,1 +1,1 @@
-"""What the agent's model can do: tools made of functions, and those that come with it."""
+"""The agent's tools: tools made from functions, and the built-in ones."""

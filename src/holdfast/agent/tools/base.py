@@ -1,7 +1,7 @@
-"""What a tool is to the agent: a name, a schema, and a function that never raises for the model.
+"""The tool protocol: a name, a schema, and a function.
 
-A tool is given its arguments as the model wrote them, checked against its schema, and gives an
-output. What it raises becomes an error result: the model is told, and nothing else breaks.
+A tool receives the model's arguments, checked against its schema, and returns an output. An
+exception becomes an error result that the model reads; the turn goes on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from holdfast.records import JSON, File, Raw, Text, ToolCall
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What a tool answers."""
+    """The output of a tool."""
 
     content: str | tuple[Text | File | Raw, ...]
     error: bool = False
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """What a tool may know of the call it serves: the session, where it works, and the call."""
+    """The context of a tool call: the session, its working directory, and the call itself."""
 
     session: AsyncSession
     cwd: str
@@ -34,8 +34,9 @@ class ToolContext(msgspec.Struct, frozen=True):
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool.
 
-    `run` takes arguments that fit `spec.parameters`. `asks` gives what the user must be asked
-    before these arguments may be used, or `None`. After `timeout` seconds the tool is given up.
+    `run` takes arguments that fit `spec.parameters`. `asks` returns the question that the user must
+    approve before the tool runs with these arguments, or `None`. After `timeout` seconds the call
+    fails.
     """
 
     spec: ToolSpec
@@ -45,16 +46,16 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
+        """The name that the model calls it by."""
         return self.spec.name
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A question to the user: may this call be made? `what` says what it would do."""
+    """A request for the user's approval of a call; `what` describes what it would do."""
 
     call: ToolCall
     what: str
 
 
-# True: go on. A text: why not, for the model to read.
+# Returns true to approve. A text denies the call, and is the reason given to the model.
 Approver: TypeAlias = Callable[[Ask], Awaitable[bool | str]]

@@ -1,4 +1,4 @@
-"""The tools that come with the agent, in the sets that are mostly wanted together."""
+"""The built-in tools, in sets that are used together."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def workspace_tools(
     output: int = OUTPUT,
     keep: Collection[str] = (),
 ) -> tuple[Tool, ...]:
-    """Return the tools for files and commands in this folder, or in the one a session works in.
+    """Return the tools for files and commands in this folder, or in a session's working directory.
 
-    Commands have `timeout` seconds and see the variables that `keep` names beside the usual ones;
-    files are shown `output` characters at a time.
+    Commands time out after `timeout` seconds; `keep` names environment variables they see beside
+    the usual ones. Files are shown `output` characters at a time.
     """
     return (*file_tools(root, output=output), *command_tools(root, timeout=timeout, keep=keep))
 

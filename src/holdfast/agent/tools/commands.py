@@ -1,12 +1,15 @@
-"""A tool that runs commands.
+"""The tool that runs shell commands.
 
-A command runs in a shell, in the folder that the session works in, with a scrubbed environment,
-nothing to read from, and no terminal. It and all that it starts are one process group, which is
-ended as a whole: when the command is over, takes too long, or is cancelled. What it writes, to
-either output, is kept in the order it came, up to a limit; beyond it the command goes on and the
-rest is dropped.
+A command runs in a shell, in the session's working directory, with a scrubbed environment, empty
+input, and no terminal. The command and its children are one process group, which is killed as a
+whole: when the command exits, times out, or is cancelled. Standard output and standard error are
+kept in the order written, up to a limit; beyond it the command continues and its output is dropped.
 
-It is not a sandbox: a command can do what the user can. So it asks first.
+The environment is passed on by an allow-list of names, so that API keys and tokens are not. A
+proxy's URL is passed on only without a password. Relative folders in `PATH` are removed: a program
+in the workspace must not be run in place of `ls`.
+
+This is not a sandbox: a command can do whatever the user can. So it requires approval.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.agent.tools.base import Output, Tool, ToolContext
-from holdfast.agent.tools.environments import scrubbed
 from holdfast.agent.tools.files import Where, within
 from holdfast.agent.tools.functions import TIMEOUT, ToolError, make_tool
 from holdfast.agent.tools.threads import in_thread
@@ -31,11 +33,27 @@ MAX_OUTPUT: Final = 32 * 1024 * 1024
 LONGEST: Final = 600.0
 _SHELL: Final = "/bin/sh"
 _CHUNK: Final = 65_536
-_GRACE: Final = 0.3  # From asking a command to end until it is ended.
+_GRACE: Final = 0.3  # Seconds between SIGTERM and SIGKILL.
 _REAPED: Final = 0.15
 _LAST_WORDS: Final = 0.1
 _LAST_PIECES: Final = 64
 _LONGEST_COMMAND: Final = 100_000
+_PASSED_ON: Final = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER"}
+    # Where language toolchains are installed.
+    | {"CARGO_HOME", "CONDA_PREFIX", "GOPATH", "GOROOT", "JAVA_HOME", "NVM_DIR", "PYENV_ROOT"}
+    | {"RUSTUP_HOME", "SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV"}
+)
+_PROXIES: Final = frozenset({"all_proxy", "ftp_proxy", "http_proxy", "https_proxy", "no_proxy"})
+_SET: Final = {
+    # There is no terminal for prompts, pagers or colours.
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "NO_COLOR": "1",
+    "PAGER": "cat",
+    "TERM": "dumb",
+}
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 def command_tools(
@@ -45,12 +63,12 @@ def command_tools(
     keep: Collection[str] = (),
     max_output: int = MAX_OUTPUT,
 ) -> tuple[Tool, ...]:
-    """Make the tool. A command has `timeout` seconds unless the model gives it others.
+    """Return the tool. A command times out after `timeout` seconds unless the model sets another.
 
-    `keep` names variables of the environment that commands see beside the usual ones.
+    `keep` names environment variables that commands see beside the usual ones.
     """
     commands = CommandTools(within(root), timeout=timeout, keep=keep, max_output=max_output)
-    # It sees to its time itself, so that what came before the end is told.
+    # It applies the timeout itself, so that the output written before it is reported.
     return (make_tool(commands.run_command, asks=commands.ask_to_run, timeout=None),)
 
 
@@ -60,14 +78,13 @@ class CommandTools:
     def __init__(
         self, where: Where, *, timeout: float, keep: Collection[str], max_output: int
     ) -> None:
-        """Work there."""
         self._where = where
         self._timeout = timeout
         self._keep = keep
         self._max_output = max_output
 
     def ask_to_run(self, context: ToolContext, given: dict[str, Any]) -> str:
-        """Return what would run, and where."""
+        """Return the question for the user: the command and its folder."""
         _check(given["command"])
         return f"run in {self._folder(context)}\n$ {given['command']}"
 
@@ -78,12 +95,12 @@ class CommandTools:
     async def run_command(
         self, context: ToolContext, command: str, timeout_seconds: float = 0
     ) -> Output:
-        """Run a shell command in the working directory and give its output and exit code.
+        """Run a shell command in the working directory and return its output and exit code.
 
         Args:
-            command: The command, for /bin/sh. It has no terminal, and nothing to read from. What it
-                leaves running in the background is ended with it.
-            timeout_seconds: After how many seconds it is ended, 600 at most; 0 for as usual.
+            command: The command, for /bin/sh. It has no terminal and empty input. Background
+                processes that it leaves running are killed when it exits.
+            timeout_seconds: Seconds after which it is killed, at most 600; 0 for the default.
         """
         _check(command)
         seconds = min(timeout_seconds, LONGEST) if timeout_seconds > 0 else self._timeout
@@ -97,16 +114,16 @@ def _check(command: str) -> None:
     if not command.strip():
         raise ToolError("the command is empty.")
     if "\0" in command or len(command) > _LONGEST_COMMAND:
-        raise ToolError("this cannot be a command.")
+        raise ToolError("the command is too long or contains a null character.")
 
 
 class Running:
-    """A command that runs, and what it wrote so far."""
+    """A running command, and its output so far."""
 
     def __init__(
         self, command: str, folder: str, environment: Mapping[str, str], max_output: int
     ) -> None:
-        """Start it; needs a running event loop."""
+        """Start the command; there must be a running event loop."""
         self._loop = asyncio.get_running_loop()
         self._most = max_output
         self._pieces: list[bytes] = []
@@ -123,7 +140,7 @@ class Running:
                 stdin=subprocess.DEVNULL,
                 stdout=other_end,
                 stderr=other_end,
-                # A session of its own: a group to end it by, and no terminal to write to.
+                # A session of its own: a process group to kill, and no terminal to write to.
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -135,12 +152,12 @@ class Running:
         self._loop.add_reader(self._pipe, self._read)
 
     async def finish(self, seconds: float) -> bool:
-        """Wait until it is over, or so long; give whether it was over by itself."""
+        """Wait until the command exits or the time is over; return whether it exited by itself."""
         over = asyncio.ensure_future(in_thread(partial(_await_end, self._process)))
         try:
             done, _ = await asyncio.wait([over], timeout=seconds)
         finally:
-            # However it ended: nothing of it stays behind.
+            # However it ended, no process of it may stay behind.
             await unhurried(self._clean_up(over))
         return bool(done)
 
@@ -163,19 +180,19 @@ class Running:
             over.cancel()
 
     async def _hear_out(self) -> None:
-        """Take its last words; somebody it left behind may keep the pipe open."""
+        """Read the rest of the output; a background process may keep the pipe open."""
         await asyncio.wait([self._ended], timeout=_LAST_WORDS)
         for _ in range(_LAST_PIECES):
             if self._ended.done() or not self._read():
                 return
 
-    def _send(self, sent: signal.Signals) -> None:
-        # The group has its number for as long as its first process was not waited for.
+    def _send(self, number: signal.Signals) -> None:
+        # The group id stays valid until the first process is reaped.
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, sent)
+            os.killpg(self._process.pid, number)
 
     def _read(self) -> bool:
-        """Take what is there; give whether there was anything."""
+        """Read available output; return whether there was any."""
         try:
             piece = os.read(self._pipe, _CHUNK)
         except BlockingIOError:
@@ -192,28 +209,28 @@ class Running:
             self._pieces.append(kept)
         return True
 
-    def told(self, given_up: float | None) -> Output:
-        """Return what it wrote and how it ended; `given_up` is after how many seconds."""
-        said = b"".join(self._pieces).decode("utf-8", "replace").replace("\0", "\ufffd")
+    def told(self, timed_out: float | None) -> Output:
+        """Return the output and how the command ended; `timed_out` is its timeout, if reached."""
+        text = b"".join(self._pieces).decode("utf-8", "replace").replace("\0", "\ufffd")
         code = self._process.returncode
         notes: list[str] = []
         if self._dropped:
             notes.append(f"[{self._dropped:,} more bytes of output were dropped]")
         if self._stragglers:
-            notes.append("[what it left running in the background was ended]")
-        if given_up is not None:
-            notes.append(f"[ended after {given_up:g} s: it took too long]")
+            notes.append("[background processes it left running were killed]")
+        if timed_out is not None:
+            notes.append(f"[timed out: killed after {timed_out:g} s]")
         else:
             notes.append(f"[{_how(code)}]")
-        if said and not said.endswith("\n"):
-            said += "\n"
-        return Output(said + "\n".join(notes), error=given_up is not None or code != 0)
+        if text and not text.endswith("\n"):
+            text += "\n"
+        return Output(text + "\n".join(notes), error=timed_out is not None or code != 0)
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end; where that can be done, without letting go of the process's number."""
+    """Wait for the process to exit, if possible without reaping it, so that its id stays valid."""
     if hasattr(os, "waitid"):
-        with suppress(ChildProcessError):  # The program lets the system reap its children.
+        with suppress(ChildProcessError):  # The program ignores SIGCHLD: children are reaped.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()
@@ -221,10 +238,32 @@ def _await_end(process: subprocess.Popen[bytes]) -> None:
 
 def _how(code: int | None) -> str:
     if code is None:
-        return "it does not end"
+        return "still running"
     if code >= 0:
         return f"exit code {code}"
     try:
-        return f"ended by {signal.Signals(-code).name}"
+        return f"terminated by {signal.Signals(-code).name}"
     except ValueError:
-        return f"ended by signal {-code}"
+        return f"terminated by signal {-code}"
+
+
+# ------------------------------------------------------------------------------------ environment
+
+
+def scrubbed(environment: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """Return the variables that a child process may see; `keep` names additional ones."""
+    passed = {
+        name: value
+        for name, value in environment.items()
+        if name in _PASSED_ON or name in keep or name.startswith("LC_") or _is_open(name, value)
+    }
+    return {**passed, **_SET, "PATH": _path(environment.get("PATH", ""))}
+
+
+def _is_open(name: str, value: str) -> bool:
+    """True if this is a proxy's URL without credentials."""
+    return name.lower() in _PROXIES and "@" not in value
+
+
+def _path(given: str) -> str:
+    return ":".join(folder for folder in given.split(":") if folder.startswith("/")) or _PATH

@@ -1,7 +1,7 @@
-"""What a write would change, shown to the user before it is made.
+"""Diffs that show the user what a write would change, before it is approved.
 
-Only what differs is compared, line by line, and only while that is quick: of long texts that differ
-throughout, the old lines are shown and then the new ones.
+Common lines at the beginning and the end are skipped; the rest is compared line by line if it is
+short enough. For long texts that differ throughout, all old lines are shown, then all new ones.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from difflib import SequenceMatcher
 from typing import Final
 
 _CONTEXT: Final = 3
-_QUICK: Final = 250_000  # Lines times lines.
+_QUICK: Final = 250_000  # Old lines times new lines that are compared.
 _LONGEST: Final = 12_000
 
 
 def changes(before: str, after: str) -> str:
-    """Show the lines that go (-) and come (+), with a few around them."""
+    """Return the removed (-) and added (+) lines, with a few lines of context."""
     old, new = _lines(before), _lines(after)
     same = _shared(old, new)
     shared_end = _shared(old[same:][::-1], new[same:][::-1])
@@ -29,12 +29,12 @@ def changes(before: str, after: str) -> str:
 
 
 def addition(text: str) -> str:
-    """Show a text that is new as a whole."""
+    """Return the lines of a new file, all of them added (+)."""
     return cut("\n".join(f"+{line}" for line in _lines(text)))
 
 
 def cut(text: str) -> str:
-    """Leave out the middle of what is too long to be looked at, and say so."""
+    """Replace the middle of a long text by a note of how much is not shown."""
     if len(text) <= _LONGEST:
         return text
     half = _LONGEST // 2
@@ -43,14 +43,14 @@ def cut(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Split a text; a last line without an end says so."""
+    """Split a text into lines; a last line without a line end is marked."""
     lines = text.split("\n")
     last = lines.pop()
     return [*lines, f"{last}\n\\ no end of line"] if last else lines
 
 
 def _shared(old: Sequence[str], new: Sequence[str]) -> int:
-    """Count the lines that both begin with."""
+    """Return how many leading lines are the same in both."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((n for n, (one, other) in pairs if one != other), min(len(old), len(new)))
 

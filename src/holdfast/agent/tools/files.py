@@ -1,8 +1,8 @@
 """Tools for the files of the workspace: read, write, edit, list, search.
 
-Reading, listing and searching never ask. Writing does, and shows what would change. A file that is
-written is there whole or not at all. Edits of one agent go one after the other, so that two calls
-made together do not lose each other's change.
+Reading, listing and searching need no approval. Writing does, and shows a diff. A file is written
+completely or not at all. Writes of one agent are serialized, so that two calls made together do
+not overwrite each other's change.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ OUTPUT: Final = 20_000
 _LINES: Final = 2_000
 _LONGEST_LINE: Final = 2_000
 _MOST_LISTED: Final = 1_000
-_ROOM: Final = 500  # For what is said beside what is shown.
+_ROOM: Final = 500  # Characters reserved for notes beside the content.
 
 
 def within(root: str | None) -> Where:
-    """Return where the workspace is: this folder, or (None) the one that a session works in."""
+    """Return a function that gives a call's workspace: `root`, or the session's directory."""
     if root is None:
         return lambda context: Workspace(context.cwd)
     space = Workspace(root)
@@ -48,7 +48,7 @@ def within(root: str | None) -> Where:
 
 
 def file_tools(root: str | None = None, *, output: int = OUTPUT) -> tuple[Tool, ...]:
-    """Make the tools; they show at most about `output` characters at a time."""
+    """Return the tools; they show at most about `output` characters at a time."""
     files = FileTools(within(root), output)
     return (
         make_tool(files.read_file),
@@ -63,7 +63,6 @@ class FileTools:
     """The tools, for one workspace."""
 
     def __init__(self, where: Where, output: int = OUTPUT) -> None:
-        """Work there."""
         self._where = where
         self._output = max(output - _ROOM, _ROOM)
         self._writing = Lock()
@@ -73,9 +72,9 @@ class FileTools:
         return space, space.find(path, context.cwd)
 
     def _to_write(self, context: ToolContext, path: str) -> tuple[Workspace, Place]:
-        space, place = self._at(context, path)
-        space.check_writable(place, path)
-        return space, place
+        space, target = self._at(context, path)
+        space.check_writable(target, path)
+        return space, target
 
     # -------------------------------------------------------------------------------- reading
 
@@ -86,33 +85,33 @@ class FileTools:
 
         Args:
             path: The file, relative to the working directory.
-            start: The first line to read; 1 is the first of the file.
+            start: The first line to read; 1 is the first line of the file.
             count: How many lines to read.
         """
-        space, place = self._at(context, path)
-        data = space.read(place)
+        space, target = self._at(context, path)
+        data = space.read(target)
         if is_binary(data):
-            return f"{place.shown} is not text: {described(data)}, {len(data):,} bytes."
+            return f"{target.shown} is not text: {described(data)}, {len(data):,} bytes."
         text, note = decoded(data)
         if not text:
-            return f"({place.shown} is empty)"
+            return f"({target.shown} is empty)"
         lines = text.split("\n")
         if lines[-1] == "":
             lines.pop()
         start = max(start, 1)
         if start > len(lines):
-            raise ToolError(f"{place.shown} has only {len(lines):,} lines.")
+            raise ToolError(f"{target.shown} has only {len(lines):,} lines.")
         shown = self._shown(lines[start - 1 : start - 1 + max(count, 1)])
         end = start - 1 + len(shown)
         if start > 1 or end < len(lines):
             note += f"\n[lines {start:,} to {end:,} of {len(lines):,}"
-            note += f"; start={end + 1} reads on]" if end < len(lines) else "]"
+            note += f"; continue with start={end + 1}]" if end < len(lines) else "]"
         elif not note and shown == lines:
             return text
         return "\n".join(shown) + note
 
     def _shown(self, lines: Sequence[str]) -> list[str]:
-        """Return as many lines as there is room for, one at least; the very long ones are cut."""
+        """Return as many lines as fit, at least one; very long lines are cut."""
         shown: list[str] = []
         room = self._output
         for line in lines:
@@ -126,29 +125,29 @@ class FileTools:
     # -------------------------------------------------------------------------------- writing
 
     def write_file(self, context: ToolContext, path: str, content: str) -> str:
-        """Write a whole file of the workspace: a new one, or instead of the one that is there.
+        """Write a whole file of the workspace: create it, or replace its content.
 
         Args:
-            path: The file, relative to the working directory; folders that are missing are made.
-            content: Everything that the file shall hold.
+            path: The file, relative to the working directory; missing folders are created.
+            content: The complete content of the file.
         """
-        space, place = self._to_write(context, path)
+        space, target = self._to_write(context, path)
         data = encoded(content)
         with self._writing:
-            new = space.write(place, data)
-        return f"{'created' if new else 'replaced'} {place.shown} ({len(data):,} bytes)."
+            new = space.write(target, data)
+        return f"{'created' if new else 'replaced'} {target.shown} ({len(data):,} bytes)."
 
     def ask_to_write(self, context: ToolContext, given: dict[str, Any]) -> str:
-        """Return what writing would change."""
-        space, place = self._to_write(context, given["path"])
+        """Return the question for the user: what writing would change."""
+        space, target = self._to_write(context, given["path"])
         content: str = given["content"]
         encoded(content)
-        if space.is_file(place) is None:
-            return f"create {place.shown}\n{diffs.addition(content)}"
-        data = space.read(place)
+        if space.is_file(target) is None:
+            return f"create {target.shown}\n{diffs.addition(content)}"
+        data = space.read(target)
         if is_binary(data):
-            return f"replace {place.shown}, {described(data)}\n{diffs.addition(content)}"
-        return f"replace {place.shown}\n{diffs.changes(decoded(data)[0], content)}"
+            return f"replace {target.shown}, {described(data)}\n{diffs.addition(content)}"
+        return f"replace {target.shown}\n{diffs.changes(decoded(data)[0], content)}"
 
     def edit_file(
         self, context: ToolContext, path: str, old: str, new: str, *, every: bool = False
@@ -157,47 +156,47 @@ class FileTools:
 
         Args:
             path: The file, relative to the working directory.
-            old: The text to replace, exactly as it is in the file, with enough around it to be
-                found only once.
-            new: The text that comes instead.
-            every: Replace it wherever it is, not only once.
+            old: The text to replace, exactly as it is in the file, with enough around it to occur
+                only once.
+            new: The text to replace it with.
+            every: Replace every occurrence; the text may then occur more than once.
         """
-        space, place = self._to_write(context, path)
+        space, target = self._to_write(context, path)
         with self._writing:
-            _, after, count = self._edited(space, place, old, new, every=every)
-            space.write(place, encoded(after))
-        times = "once" if count == 1 else f"{count:,} times"
-        return f"replaced it {times} in {place.shown}."
+            _, after, count = self._edited(space, target, old, new, every=every)
+            space.write(target, encoded(after))
+        times = "1 occurrence" if count == 1 else f"{count:,} occurrences"
+        return f"replaced {times} in {target.shown}."
 
     def ask_to_edit(self, context: ToolContext, given: dict[str, Any]) -> str:
-        """Return what editing would change; what cannot be done raises `ToolError`."""
-        space, place = self._to_write(context, given["path"])
+        """Return the question for the user: what editing would change."""
+        space, target = self._to_write(context, given["path"])
         every = given.get("every", False)
-        before, after, _ = self._edited(space, place, given["old"], given["new"], every=every)
-        return f"edit {place.shown}\n{diffs.changes(before, after)}"
+        before, after, _ = self._edited(space, target, given["old"], given["new"], every=every)
+        return f"edit {target.shown}\n{diffs.changes(before, after)}"
 
     def _edited(
-        self, space: Workspace, place: Place, old: str, new: str, *, every: bool
+        self, space: Workspace, target: Place, old: str, new: str, *, every: bool
     ) -> tuple[str, str, int]:
-        """Return the text before and after, and how often something was replaced."""
+        """Return the text before and after the edit, and the number of replacements."""
         try:
-            before = space.read(place).decode("utf-8")
+            before = space.read(target).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ToolError(f"{place.shown} is not text in UTF-8; it cannot be edited.") from error
+            raise ToolError(f"{target.shown} is not UTF-8 text; it cannot be edited.") from error
         if not old:
-            raise ToolError("old is empty; write_file writes a whole file.")
+            raise ToolError("old is empty; use write_file to write a whole file.")
         if old == new:
             raise ToolError("old and new are the same.")
         if old not in before and "\r\n" in before:
-            # Models write plain line ends, whatever the file has.
+            # Models write LF line ends, whatever the file has.
             old, new = with_crlf(old), with_crlf(new)
         count = before.count(old)
         if count == 0:
-            raise ToolError(f"this text is not in {place.shown}; read the file again.")
+            raise ToolError(f"the old text is not in {target.shown}; read the file again.")
         if count > 1 and not every:
             raise ToolError(
-                f"this text is in {place.shown} {count:,} times, first in {lines_of(before, old)}."
-                " Give more of what is around it, or every=true."
+                f"the old text occurs {count:,} times in {target.shown} ({lines_of(before, old)})."
+                " Include more context, or set every=true."
             )
         return before, before.replace(old, new), count
 
@@ -206,12 +205,12 @@ class FileTools:
     async def list_files(
         self, context: ToolContext, path: str = ".", pattern: str = "", *, everything: bool = False
     ) -> str:
-        """List a folder of the workspace, or find files in it and below by a pattern.
+        """List a folder of the workspace, or find files in it and its subfolders by a pattern.
 
         Args:
             path: The folder, relative to the working directory.
-            pattern: Which names to list from all folders below, such as *.py or src/**/test_*.
-            everything: Look also into folders such as .git and node_modules.
+            pattern: Which names to list from all subfolders, such as *.py or src/**/test_*.
+            everything: Include folders such as .git and node_modules.
         """
         return await stoppable(partial(self._list, context, path, pattern, everything=everything))
 
@@ -233,7 +232,7 @@ class FileTools:
             if room >= 0 and len(lines) < _MOST_LISTED:
                 lines.append(line)
         if not lines:
-            lines.append("(nothing fits)" if fits else f"({start.shown} is empty)")
+            lines.append("(no matches)" if fits else f"({start.shown} is empty)")
         elif count > len(lines):
             lines.append(f"[{count - len(lines):,} more are not shown]")
         return "\n".join(lines + _notes(walk))
@@ -248,26 +247,26 @@ class FileTools:
         ignore_case: bool = False,
         everything: bool = False,
     ) -> str:
-        """Find text in the files of the workspace; each line that holds it is given with its place.
+        """Find text in the files of the workspace; returns each matching line with file and number.
 
         Args:
-            text: What to look for, as it is written; it is not a regular expression.
-            path: The folder (or file) to look in, relative to the working directory.
-            pattern: Which files to look into, such as *.py; all if it is left out.
-            ignore_case: Let capital and small letters be the same.
-            everything: Look also into folders such as .git and node_modules.
+            text: The text to search for, literally; it is not a regular expression.
+            path: The folder (or file) to search, relative to the working directory.
+            pattern: Which files to search, such as *.py; all by default.
+            ignore_case: Ignore the difference between upper and lower case.
+            everything: Include folders such as .git and node_modules.
         """
         if not text:
-            raise ToolError("there is no text to look for.")
-        wanted = Wanted(text, ignore_case)
+            raise ToolError("text is empty; there is nothing to search for.")
+        query = Wanted(text, ignore_case)
         return await stoppable(
-            partial(self._search, context, wanted, path, pattern, everything=everything)
+            partial(self._search, context, query, path, pattern, everything=everything)
         )
 
     def _search(
         self,
         context: ToolContext,
-        wanted: Wanted,
+        query: Wanted,
         path: str,
         pattern: str,
         stop: Event,
@@ -278,13 +277,13 @@ class FileTools:
         fits = matcher(pattern) if pattern else None
         walk = Walk(space, start, stop, everything=everything)
         if space.is_file(start):
-            places = iter([start])
+            targets = iter([start])
         else:
             files = (entry.place for entry in walk if entry.kind == "file")
-            places = (p for p in files if fits is None or fits(p.names[len(start.names) :]))
+            targets = (p for p in files if fits is None or fits(p.names[len(start.names) :]))
         found = Found(self._output)
-        for place in places:
-            found.look_into(space, place, wanted)
+        for target in targets:
+            found.look_into(space, target, query)
         return "\n".join(found.told() + _notes(walk))
 
 
@@ -301,7 +300,7 @@ def _listed(entry: Entry) -> str:
 def _notes(walk: Walk) -> list[str]:
     notes: list[str] = []
     if walk.ended_early:
-        notes.append("[there is too much to look at all of it; choose a folder]")
+        notes.append("[incomplete: there are too many files; choose a subfolder]")
     if walk.unreadable:
         notes.append(f"[{walk.unreadable:,} folders cannot be read]")
     return notes

@@ -1,12 +1,12 @@
 """Python functions as tools.
 
-The signature says what a tool takes: each parameter becomes a property of the schema, with the type
-it is annotated with, and the docstring says what it is for. Its first paragraph describes the tool,
-the lines under `Args:` its parameters. A parameter annotated with `ToolContext` is not the model's:
-it is given the context of the call.
+A tool's schema comes from the function's signature: each parameter becomes a property with its
+annotated type. The first paragraph of the docstring describes the tool, the lines under `Args:` its
+parameters. A parameter annotated with `ToolContext` is hidden from the model and receives the
+context of the call.
 
-Arguments that do not fit are answered, not raised: models read the answer and try again. What is
-certain is taken for what it means ("3" for a number, null for what may be left out).
+Invalid arguments become an error result, not an exception: models read it and try again.
+Unambiguous deviations are accepted ("3" for a number, null for an optional parameter).
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ import msgspec
 from holdfast import checks
 from holdfast.agent.models.base import ToolSpec
 from holdfast.agent.tools.base import Output, Tool, ToolContext
-from holdfast.agent.tools.docstrings import documented
 from holdfast.agent.tools.parameters import Arguments, Misfit, parameters_of
 from holdfast.agent.tools.threads import in_thread
 from holdfast.errors import BadMessage, Invalid
 from holdfast.records import JSON, File, Raw, Text
 
 F = TypeVar("F", bound=Callable[..., object])
-# Given the arguments as the function is: what is asked for is what is done.
+# Receives the same converted arguments as the function, so that the question matches the action.
 Asks: TypeAlias = Callable[[ToolContext, dict[str, Any]], "str | None"]
 
 TIMEOUT: Final = 120.0
 NOTHING: Final = "(done; there is no output)"
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MARK: Final = "__holdfast_tool__"
+_SECTION: Final = re.compile(r"(?:Args|Arguments|Parameters):")
+_ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)(?: ?\([^)]*\))?: *(.*)")
 
 
 class ToolError(Exception):
-    """What a tool could not do, in words for the model."""
+    """A failure of a tool; its message is written for the model."""
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What `@tool` says of a function."""
+    """The options of `@tool`."""
 
     name: str | None
     description: str | None
@@ -52,7 +53,7 @@ class _Wish(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool | Asks
 
 
-# ------------------------------------------------------------------------------------ the surface
+# ------------------------------------------------------------------------------- public functions
 
 
 @overload
@@ -77,30 +78,30 @@ def tool(
     timeout: float | None = TIMEOUT,
     asks: bool | Asks = False,
 ) -> F | Callable[[F], F]:
-    """Say more of a function that is to be a tool; it stays the function it is.
+    """Set the options of a function that is to be used as a tool; return the function itself.
 
-    `asks`: the user is asked before it runs; a function says what is asked, or `None` for nothing.
+    `asks`: the user must approve each call; a function returns the question, or `None` for none.
     """
 
     def mark(marked: F) -> F:
-        wish = _Wish(name=name, description=description, timeout=timeout, asks=asks)
-        _made(marked, wish)  # What cannot be a tool is told here, where it is written.
-        setattr(marked, _MARK, wish)
+        options = _Wish(name=name, description=description, timeout=timeout, asks=asks)
+        _made(marked, options)  # Raise here, at the definition, if it cannot be a tool.
+        setattr(marked, _MARK, options)
         return marked
 
     return mark if function is None else mark(function)
 
 
 def as_tool(given: Tool | Callable[..., object]) -> Tool:
-    """Make a tool of a function; a tool is given back."""
+    """Return a tool made from a function; a `Tool` is returned unchanged."""
     if isinstance(given, Tool):
         _check_name(given.name)
         return given
     if not callable(given) or inspect.isclass(given):
-        raise Invalid(f"a tool is a function or a Tool, not {given!r}")
-    wish = getattr(given, _MARK, None)
-    if isinstance(wish, _Wish):
-        return _made(given, wish)
+        raise Invalid(f"a tool must be a function or a Tool, not {given!r}")
+    options = getattr(given, _MARK, None)
+    if isinstance(options, _Wish):
+        return _made(given, options)
     return make_tool(given)
 
 
@@ -112,12 +113,12 @@ def make_tool(
     timeout: float | None = TIMEOUT,
     asks: bool | Asks = False,
 ) -> Tool:
-    """Make a tool of a function that cannot be marked with `@tool`, such as a method."""
+    """Return a tool made from a function that `@tool` cannot decorate, such as a method."""
     return _made(function, _Wish(name=name, description=description, timeout=timeout, asks=asks))
 
 
 def given_arguments(arguments: JSON) -> dict[str, JSON]:
-    """Return a call's arguments as an object; what is none raises `ToolError` for the model."""
+    """Return a call's arguments as an object; `ToolError` if they are not one."""
     if isinstance(arguments, str):
         arguments = _read_json(arguments) if arguments.strip() else None
     if arguments is None:
@@ -128,7 +129,7 @@ def given_arguments(arguments: JSON) -> dict[str, JSON]:
 
 
 def as_output(value: object) -> Output:
-    """Make an output of whatever a function returned: text, parts, or anything JSON can hold."""
+    """Return a function's result as an output: text, parts, or any value as JSON."""
     if isinstance(value, Output):
         return value
     if value is None:
@@ -146,33 +147,33 @@ def as_output(value: object) -> Output:
 
 
 def failure(error: BaseException) -> Output:
-    """Tell the model of an error that a tool raised."""
+    """Return the error output for an exception that a tool raised."""
     try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot be told is one all the same
-        said = ""
-    if isinstance(error, ToolError) and said:
-        return Output(said, error=True)
+        message = str(error)
+    except Exception:  # noqa: BLE001 - an exception whose text fails is an error all the same
+        message = ""
+    if isinstance(error, ToolError) and message:
+        return Output(message, error=True)
     kind = type(error).__name__
-    return Output(f"{kind}: {said}" if said else kind, error=True)
+    return Output(f"{kind}: {message}" if message else kind, error=True)
 
 
-# ------------------------------------------------------------------------------ making one
+# ------------------------------------------------------------------------------ building a tool
 
 
-def _made(function: Callable[..., object], wish: _Wish) -> Tool:
-    name = _check_name(wish.name or _name_of(function))
+def _made(function: Callable[..., object], options: _Wish) -> Tool:
+    name = _check_name(options.name or _name_of(function))
     parameters, contexts = parameters_of(function, name)
-    first, about = documented(function)
+    first, about = _documented(function)
     takes = Arguments(name, parameters, about)
-    spec = ToolSpec(name, wish.description or first or f"The tool {name}.", takes.schema)
+    spec = ToolSpec(name, options.description or first or f"The tool {name}.", takes.schema)
     run = _Running(function, takes, contexts)
-    asks = None if wish.asks is False else partial(_asked, takes, _question(wish.asks, name))
-    return Tool(spec=spec, run=run, asks=asks, timeout=wish.timeout)
+    asks = None if options.asks is False else partial(_asked, takes, _question(options.asks, name))
+    return Tool(spec=spec, run=run, asks=asks, timeout=options.timeout)
 
 
 class _Running:
-    """Runs a function with the arguments of a call: an async one here, another in a thread."""
+    """Runs a function with a call's arguments: awaited if it is async, else in a thread."""
 
     def __init__(
         self, function: Callable[..., object], takes: Arguments, contexts: tuple[str, ...]
@@ -183,7 +184,7 @@ class _Running:
         self._is_async = _is_async(function)
 
     async def __call__(self, context: ToolContext, arguments: dict[str, JSON]) -> Output:
-        """Check the arguments and run; those that do not fit are an error for the model."""
+        """Run the function; invalid arguments give an error output."""
         try:
             given = self._takes.read(arguments)
         except Misfit as error:
@@ -207,7 +208,7 @@ def _question(asks: bool | Asks, name: str) -> Asks:  # noqa: FBT001 - as `tool`
 def _asked(
     takes: Arguments, asks: Asks, context: ToolContext, arguments: dict[str, JSON]
 ) -> str | None:
-    """Return what the user is asked; nothing if the call will be refused anyway."""
+    """Return the question for the user; `None` for invalid arguments: the call will fail."""
     try:
         given = takes.read(arguments)
     except Misfit:
@@ -230,10 +231,58 @@ def _name_of(function: Callable[..., object]) -> str:
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Invalid(
-            f"{name!r} cannot be the name of a tool: models take 1 to 64 letters, digits, _ and -. "
-            "Name it with @tool(name=…)."
+            f"{name!r} is not a valid tool name: it must have 1 to 64 letters, digits, _ or -. "
+            "Set one with @tool(name=…)."
         )
     return name
+
+
+# ------------------------------------------------------------------------------------- docstrings
+
+
+def _documented(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
+    """Return the first paragraph of a function's docstring, and each parameter's description."""
+    lines = _docstring(function).splitlines()
+    first: list[str] = []
+    for line in lines:
+        if not line.strip() or _SECTION.fullmatch(line.strip()):
+            break
+        first.append(line.strip())
+    return " ".join(first), _described(lines)
+
+
+def _described(lines: list[str]) -> dict[str, str]:
+    start = next((n for n, line in enumerate(lines) if _SECTION.fullmatch(line.strip())), None)
+    if start is None:
+        return {}
+    outer = _indent(lines[start])
+    inner: int | None = None
+    about: dict[str, str] = {}
+    name: str | None = None
+    for line in lines[start + 1 :]:
+        if not line.strip():
+            continue
+        if _indent(line) <= outer:
+            break
+        inner = _indent(line) if inner is None else inner
+        found = _ARGUMENT.fullmatch(line.strip()) if _indent(line) == inner else None
+        if found is not None:
+            name = found[1]
+            about[name] = found[2]
+        elif name is not None:
+            about[name] = f"{about[name]} {line.strip()}".strip()
+    return about
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _docstring(function: Callable[..., object]) -> str:
+    inner = function.func if isinstance(function, partial) else function
+    if not inspect.isroutine(inner):
+        return inspect.getdoc(type(inner).__call__) or inspect.getdoc(inner) or ""
+    return inspect.getdoc(inner) or ""
 
 
 # ------------------------------------------------------------------------------------------ JSON

@@ -1,7 +1,7 @@
-"""Names by pattern: `*`, `?`, `**` for any folders, and `{a,b}` for a choice. Nothing is slow.
+"""Glob patterns: `*`, `?`, `**` for any folders, and `{a,b}` for alternatives.
 
-Patterns come from a model. Matching compares a path with a pattern in a table of its parts, so that
-the worst of them costs no more than length times length.
+Patterns are untrusted: they come from a model. Matching uses dynamic programming over the parts of
+the path, so that the worst pattern costs no more than length times length.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _MOST_CHOICES: Final = 64
 
 
 def matcher(pattern: str) -> Callable[[Sequence[str]], bool]:
-    """Make a test for paths, given as the names that lead to them.
+    """Return a predicate for paths, each given as its sequence of names.
 
-    A pattern without a slash is for the last name, wherever it is; with one it is for the path.
+    A pattern without a slash matches the last name in any folder; with one, the whole path.
     """
     if len(pattern) > _LONGEST:
-        raise ToolError(f"a pattern has at most {_LONGEST} characters.")
+        raise ToolError(f"the pattern is too long: at most {_LONGEST} characters are allowed.")
     chosen = [choice.strip("/").removeprefix("./").split("/") for choice in _choices(pattern)]
     patterns = [["**", *parts] if len(parts) == 1 else parts for parts in chosen]
     return lambda names: any(_path_fits(parts, names) for parts in patterns)
 
 
 def _choices(pattern: str) -> list[str]:
-    """Write out what stands in braces."""
+    """Expand the alternatives in braces."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
         if len(waiting) + len(done) > _MOST_CHOICES:
-            raise ToolError(f"a pattern has at most {_MOST_CHOICES} choices.")
+            raise ToolError(f"the pattern has more than {_MOST_CHOICES} alternatives.")
         given = waiting.pop()
         end = given.find("}")
         start = given.rfind("{", 0, end) if end >= 0 else -1
@@ -46,7 +46,7 @@ def _choices(pattern: str) -> list[str]:
 
 
 def _path_fits(parts: Sequence[str], names: Sequence[str]) -> bool:
-    """Compare part by part: `fits[n]` says whether the parts so far fit the first `n` names."""
+    """True if all parts match all names; `fits[n]`: the parts so far match the first `n` names."""
     fits = [True] + [False] * len(names)
     for part in parts:
         if part == "**":
@@ -62,7 +62,7 @@ def _path_fits(parts: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _name_fits(part: str, name: str) -> bool:
-    """Compare one name; only the last star is ever tried again, so nothing is tried twice."""
+    """True if a pattern part matches a name; backtracks only to the last star, so it is fast."""
     at = here = 0
     star, mark = -1, 0
     while here < len(name):

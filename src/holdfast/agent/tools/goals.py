@@ -1,7 +1,7 @@
-"""Tools with which a model sets, follows and ends the goal of its session.
+"""Tools by which a model sets, updates and ends the goal of its session.
 
-The goal is kept with the session (see `holdfast.agent.goals`). A model may not take a goal away
-that the user set: it says how it ended, and the goal stays to be read.
+The goal is stored with the session (see `holdfast.agent.goals`). A model cannot remove a goal: it
+records the outcome, and the goal stays readable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST: Final = 4_000
 
 
 def goal_tools(clock: Clock | None = None) -> tuple[Tool, ...]:
-    """Make the tools."""
+    """Return the tools."""
     made = GoalTools(clock or SystemClock())
     return tuple(map(make_tool, (made.create_goal, made.update_goal, made.complete_goal)))
 
@@ -29,14 +29,13 @@ class GoalTools:
     """The tools."""
 
     def __init__(self, clock: Clock) -> None:
-        """Tell the time by this clock."""
         self._clock = clock
 
     async def create_goal(self, context: ToolContext, objective: str) -> str:
         """Set a goal to work towards over several turns. Only when the user asks for such work.
 
         Args:
-            objective: What is to be reached, and how one knows that it is.
+            objective: What is to be achieved, and how to verify that it is.
         """
         new = Goal(_checked(objective, "objective"), started_at=to_datetime(self._clock.micros()))
 
@@ -49,7 +48,7 @@ class GoalTools:
         return "the goal is set."
 
     async def update_goal(self, context: ToolContext, summary: str) -> str:
-        """Note how far the work on the active goal has come; it replaces the last note.
+        """Record the progress on the active goal; it replaces the last record.
 
         Args:
             summary: What is done, what was learned, and what comes next.
@@ -68,11 +67,11 @@ class GoalTools:
         recap: str,
         outcome: Literal["completed", "blocked"] = "completed",
     ) -> str:
-        """End the active goal: it is reached, or it cannot be without the user.
+        """End the active goal: it is achieved, or blocked until the user helps.
 
         Args:
-            recap: What was done and what came of it, or what is in the way.
-            outcome: Whether it is completed or blocked.
+            recap: What was done and its result, or what blocks the goal.
+            outcome: Whether the goal is completed or blocked.
         """
         last, now = _checked(recap, "recap"), to_datetime(self._clock.micros())
 
@@ -85,7 +84,7 @@ class GoalTools:
 
 def _active(goal: Goal | None) -> Goal:
     if goal is None or goal.state != "active":
-        raise ToolError("there is no active goal; create_goal sets one.")
+        raise ToolError("there is no active goal; use create_goal to set one.")
     return goal
 
 
@@ -93,5 +92,5 @@ def _checked(text: str, field: str) -> str:
     if not text.strip():
         raise ToolError(f"{field} is empty.")
     if len(text) > _LONGEST:
-        raise ToolError(f"{field} has more than {_LONGEST:,} characters; say it more briefly.")
+        raise ToolError(f"{field} has more than {_LONGEST:,} characters; shorten it.")
     return text.strip()

@@ -1,8 +1,8 @@
-"""Long outputs: kept whole, shown shortened.
+"""Long tool outputs: stored completely, shown shortened.
 
-An output over the limit is stored whole, as a file inside the same result, and the model is shown
-its beginning, its end, and between them how to read the rest. Windows never hold the whole: no
-provider is sent a file of this type, only its breadcrumb.
+An output over the limit is stored completely, as a file in the same result. The model is shown its
+beginning and its end, and between them how to read the rest. Windows never contain the complete
+output: for a file of this type, every provider is sent only its breadcrumb.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Piece: TypeAlias = Text | File | Raw
 
 MAX_KEPT: Final = 64 * 1024 * 1024
 _LEAST: Final = 200
-_NEAR: Final = 0.2  # How much of what is shown may be given up to end it with a whole line.
+_NEAR: Final = 0.2  # The share of the shown text that may be dropped to end at a line end.
 
 
 def shorten(output: Output, limit: int, *, name: str = "tool", readable: bool = True) -> Output:
-    """An output of which a model is shown about `limit` characters; the rest is kept with it.
+    """Return an output that shows a model about `limit` characters; the whole is stored with it.
 
-    `name` is the tool's. `readable`: there is a tool `read_output` that the model can be told of.
+    `name` is the tool's. `readable`: the model has the tool `read_output` to read the rest.
     """
     pieces = tuple(_as_texts(output.content))
     words = [piece.text for piece in pieces if isinstance(piece, Text)]
@@ -41,7 +41,7 @@ def _is_plain(content: str | Sequence[Piece]) -> bool:
 
 
 def _as_texts(content: str | Sequence[Piece]) -> Iterable[Piece]:
-    """Return the pieces; a text file is text too, or some providers would be sent all of it."""
+    """Return the pieces, text files as text: otherwise some providers would be sent all of them."""
     for piece in (Text(content),) if isinstance(content, str) else content:
         if isinstance(piece, File) and piece.data is not None and _is_text_file(piece):
             yield Text(bytes(piece.data).decode("utf-8", "replace"))
@@ -70,16 +70,16 @@ def _shortened(text: str, limit: int, name: str, *, readable: bool) -> tuple[Pie
     if readable:
         note += f'; read_output(handle="{handle}", offset={len(head)}) reads them'
     if not whole:
-        note += f"; the output was longer than {MAX_KEPT:,} bytes, and the rest of it is lost"
+        note += f"; the output was longer than {MAX_KEPT:,} bytes, and the rest is lost"
     kept = File(
         name=f"output of {name}", mime=WHOLE_OUTPUT, data=data, sha256=handle, size=len(data)
     )
-    # Apart, so that a window that must shorten more cuts into the output and not into the note.
+    # Separate pieces, so that a window that shortens further cuts the output and not the note.
     return Text(head), Text(f"{note} …]"), Text(tail), kept
 
 
 def _decoded(data: bytes) -> str:
-    """Decode bytes that may end within a character."""
+    """Decode bytes that may end in the middle of a character."""
     for cut in range(4):
         try:
             return codec.decode_text(data[: len(data) - cut])

@@ -1,7 +1,7 @@
-"""What a function takes, as a model is told of it, and the arguments that a model gives.
+"""A function's parameters as a JSON Schema, and validation of a model's arguments.
 
-A struct is made of the signature. It gives the schema, and reads the arguments: what does not fit
-is a `Misfit`, which says it so that a model can do better.
+A struct type is made from the signature. It provides the schema and converts the arguments; invalid
+ones raise `InvalidArguments`, whose text tells the model what to correct.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _WHERE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 class Misfit(ValueError):
-    """Arguments do not fit what a tool takes."""
+    """The arguments of a call do not fit the tool's parameters."""
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter of a function that the model gives."""
+    """A parameter that the model passes."""
 
     name: str
     kind: object
@@ -38,21 +38,21 @@ class Parameter(msgspec.Struct, frozen=True):
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
+        """True if it must be passed."""
         return self.default is inspect.Parameter.empty
 
 
 def parameters_of(
     function: Callable[..., object], name: str
 ) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """Return the parameters that the model gives, and the names of those that get the context."""
+    """Return the parameters that the model passes, and the names of those for the context."""
     hints = _hints(function, name)
     taken: list[Parameter] = []
     contexts: list[str] = []
     for parameter in _signature(function, name).parameters.values():
         if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             raise Invalid(
-                f"{name} cannot be a tool: {parameter} has no name that a model could give it by."
+                f"{name} cannot be a tool: {parameter} cannot be passed by name, as models do."
             )
         kind = hints.get(parameter.name, Any)
         kind = Any if kind is object else kind
@@ -71,16 +71,18 @@ def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(inner, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        raise Invalid(f"the types of {name} cannot be read: {error}") from error
+        raise Invalid(
+            f"{name} cannot be a tool: its annotations cannot be evaluated: {error}"
+        ) from error
 
 
 def _signature(function: Callable[..., object], name: str) -> inspect.Signature:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise Invalid(f"{name} cannot be a tool: it yields, and a tool gives one answer.")
+        raise Invalid(f"{name} cannot be a tool: it is a generator, and a tool returns one value.")
     try:
         return inspect.signature(function)
     except ValueError as error:
-        raise Invalid(f"{name} cannot be a tool: what it takes is not known.") from error
+        raise Invalid(f"{name} cannot be a tool: its signature is not available.") from error
 
 
 def _fits(value: object, kind: object, where: str) -> bool:
@@ -89,12 +91,12 @@ def _fits(value: object, kind: object, where: str) -> bool:
     except msgspec.ValidationError:
         return False
     except TypeError as error:
-        raise Invalid(f"{where}: {kind} cannot be the type of a tool's parameter") from error
+        raise Invalid(f"{where}: the type {kind} is not supported for tool parameters") from error
     return True
 
 
 class Arguments:
-    """What a tool takes: the schema, and how arguments are read by it."""
+    """A tool's parameters: the schema, and the conversion of arguments."""
 
     def __init__(
         self, name: str, parameters: tuple[Parameter, ...], about: Mapping[str, str]
@@ -105,9 +107,9 @@ class Arguments:
         self.schema = _told(self._struct, parameters, about)
 
     def read(self, arguments: Mapping[str, JSON]) -> dict[str, object]:
-        """Return the values a function is called with; `Misfit` says what does not fit."""
-        left_out = {p.name for p in self._parameters if not (p.required or p.nullable)}
-        given = {k: v for k, v in arguments.items() if v is not None or k not in left_out}
+        """Return the values to call a function with; `InvalidArguments` if they do not fit."""
+        optional = {p.name for p in self._parameters if not (p.required or p.nullable)}
+        given = {k: v for k, v in arguments.items() if v is not None or k not in optional}
         try:
             values = msgspec.convert(given, self._struct, strict=False)
         except (msgspec.ValidationError, RecursionError) as error:
@@ -116,18 +118,19 @@ class Arguments:
         return {name: value for name, value in found.items() if value is not msgspec.UNSET}
 
     def _refusal(self, error: Exception) -> str:
-        said = str(error)
-        where = _WHERE.search(said)
+        problem = str(error)
+        where = _WHERE.search(problem)
         if where is not None:
-            said = f"{where[1]}: {said[: where.start()]}" if where[1] else said[: where.start()]
+            what = problem[: where.start()]
+            problem = f"{where[1]}: {what}" if where[1] else what
         takes = ", ".join(
-            p.name if p.required else f"{p.name} (may be left out)" for p in self._parameters
+            p.name if p.required else f"{p.name} (optional)" for p in self._parameters
         )
-        return f"the arguments do not fit: {said}. {self.name} takes: {takes or 'nothing'}."
+        return f"invalid arguments: {problem}. {self.name} takes: {takes or 'nothing'}."
 
 
 def _struct_of(name: str, parameters: tuple[Parameter, ...]) -> type[msgspec.Struct]:
-    """Make a struct with a field for each parameter; its own names never clash with anything."""
+    """Return a struct type with a field for each parameter, under names that cannot clash."""
     fields: list[tuple[str, Any, Any]] = []
     for number, parameter in enumerate(parameters):
         kind = parameter.kind
@@ -170,4 +173,4 @@ def _tell_default(shown: dict[str, JSON], default: object) -> None:
         plain = msgspec.to_builtins(default)
         shown.setdefault("default", checks.check_json(plain, "default"))
     except (TypeError, ValueError, BadMessage):
-        return  # One that JSON cannot hold is simply not told.
+        return  # A default that JSON cannot represent is omitted from the schema.

@@ -1,7 +1,7 @@
-"""The JSON Schema of a type, in one piece.
+"""The JSON Schema of a type, with references inlined.
 
-Providers differ in what they make of references, so schemas stand where they are referred to. Only
-a type that holds itself cannot be written so: it stays a reference.
+Providers differ in their support of references, so each `$ref` is replaced by the schema it refers
+to. Only a recursive type cannot be inlined: it stays a reference.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _REFS: Final = "#/$defs/{name}"
 
 
 def schema_of(struct: type[msgspec.Struct]) -> dict[str, JSON]:
-    """Return the schema of a struct; `TypeError` if a type in it has none."""
+    """Return the schema of a struct; `TypeError` if a type in it has no schema."""
     (top,), inner = msgspec.json.schema_components([struct], ref_template=_REFS)
     return _Inlining(inner).whole(top)
 
 
 class _Inlining:
-    """Puts schemas where they are referred to; only those that hold themselves stay apart."""
+    """Inlines the schemas that are referred to; recursive ones stay in `$defs`."""
 
     def __init__(self, inner: Mapping[str, Any]) -> None:
         self._inner = {_REFS.format(name=name): schema for name, schema in inner.items()}
@@ -31,7 +31,7 @@ class _Inlining:
         self._apart: set[str] = set()
 
     def whole(self, schema: Mapping[str, Any]) -> dict[str, JSON]:
-        """Return a schema that needs nothing beside it."""
+        """Return a schema that is complete by itself."""
         whole = cast("dict[str, JSON]", self._inlined(schema))
         apart: dict[str, JSON] = {}
         while waiting := self._apart - apart.keys():
@@ -64,7 +64,7 @@ class _Inlining:
 
 
 def _typed(schema: dict[str, JSON]) -> dict[str, JSON]:
-    """Say that a choice of texts is text: not every provider sees that by itself."""
+    """Add the type to an enum of strings: not every provider infers it."""
     choices = schema.get("enum")
     if isinstance(choices, list) and all(isinstance(choice, str) for choice in choices):
         return {"type": "string", **schema}

@@ -1,4 +1,4 @@
-"""Finding text in files, line by line. What is looked for is text, never a pattern."""
+"""Search for literal text in files, line by line."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _MOST_HITS: Final = 200
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A text to look for."""
+    """A text to search for."""
 
     text: str
     ignore_case: bool
 
     def hits(self, data: bytes) -> list[tuple[int, str]]:
-        """Return the lines that hold it, with their numbers; where it has several, the first."""
+        """Return the matching lines with their numbers; the first line of a multi-line match."""
         if is_binary(data):
             return []
         text = data.decode("utf-8", "replace")
-        wanted = self.text.lower() if self.ignore_case else self.text
-        within = text.lower() if self.ignore_case else text
-        if wanted not in within:
+        needle = self.text.lower() if self.ignore_case else self.text
+        haystack = text.lower() if self.ignore_case else text
+        if needle not in haystack:
             return []
-        # Lower case may be longer, never has other lines.
+        # Lower case may have more characters, but never other line ends.
         lines = text.split("\n")
         found: list[tuple[int, str]] = []
         number, at = 0, 0
-        while (hit := within.find(wanted, at)) >= 0:
-            number += within.count("\n", at, hit)
+        while (hit := haystack.find(needle, at)) >= 0:
+            number += haystack.count("\n", at, hit)
             found.append((number + 1, lines[number]))
-            end = within.find("\n", hit)
+            end = haystack.find("\n", hit)
             if end < 0:
                 break
             number, at = number + 1, end + 1
@@ -44,34 +44,33 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Found:
-    """What a search found so far, as far as there is room to show it."""
+    """The matches of a search, of which at most `room` characters are shown."""
 
     def __init__(self, room: int) -> None:
-        """Begin with nothing; `room` is how many characters may be shown."""
         self._room = room
         self._lines: list[str] = []
         self._count = 0
         self._unsearched = 0
 
-    def look_into(self, space: Workspace, place: Place, wanted: Wanted) -> None:
-        """Take what a file holds of it."""
+    def look_into(self, space: Workspace, path: Place, query: Wanted) -> None:
+        """Add the matches in a file."""
         try:
-            hits = wanted.hits(space.read(place))
+            hits = query.hits(space.read(path))
         except ToolError:
             self._unsearched += 1
             return
         for number, line in hits:
             self._count += 1
-            shown = f"{place.shown}:{number}: {cut_line(line.strip(), _LONGEST_HIT)}"
+            shown = f"{path.shown}:{number}: {cut_line(line.strip(), _LONGEST_HIT)}"
             self._room -= len(shown) + 1
             if self._room >= 0 and len(self._lines) < _MOST_HITS:
                 self._lines.append(shown)
 
     def told(self) -> list[str]:
-        """Return the lines that are shown."""
+        """Return the lines to show."""
         lines = list(self._lines) or ["(not found)"]
         if self._count > len(self._lines):
             lines.append(f"[{self._count - len(self._lines):,} more lines are not shown]")
         if self._unsearched:
-            lines.append(f"[{self._unsearched:,} files are too large or unreadable: not searched]")
+            lines.append(f"[not searched: {self._unsearched:,} files, too large or unreadable]")
         return lines

@@ -1,7 +1,7 @@
-"""Tools that read what is stored: search in all sessions, read one, read a long output on.
+"""Tools that read the store: search all sessions, read one, read the rest of a long output.
 
-They see what the store shows, which is one tenant's; sessions in the trash they do not see. What
-they give is wrapped as data (`quoting`).
+They see what the store shows: one tenant's sessions, without the trash. Their output is quoted as
+data (see `quote`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.errors import AmbiguousRef, HoldfastError, Invalid, NotFound
 from holdfast.records import File, Hit, Message, Raw, Text, Thinking, ToolCall, ToolResult
 
 OUTPUT: Final = 20_000
-_ROOM: Final = 1_000  # For what is said around what is quoted.
+_ROOM: Final = 1_000  # Characters reserved for the text around the quotation.
 _MOST_HITS: Final = 50
 _MOST_READ: Final = 100
 _LONGEST_MESSAGE: Final = 4_000
@@ -28,7 +28,7 @@ _LONGEST_CALL: Final = 500
 
 
 def session_tools(store: AsyncStore, *, output: int = OUTPUT) -> tuple[Tool, ...]:
-    """Make the tools; they show at most about `output` characters at a time."""
+    """Return the tools; they show at most about `output` characters at a time."""
     tools = SessionTools(store, output)
     return (
         make_tool(tools.session_search),
@@ -41,19 +41,18 @@ class SessionTools:
     """The tools, for one store."""
 
     def __init__(self, store: AsyncStore, output: int = OUTPUT) -> None:
-        """Read there."""
         self._store = store
         self._output = max(output - _ROOM, _ROOM)
 
     async def session_search(
         self, context: ToolContext, query: str, session: str = "", limit: int = 10
     ) -> str:
-        """Search what was said in this and earlier sessions; session_read reads more around a hit.
+        """Search this and earlier sessions; use session_read to read the messages around a hit.
 
         Args:
-            query: Words to look for, all of which must be there; "quotes" keep words together.
-            session: The id of the only session to look in; left out, the best hit of each is given.
-            limit: How many hits to give.
+            query: Words to search for, all of which must match; "quotes" keep words together.
+            session: The id of a session to search alone; by default the best hit of each session.
+            limit: How many hits to return.
         """
         most = min(max(limit, 1), _MOST_HITS)
         try:
@@ -87,7 +86,7 @@ class SessionTools:
         shown = _within(self._output, [_told(message) for message in messages])
         last = messages[len(shown) - 1].seq or 0
         head = await opened.head()
-        more = f" start={last + 1} reads on." if last < head.seq else ""
+        more = f" Continue with start={last + 1}." if last < head.seq else ""
         title = f"Messages {messages[0].seq} to {last} of {head.seq} in session {opened.id}."
         return quoted(f"{title}{more}", "\n\n".join(shown))
 
@@ -97,17 +96,17 @@ class SessionTools:
             if not (await opened.info()).trashed:
                 return opened
         except AmbiguousRef as error:
-            raise ToolError(f"several sessions go by this name: {error}") from error
+            raise ToolError(f"several sessions match {ref!r}: {error}") from error
         except (NotFound, Invalid) as error:
             raise ToolError(f"there is no session {ref!r}.") from error
         raise ToolError(f"there is no session {ref!r}.")
 
     async def read_output(self, handle: str, offset: int = 0, limit: int = OUTPUT) -> str:
-        """Read on in a long output of a tool that was shown shortened.
+        """Read more of a tool's output that was shown shortened.
 
         Args:
-            handle: The handle that stands where something was left out.
-            offset: The first character to read; 0 is the first of the output.
+            handle: The handle given where the output was shortened.
+            offset: The first character to read; 0 is the first character of the output.
             limit: How many characters to read.
         """
         text = await self._whole(handle)
@@ -116,25 +115,25 @@ class SessionTools:
             raise ToolError(f"the output has only {len(text):,} characters.")
         shown = text[offset : offset + min(max(limit, 1), self._output)]
         end = offset + len(shown)
-        more = f" offset={end} reads on." if end < len(text) else " That is its end."
+        more = f" Continue with offset={end}." if end < len(text) else " That is the end."
         what = f"Characters {offset:,} to {end:,} of {len(text):,} of an output.{more}"
         return quoted(what, shown)
 
     async def _whole(self, handle: str) -> str:
         handle = handle.strip().lower()
         if not checks.is_sha256(handle):
-            raise ToolError("this is not the handle of an output.")
+            raise ToolError("handle: not the handle of an output.")
         try:
             data = await self._store.blob(handle)
             return codec.decode_text(data)
         except NotFound as error:
             raise ToolError("there is no such output.") from error
         except UnicodeDecodeError as error:
-            raise ToolError("this is not text.") from error
+            raise ToolError("the output is not text.") from error
 
 
 def _within(room: int, texts: list[str]) -> list[str]:
-    """Return as many as there is room for, one at least."""
+    """Return as many texts as fit into `room` characters, at least one."""
     shown: list[str] = []
     for text in texts:
         room -= len(text) + 2
@@ -160,7 +159,7 @@ def _told(message: Message) -> str:
 
 
 def _words(message: Message) -> Iterator[str]:
-    """Return what a message says in words; a model's thoughts are its own."""
+    """Return the parts of a message as text, without thinking."""
     for part in message.parts:
         if isinstance(part, Thinking):
             continue

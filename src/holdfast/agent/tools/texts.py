@@ -1,4 +1,4 @@
-"""Text in files: whether it is any, and how it is shown."""
+"""Text files: detecting binary data, decoding, and how text is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.agent.tools.functions import ToolError
 
 _LOOKED_AT: Final = 8192
-_NOT_UTF8: Final = "\n[not UTF-8: what cannot be read is shown as \ufffd]"
+_NOT_UTF8: Final = "\n[not valid UTF-8: invalid bytes are shown as \ufffd]"
 _KINDS: Final = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -21,17 +21,17 @@ _KINDS: Final = {
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether this is no text."""
+    """True if this is binary data: a known file type, or a null byte near the beginning."""
     return b"\0" in data[:_LOOKED_AT] or any(map(data.startswith, _KINDS))
 
 
 def described(data: bytes) -> str:
-    """Return what kind of data this is."""
+    """Return a description of binary data, by its signature."""
     return next((kind for start, kind in _KINDS.items() if data.startswith(start)), "binary data")
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    """Return the text, and a note if it is not all text."""
+    """Return the text, and a note if it is not valid UTF-8."""
     try:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:
@@ -39,27 +39,27 @@ def decoded(data: bytes) -> tuple[str, str]:
 
 
 def encoded(text: str) -> bytes:
-    """Return the bytes that are written for a text."""
+    """Return a text in UTF-8; `ToolError` if it contains lone surrogates."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ToolError("the text holds characters that cannot be written.") from error
+        raise ToolError("the text contains characters that cannot be written as UTF-8.") from error
 
 
 def with_crlf(text: str) -> str:
-    """End lines as some systems do."""
+    """Return a text with CRLF line ends."""
     return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
 def cut_line(line: str, longest: int) -> str:
-    """Cut a line that is too long, and say so."""
+    """Return a line, cut to `longest` characters with a note if it is longer."""
     if len(line) <= longest:
         return line
     return f"{line[:longest]}[… the line has {len(line):,} characters]"
 
 
 def lines_of(text: str, part: str) -> str:
-    """Say in which lines a text has a part, the first few."""
+    """Return the numbers of the first few lines in which a text contains a part."""
     numbers: list[int] = []
     at = text.find(part)
     number = 1 + text.count("\n", 0, at)

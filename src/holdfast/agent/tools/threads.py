@@ -1,7 +1,7 @@
-"""Work that may block, done beside the event loop and given up when nobody waits for it any more.
+"""Blocking work in daemon threads, abandoned when its caller is cancelled.
 
-`asyncio.to_thread` has a pool that a program waits for when it ends, so that one tool that hangs
-would keep it from ending. These threads are daemons: one that is given up is forgotten.
+A program waits at exit for the thread pool of `asyncio.to_thread`, so that one tool that hangs
+would keep it from exiting. These threads are daemons: an abandoned one does not delay the exit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Do work in a thread of its own; a cancelled caller does not wait for it."""
+    """Run work in a thread of its own and return its result; a cancelled caller does not wait."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -27,12 +27,12 @@ async def in_thread(work: Callable[[], T]) -> T:
         try:
             done = context.run(work)
         except StopIteration as error:
-            # A future cannot hold it: it would end whoever awaits it as if nothing were wrong.
+            # A future cannot hold it: it would end the awaiting coroutine as if it had returned.
             _hand_over(loop, future, error=RuntimeError(f"StopIteration: {error}"))
-        except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             _hand_over(loop, future, error=error)
         except BaseException as error:  # noqa: BLE001 - as above
-            # What ends a thread (`sys.exit`, say) would end the event loop.
+            # `SystemExit` and the like would end the event loop.
             _hand_over(loop, future, error=RuntimeError(f"{type(error).__name__}: {error}"))
         else:
             _hand_over(loop, future, result=done)
@@ -42,7 +42,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 async def stoppable(work: Callable[[threading.Event], T]) -> T:
-    """Do work in a thread that is told, by an event, when nobody waits for it any more."""
+    """Run work in a thread; the event it receives is set when the caller is cancelled."""
     stop = threading.Event()
     try:
         return await in_thread(partial(work, stop))
@@ -66,6 +66,6 @@ def _hand_over(
         else:
             future.set_result(result)  # type: ignore[arg-type]
 
-    # Nobody waits any more in a loop that is closed.
+    # In a closed loop there is no caller to notify.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(settle)

@@ -1,7 +1,6 @@
-"""Going through the folders of a workspace, in order, following no link.
+"""Directory walk in a workspace, in order, without following links.
 
-Folders that programs keep for themselves (`.git`, caches, installed packages) are passed over
-unless everything is asked for.
+Folders that hold tools' own data (`.git`, caches, installed packages) are skipped by default.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SECONDS: Final = 30.0
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """Something in a folder; of what is listed also its size, and where a link leads."""
+    """An entry of a folder; `size` and a link's `target` only if the walk collects them."""
 
     place: Place
     kind: Kind
@@ -39,12 +38,12 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """The last name of its path."""
         return self.place.names[-1]
 
 
 class Walk:
-    """One way through a folder; `ended_early` and `unreadable` say what was not seen."""
+    """A walk of a folder. `ended_early`: it was stopped; `unreadable`: folders not read."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class Walk:
         deep: bool = True,
         sized: bool = False,
     ) -> None:
-        """Begin here; another thread may set `stop`."""
+        """Configure a walk; another thread may set `stop` to end it."""
         self._space = space
         self._start = start
         self._stop = stop
@@ -69,12 +68,12 @@ class Walk:
         self.unreadable = 0
 
     def __iter__(self) -> Iterator[Entry]:
-        """Return all that is there, the files of a folder before those of the folders in it."""
+        """Yield all entries; those of a folder before those of its subfolders."""
         waiting = [self._start]
         while waiting:
-            place = waiting.pop()
+            path = waiting.pop()
             below: list[Place] = []
-            for entry in self._entries(place):
+            for entry in self._entries(path):
                 if self._is_late():
                     return
                 yield entry
@@ -85,19 +84,19 @@ class Walk:
     def _is_entered(self, name: str) -> bool:
         return self._deep and (self._everything or name not in SKIPPED)
 
-    def _entries(self, place: Place) -> list[Entry]:
+    def _entries(self, path: Place) -> list[Entry]:
         try:
-            with self._space.folder(place) as folder, os.scandir(folder) as found:
+            with self._space.folder(path) as folder, os.scandir(folder) as found:
                 names = sorted(islice(found, _MOST_IN_A_FOLDER), key=lambda entry: entry.name)
-                return [self._entry(place, folder, entry) for entry in names]
+                return [self._entry(path, folder, entry) for entry in names]
         except ToolError:
-            if place is self._start:
+            if path is self._start:
                 raise
             self.unreadable += 1
             return []
 
-    def _entry(self, place: Place, folder: int, entry: os.DirEntry[str]) -> Entry:
-        here, kind = place.below(entry.name), _kind(entry)
+    def _entry(self, path: Place, folder: int, entry: os.DirEntry[str]) -> Entry:
+        here, kind = path.below(entry.name), _kind(entry)
         if not self._sized:
             return Entry(here, kind)
         try:
@@ -105,7 +104,7 @@ class Walk:
                 return Entry(here, kind, target=os.readlink(entry.name, dir_fd=folder))
             return Entry(here, kind, entry.stat(follow_symlinks=False).st_size)
         except OSError:
-            return Entry(here, kind)  # It is gone meanwhile.
+            return Entry(here, kind)  # It was removed meanwhile.
 
     def _is_late(self) -> bool:
         self._seen += 1
