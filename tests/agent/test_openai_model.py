@@ -338,7 +338,7 @@ def test_a_model_without_calls_is_told_of_them_in_words() -> None:
         {"role": "assistant", "content": None, "tool_calls": [cast("JSON", call)]},
         {"role": "tool", "tool_call_id": "a", "content": "at sea"},
     )
-    sent = cast("list[dict[str, JSON]]", messages_of(Request(window=said), words=True))
+    sent = cast("list[dict[str, JSON]]", messages_of(Request(window=said), as_text=True))
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
     assert all("tool_calls" not in message for message in sent)
     assert "at sea" in str(sent[2]["content"])

@@ -273,7 +273,9 @@ def test_a_file_swapped_for_a_larger_one_is_read_up_to_the_limit(
     file = root / "a.txt"
     file.write_text("mine")
     _swap_behind_the_look(monkeypatch, file, lambda: file.write_bytes(bytes(100)))
-    assert "has 100 bytes, more than 10" in refusal(lambda: space.read(Place(("a.txt",)), most=10))
+    assert "has 100 bytes, more than 10" in refusal(
+        lambda: space.read(Place(("a.txt",)), max_bytes=10)
+    )
 
 
 def test_nothing_gets_out_while_somebody_swaps_all_the_time(space: Workspace, root: Path) -> None:
@@ -348,8 +350,8 @@ def test_what_is_too_large_is_not_read(space: Workspace, root: Path) -> None:
         file.truncate(workspace.MAX_FILE + 1)
     assert "more than 8,388,608" in refusal(lambda: space.read(space.find("sparse")))
     (root / "small").write_bytes(b"12345")
-    assert space.read(space.find("small"), most=5) == b"12345"
-    assert "more than 4" in refusal(lambda: space.read(space.find("small"), most=4))
+    assert space.read(space.find("small"), max_bytes=5) == b"12345"
+    assert "more than 4" in refusal(lambda: space.read(space.find("small"), max_bytes=4))
 
 
 def test_a_file_that_does_not_know_its_size_is_read_up_to_the_limit() -> None:
@@ -357,7 +359,7 @@ def test_a_file_that_does_not_know_its_size_is_read_up_to_the_limit() -> None:
     space = Workspace("/proc/self")
     if not Path("/proc/self/status").exists():
         pytest.skip("there is no /proc")
-    assert "more than 10" in refusal(lambda: space.read(space.find("status"), most=10))
+    assert "more than 10" in refusal(lambda: space.read(space.find("status"), max_bytes=10))
 
 
 # -------------------------------------------------------------------------------------- writing

@@ -232,15 +232,15 @@ def encode(message: Message) -> JSONObject:
     """Encode a message. If nothing of it can be sent, its content is an empty list."""
     note = message_note(SOURCE, message.parts)
     role = "assistant" if message.role == "assistant" else "user"
-    whole = laid_under(note.fields, note.made, {"role": role})
-    is_native = message.role == "system" and whole.get("role") == "system"
+    encoded = laid_under(note.fields, note.made, {"role": role})
+    is_native = message.role == "system" and encoded.get("role") == "system"
     if not is_native:
-        whole["role"] = role
+        encoded["role"] = role
     label_role = "user" if is_native else message.role
     content = introduced(label_role, _encode_parts(message, role), _BLANK)
     usual = _BLOCKS if role == "assistant" else _STRING
-    whole["content"] = _content_of(content, note.form or usual)
-    return {key: copied(value) for key, value in whole.items()}
+    encoded["content"] = _content_of(content, note.form or usual)
+    return {key: copied(value) for key, value in encoded.items()}
 
 
 def _encode_parts(message: Message, role: str) -> list[JSONObject]:

@@ -149,17 +149,17 @@ def _note_of(piece: JSONObject, part: Part, form: str | None) -> PartNote:
     inner: JSONObject = {}
     made: JSONObject = {}
     for key in _INNER:
-        given, said = piece.get(key), ours.get(key)
-        if isinstance(given, dict) and isinstance(said, dict):
-            inner, made = beyond(given, said)
+        given, encoded = piece.get(key), ours.get(key)
+        if isinstance(given, dict) and isinstance(encoded, dict):
+            inner, made = beyond(given, encoded)
             fields.pop(key, None)
     return PartNote(kind, fields, inner, made, form)
 
 
 def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | None]:
     """Return the part for a piece (None if no part fits), and its form if not the usual one."""
-    said = {key: value for key, value in piece.items() if value is not None}
-    match said:
+    fields = {key: value for key, value in piece.items() if value is not None}
+    match fields:
         case {"functionCall": dict(call)}:
             return _read_call(call, ids), None
         case {"functionResponse": dict(response)}:
@@ -167,7 +167,7 @@ def _read_piece(piece: JSONObject, ids: _MadeIds) -> tuple[Part | None, str | No
         case {"inlineData": dict(blob)}:
             return _read_blob(blob)
         case {"text": str(text)}:
-            return (Thinking(text) if said.get("thought") is True else Text(text)), None
+            return (Thinking(text) if fields.get("thought") is True else Text(text)), None
     return None, None
 
 
@@ -250,11 +250,11 @@ def encode(message: Message, *, names: Mapping[str, str] | None = None) -> JSONO
     pieces = [_encode_part(part, part_note, names or {}) for part, part_note in noted]
     role = _role_of(message.role)
     parts = introduced(message.role, [piece for piece in pieces if piece is not None], {})
-    whole = laid_under(note.fields, note.made, {"role": role})
-    if whole.get("role") not in (None, role, "function" if message.role == "tool" else role):
-        whole["role"] = role
-    whole["parts"] = parts
-    return {key: copied(value) for key, value in whole.items()}
+    content = laid_under(note.fields, note.made, {"role": role})
+    if content.get("role") not in (None, role, "function" if message.role == "tool" else role):
+        content["role"] = role
+    content["parts"] = parts
+    return {key: copied(value) for key, value in content.items()}
 
 
 def _role_of(role: Role) -> str:
@@ -286,8 +286,8 @@ def _with(note: PartNote | None, ours: JSONObject) -> JSONObject:
     if note is None:
         return ours
     for key in _INNER:
-        if isinstance(said := ours.get(key), dict):
-            ours = {**ours, key: laid_under(note.inner, note.made, said)}
+        if isinstance(inner := ours.get(key), dict):
+            ours = {**ours, key: laid_under(note.inner, note.made, inner)}
     return laid_under(note.fields, {}, ours)
 
 
@@ -323,9 +323,9 @@ def _encode_inside(part: Part, note: PartNote | None) -> JSONObject | None:
 
 def _encode_answer(text: str, result: ToolResult, form: str | None) -> JSONObject:
     if form == _JSON:
-        whole = parsed_object(text)
-        if whole is not None:
-            return whole
+        parsed = parsed_object(text)
+        if parsed is not None:
+            return parsed
     if result.error:
         return {"error": text}
     return {"result" if form == _RESULT else "output": text}

@@ -234,19 +234,19 @@ def _decode_call(call: JSON) -> list[Part]:
     if not (isinstance(id, str) and isinstance(name, str) and isinstance(text, str)):
         return [Raw(SOURCE, {"call": copied(call)})]
     if kind == "custom":
-        made = ToolCall(id, name, text)
-        return [made, forced_note(SOURCE, call, _write_custom(made), "custom")]
-    made = ToolCall(id, name, read_arguments(text))
-    more = note(SOURCE, call, _write_call(made), "function_tool")
-    return [made] if more is None else [made, more]
+        parsed = ToolCall(id, name, text)
+        return [parsed, forced_note(SOURCE, call, _write_custom(parsed), "custom")]
+    parsed = ToolCall(id, name, read_arguments(text))
+    more = note(SOURCE, call, _write_call(parsed), "function_tool")
+    return [parsed] if more is None else [parsed, more]
 
 
 def _decode_old_call(call: JSON) -> list[Part]:
     name, text = _object(call).get("name"), _object(call).get("arguments")
     if not (isinstance(name, str) and isinstance(text, str)):
         return [Raw(SOURCE, {"call": copied(call)})]
-    made = ToolCall(_old_id(name), name, read_arguments(text))
-    return [made, forced_note(SOURCE, _object(call), _write_function(made), "function_call")]
+    parsed = ToolCall(_old_id(name), name, read_arguments(text))
+    return [parsed, forced_note(SOURCE, _object(call), _write_function(parsed), "function_call")]
 
 
 def _old_id(name: str) -> str:

@@ -86,16 +86,16 @@ def _follows(message: Message, before: Message) -> bool:
 
 def _in_pairs(messages: Sequence[Message]) -> list[Message]:
     """Omit calls of client-run tools without an output, and outputs without a call."""
-    whole = _whole_pairs(messages)
+    paired = _whole_pairs(messages)
     kept: list[Message] = []
     for message in messages:
         parts: list[Part] = []
         for part in message.parts:
             item = _item(part) or {}
-            if _called(item) is not None and id(part) not in whole:
+            if _called(item) is not None and id(part) not in paired:
                 while parts and _is_reasoning(parts[-1]):
                     parts.pop()  # The call it led to is omitted.
-            if _pair(item) is None or id(part) in whole:
+            if _pair(item) is None or id(part) in paired:
                 parts.append(part)
         if parts or not message.parts:
             kept.append(_replaced(message, parts))
@@ -105,15 +105,15 @@ def _in_pairs(messages: Sequence[Message]) -> list[Message]:
 def _whole_pairs(messages: Sequence[Message]) -> set[int]:
     """Return the `id()` of each part that is a call with an output after it, or that output."""
     waiting: dict[tuple[str, str], int] = {}
-    whole: set[int] = set()
+    paired: set[int] = set()
     for part in (part for message in messages for part in message.parts):
         item = _item(part) or {}
         pair = _pair(item)
         if pair is not None and _called(item) is not None:
             waiting[pair] = id(part)
         elif pair in waiting:
-            whole |= {waiting.pop(pair), id(part)}
-    return whole
+            paired |= {waiting.pop(pair), id(part)}
+    return paired
 
 
 def _pair(item: JSONObject) -> tuple[str, str] | None:

@@ -87,53 +87,53 @@ def beyond(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> JSONObject:
 def _added(given: Mapping[str, JSON], ours: Mapping[str, JSON]) -> JSONObject:
     added: JSONObject = {}
     for key, value in given.items():
-        mine = ours.get(key)
+        current = ours.get(key)
         if key not in ours:
             added[key] = copied(value)
-        elif isinstance(value, dict) and isinstance(mine, dict):
-            if inner := _added(value, mine):
+        elif isinstance(value, dict) and isinstance(current, dict):
+            if inner := _added(value, current):
                 added[key] = inner
-        elif value != mine and key in _CHANGEABLE:
+        elif value != current and key in _CHANGEABLE:
             added[key] = copied(value)
     return added
 
 
 def _missing(given: Mapping[str, JSON], ours: Mapping[str, JSON], path: str) -> list[JSON]:
     missing: list[JSON] = []
-    for key, mine in ours.items():
+    for key, current in ours.items():
         value = given.get(key)
         if key not in given and key in _REMOVABLE:
             missing.append(path + key)
-        elif isinstance(mine, dict) and isinstance(value, dict):
-            missing.extend(_missing(value, mine, f"{path}{key}."))
+        elif isinstance(current, dict) and isinstance(value, dict):
+            missing.extend(_missing(value, current, f"{path}{key}."))
     return missing
 
 
-def laid_over(ours: JSONObject, noted: JSONObject, key: str = "part") -> JSONObject:
+def laid_over(ours: JSONObject, data: JSONObject, key: str = "part") -> JSONObject:
     """Merge a note's fields over an encoded part, and remove the keys the note marks as absent."""
-    fields = noted.get(key)
-    whole = _laid(ours, fields) if isinstance(fields, dict) else ours
-    without = noted.get("without")
+    fields = data.get(key)
+    merged = _laid(ours, fields) if isinstance(fields, dict) else ours
+    without = data.get("without")
     for path in without if isinstance(without, list) else ():
         if isinstance(path, str):
-            _remove(whole, path)
-    return whole
+            _remove(merged, path)
+    return merged
 
 
 def _laid(ours: JSONObject, fields: JSONObject) -> JSONObject:
-    whole = dict(ours)
+    merged = dict(ours)
     for key, value in fields.items():
-        mine = whole.get(key)
-        if key not in whole or (key in _CHANGEABLE and isinstance(value, type(mine) | None)):
-            whole[key] = copied(value)
-        elif isinstance(mine, dict) and isinstance(value, dict):
-            whole[key] = _laid(mine, value)
-    return whole
+        current = merged.get(key)
+        if key not in merged or (key in _CHANGEABLE and isinstance(value, type(current) | None)):
+            merged[key] = copied(value)
+        elif isinstance(current, dict) and isinstance(value, dict):
+            merged[key] = _laid(current, value)
+    return merged
 
 
-def _remove(whole: JSONObject, path: str) -> None:
+def _remove(target: JSONObject, path: str) -> None:
     *parents, last = path.split(".")
-    inner: JSON = whole
+    inner: JSON = target
     for key in parents:
         inner = inner.get(key) if isinstance(inner, dict) else None
     if isinstance(inner, dict) and last in _REMOVABLE:

@@ -139,8 +139,8 @@ def _readable(item: JSONObject) -> str:
     """Return the readable text of a reasoning item: the reasoning itself, or else its summary."""
     if item.get("type") != "reasoning":
         return ""
-    said = item.get("content") or item.get("summary")
-    pieces = [_object(piece).get("text") for piece in said] if isinstance(said, list) else []
+    content = item.get("content") or item.get("summary")
+    pieces = [_object(piece).get("text") for piece in content] if isinstance(content, list) else []
     return "\n\n".join(text for text in pieces if isinstance(text, str))
 
 

@@ -57,29 +57,32 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     timestamps: bool
 
 
-def check_wish(wish: Wish) -> Wish:
+def check_wish(options: Wish) -> Wish:
     """Return valid options, with a blank `system` as None; `BadQuery` if one is invalid."""
-    if wish.provider not in get_args(Provider):
+    if options.provider not in get_args(Provider):
         raise BadQuery(f"provider: must be one of {', '.join(get_args(Provider))}")
-    for field, value in (("max_tokens", wish.max_tokens), ("max_messages", wish.max_messages)):
+    for field, value in (
+        ("max_tokens", options.max_tokens),
+        ("max_messages", options.max_messages),
+    ):
         if value is not None:
             checks.check_number(value, field, lowest=1)
-    checks.check_number(wish.reserve, "reserve")
-    if wish.system is not None:
-        checks.check_text(wish.system, "system")
-        if not wish.system.strip():
-            return msgspec.structs.replace(wish, system=None)
-    return wish
+    checks.check_number(options.reserve, "reserve")
+    if options.system is not None:
+        checks.check_text(options.system, "system")
+        if not options.system.strip():
+            return msgspec.structs.replace(options, system=None)
+    return options
 
 
-def window(session: int, wish: Wish, report: Report) -> Query[Window]:
+def window(session: int, options: Wish, report: Report) -> Query[Window]:
     """Return the query that builds a window of a session's history."""
 
     def run(snapshot: Snapshot) -> Window:
         head = snapshot.head(session)
         if head is None:
             raise SessionNotFound("this session is no longer in the store.")
-        return _Maker(snapshot, head, wish, report).make()
+        return _Maker(snapshot, head, options, report).make()
 
     looks: tuple[Look, ...] = ("session", "usage", "summary")
     return Foreseen(run, Foresight(session, newest=_FIRST_PAGE, looks=looks))
@@ -87,13 +90,13 @@ def window(session: int, wish: Wish, report: Report) -> Query[Window]:
 
 def window_of(provider: Provider, text: str) -> Window:
     """Return a window of a single user message that belongs to no history."""
-    said = Message.user(text)
-    items = [gemini.encode(said)] if provider == "gemini" else _WRITERS[provider](said)
+    message = Message.user(text)
+    items = [gemini.encode(message)] if provider == "gemini" else _WRITERS[provider](message)
     return Window(
         provider=provider,
         messages=tuple(map(sendable, items)),
         system=None,
-        tokens=tokens.of_message(said),
+        tokens=tokens.of_message(message),
         left_out=(),
         notes=(),
         call_ids={},
@@ -115,12 +118,12 @@ class _View(msgspec.Struct, frozen=True):
 class _Maker:
     """Builds one window from one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, head: HeadRow, wish: Wish, report: Report) -> None:
+    def __init__(self, snapshot: Snapshot, head: HeadRow, options: Wish, report: Report) -> None:
         self._snapshot = snapshot
         self._head = head
-        self._wish = wish
+        self._wish = options
         self._report = report
-        self._rules = RULES[wish.provider]
+        self._rules = RULES[options.provider]
         model = self._model()
         exactly = exact(model)
         self._count = exactly or tokens.of_text
@@ -167,11 +170,13 @@ class _Maker:
 
     def _has_room(self, tail: Sequence[Message]) -> bool:
         """True if, by the stored token counts, there is certainly room for more messages."""
-        budget, most = self._budget(), self._wish.max_messages
+        budget, max_messages = self._budget(), self._wish.max_messages
         if budget is not None and self._count is not tokens.of_text:
             budget //= 2
-        said = sum(message.tokens or 0 for message in tail)
-        return (budget is None or said < budget) and (most is None or len(tail) < most)
+        tail_tokens = sum(message.tokens or 0 for message in tail)
+        return (budget is None or tail_tokens < budget) and (
+            max_messages is None or len(tail) < max_messages
+        )
 
     def _fitted(
         self, tail: list[Message], summary: Message | None, covered: int, first: Message | None
@@ -183,8 +188,8 @@ class _Maker:
             # Leading results belong to calls that were not read.
             begin = next((at for at, m in enumerate(tail) if m.role != "tool"), len(tail))
         chosen = choose(tail[begin:], summary, covered)
-        said = [worded(m, timestamps=self._wish.timestamps) for m in chosen.messages]
-        blocks = exchanges(said, chosen.left_out, self._is_sent)
+        rendered = [worded(m, timestamps=self._wish.timestamps) for m in chosen.messages]
+        blocks = exchanges(rendered, chosen.left_out, self._is_sent)
         outcomes = self._outcomes(blocks)
         for block in blocks:
             fill(block, outcomes)
@@ -192,12 +197,12 @@ class _Maker:
         limits = Limits(self._budget(), self._wish.max_messages, self._count)
         if chosen.note is not None:
             limits = limits.less([Block(chosen.note)])
-        asked = any(block.said.role == "user" for block in blocks)
+        has_user = any(block.said.role == "user" for block in blocks)
         fitted = fit(blocks, limits)
         if first is not None and all(block.said.seq != first.seq for block in fitted.blocks):
             fitted = fit(blocks, limits.less([Block(first)]))
         noted = 0 if summary is None else summary.seq or 0
-        return _View(fitted, chosen.note, chosen.left_out, unread, asked, limits, noted)
+        return _View(fitted, chosen.note, chosen.left_out, unread, has_user, limits, noted)
 
     def _led(
         self, view: _View, first: Message | None
@@ -277,10 +282,10 @@ class _Maker:
         """Return the first user message that can be sent, if the options ask to keep it."""
         if not self._wish.keep_first_user or not self._head.seq:
             return None
-        words, page = self._head.preview_seq, min(self._head.seq, _FIRST_PAGE)
-        for low, high in ((1, min(words, page)), (1, page), (max(words, 1), words)):
-            said = [m for m in self._read(low, high) if not m.metadata.get("injected")]
-            blocks = exchanges(choose(said, None, 0).messages, Counter(), self._is_sent)
+        preview, page = self._head.preview_seq, min(self._head.seq, _FIRST_PAGE)
+        for low, high in ((1, min(preview, page)), (1, page), (max(preview, 1), preview)):
+            messages = [m for m in self._read(low, high) if not m.metadata.get("injected")]
+            blocks = exchanges(choose(messages, None, 0).messages, Counter(), self._is_sent)
             for block in blocks:
                 if block.said.role == "user":
                     return worded(block.said, timestamps=self._wish.timestamps)
@@ -306,14 +311,14 @@ class _Maker:
 
     def _filled(self, block: Block) -> Block:
         """Return the block with the data of its files."""
-        said = msgspec.structs.replace(
+        message = msgspec.structs.replace(
             block.said, parts=tuple(self._with_data(part) for part in block.said.parts)
         )
         results = {
             call: None if result is None else self._result(result)
             for call, result in block.results.items()
         }
-        return Block(said, results, block.messages)
+        return Block(message, results, block.messages)
 
     def _result(self, result: Answer) -> Answer:
         if isinstance(result.content, str):
@@ -332,11 +337,11 @@ class _Maker:
         return msgspec.structs.replace(file, data=self._snapshot.blob(file.sha256) or None)
 
     def _written(self, shaped: Shaped) -> list[dict[str, JSON]]:
-        said = fitting.fitted(self._wish.provider, shaped.messages)
+        messages = fitting.fitted(self._wish.provider, shaped.messages)
         if self._wish.system and not self._rules.system_apart:
-            said = [Message.system(self._wish.system), *said]
-        names = _names(said)
-        return [sendable(item) for message in said for item in self._write(message, names)]
+            messages = [Message.system(self._wish.system), *messages]
+        names = _names(messages)
+        return [sendable(item) for message in messages for item in self._write(message, names)]
 
     def _write(self, message: Message, names: Mapping[str, str]) -> list[dict[str, JSON]]:
         if self._wish.provider == "gemini":

@@ -71,13 +71,13 @@ NOTHING_OWN: Final = Own()
 # ---------------------------------------------------------------------------------------- requests
 
 
-def messages_of(request: Request, *, own: Own = NOTHING_OWN, words: bool = False) -> list[JSON]:
-    """Return the messages to send. `words`: calls and results are written as text.
+def messages_of(request: Request, *, own: Own = NOTHING_OWN, as_text: bool = False) -> list[JSON]:
+    """Return the messages to send. `as_text`: calls and results are written as text.
 
     Fields that other servers added to messages are omitted: many servers reject unknown fields.
     """
     messages = [_known(message, own) for message in request.window.messages]
-    if words:
+    if as_text:
         messages = in_words(messages)
     if request.continuing:
         messages.append({"role": "user", "content": CONTINUE})

@@ -165,25 +165,25 @@ def failure(
     error: Exception, where: str, *, secret: str = "", clock: Clock | None = None
 ) -> ModelFailed:
     """Convert an SDK's error; `where` names the endpoint, `secret` (the API key) is redacted."""
-    said = complaint_of(error, clock=clock)
-    if said is None:
+    parsed = complaint_of(error, clock=clock)
+    if parsed is None:
         return _broken(error, where)
-    words = _told(said, where, secret)
-    if said.is_too_long:
-        return ContextTooLong(words, status=said.status, limit=said.limit)
+    message = _told(parsed, where, secret)
+    if parsed.is_too_long:
+        return ContextTooLong(message, status=parsed.status, limit=parsed.limit)
     return ModelFailed(
-        words, status=said.status, retryable=said.retryable, retry_after=said.retry_after
+        message, status=parsed.status, retryable=parsed.retryable, retry_after=parsed.retry_after
     )
 
 
-def _told(said: Complaint, where: str, secret: str) -> str:
-    text = said.text.replace(secret, "[key]") if len(secret) >= _LEAST_SECRET else said.text
+def _told(error: Complaint, where: str, secret: str) -> str:
+    text = error.text.replace(secret, "[key]") if len(secret) >= _LEAST_SECRET else error.text
     # A proxy's HTML page is of no use in a message.
     text = "" if text.lstrip().startswith("<") else " ".join(text.split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + "…"
-    event = f"{where} answered {said.status}" if said.status else f"{where} stopped with an error"
-    hint = f" ({_HINTS[said.status]})" if said.status in _HINTS else ""
+    event = f"{where} answered {error.status}" if error.status else f"{where} stopped with an error"
+    hint = f" ({_HINTS[error.status]})" if error.status in _HINTS else ""
     return ": ".join(part for part in (event, text) if part) + hint
 
 

@@ -144,9 +144,9 @@ class _Reader:
         self._skip(12)  # Its data type and offset.
         return size
 
-    def _count(self, most: int, what: str) -> int:
+    def _count(self, maximum: int, what: str) -> int:
         count = self._number("<Q")
-        if count > most:
+        if count > maximum:
             raise _Broken(f"too many {what}: {count}")
         return count
 

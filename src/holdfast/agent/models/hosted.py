@@ -133,9 +133,9 @@ class Hosted(ABC):
 
     async def close(self) -> None:
         """Close the connections of the model's own client; a given one stays open."""
-        made, self._made = self._made, None
-        if made is not None and made[0] is asyncio.get_running_loop():
-            await made[1].close()
+        own, self._made = self._made, None
+        if own is not None and own[0] is asyncio.get_running_loop():
+            await own[1].close()
 
     # ------------------------------------------------------------------------------------- one call
 
@@ -198,8 +198,8 @@ class Hosted(ABC):
         """Adapt to a rejection; return whether to repeat the call at once."""
         if complaint.retryable or complaint.is_too_long:
             return False
-        if (most := complaint.output_limit) is not None and most < self.output_for(request):
-            self._size = Size(self._size.context, most)
+        if (limit := complaint.output_limit) is not None and limit < self.output_for(request):
+            self._size = Size(self._size.context, limit)
             return True
         if request.tools and complaint.refuses_tools:
             # The window must be built again, with the tools described in the prompt.

@@ -215,7 +215,7 @@ class LocalModel:
 
     def _messages(self, request: Request) -> list[JSON]:
         """Return the messages as text; a cut-off reply that is to be continued comes last."""
-        messages = messages_of(request, words=self.tools in {"text", "none"})
+        messages = messages_of(request, as_text=self.tools in {"text", "none"})
         if request.continuing and len(messages) > 1 and _ends_in_words(messages[-2]):
             messages = [*messages[:-2], _uncut(messages[-2])]
         return [_in_words(message) for message in flat(messages)]

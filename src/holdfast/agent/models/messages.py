@@ -90,8 +90,8 @@ def past_tools_of(messages: Sequence[JSON]) -> list[JSON]:
 class _Block:
     """A block that is being assembled: its start event, and what was streamed since."""
 
-    def __init__(self, began: JSONObject) -> None:
-        self.began = began
+    def __init__(self, start: JSONObject) -> None:
+        self.began = start
         self.texts = {"text": "", "thinking": "", "signature": "", "partial_json": ""}
         self.citations: list[JSON] = []
         self.halves = Halves()
@@ -153,11 +153,11 @@ class MessagesReading:
         """Return why the reply ended; nothing if it was cut off."""
         return [] if self._reason is None else [Stopped(self._reason)]
 
-    def _begin(self, at: int, began: JSONObject) -> list[Delta]:
+    def _begin(self, at: int, start: JSONObject) -> list[Delta]:
         """Begin a block; return the deltas of its initial text, which is usually empty."""
-        if not isinstance(began.get("type"), str):
+        if not isinstance(start.get("type"), str):
             return []
-        block = _Block({key: value for key, value in began.items() if value is not None})
+        block = _Block({key: value for key, value in start.items() if value is not None})
         self._blocks[at] = block
         match block.began:
             case {"type": "text", "text": str(text)}:
@@ -185,23 +185,26 @@ class MessagesReading:
 
     def _over(self, block: _Block) -> list[Delta]:
         """Return the deltas that depend on the complete block."""
-        made = block.whole()
+        complete = block.whole()
         rest = block.halves.rest()
-        match made:
+        match complete:
             case {"type": "text"}:
-                return [*self._spoken(Said, rest), *(_kept(made) if "citations" in made else [])]
+                return [
+                    *self._spoken(Said, rest),
+                    *(_kept(complete) if "citations" in complete else []),
+                ]
             case {"type": "thinking"}:
                 # Thinking without its signature cannot be sent back.
-                signature = str(made.get("signature", ""))
-                signed = [Thought("", signature), *_kept(made)] if signature else []
+                signature = str(complete.get("signature", ""))
+                signed = [Thought("", signature), *_kept(complete)] if signature else []
                 return [*self._spoken(Thought, rest), *signed]
             case {"type": "tool_use", "id": str(id), "name": str(name), "input": arguments}:
                 self.said = True
-                more = _kept(made) if isinstance(arguments, dict) else []
+                more = _kept(complete) if isinstance(arguments, dict) else []
                 return [Called(id, name, arguments), *more]
             case {"type": "tool_use"}:  # Without id and name it cannot be answered.
                 return []
-        return _kept(made)
+        return _kept(complete)
 
     def _spent(self, usage: JSONObject) -> list[Delta]:
         """Return the usage so far: later events repeat only the values that changed."""

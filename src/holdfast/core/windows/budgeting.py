@@ -60,9 +60,9 @@ def cost(block: Block, count: Count) -> int:
     """Return how many tokens a block has; every call must have its result already."""
     if block.tokens is None:
         stored = block.said.tokens if count is of_text else None
-        said = tokens.of_message(block.said, count) if stored is None else stored
+        message_tokens = tokens.of_message(block.said, count) if stored is None else stored
         answers = (answer for answer in block.results.values() if answer is not None)
-        block.tokens = said + sum(_of_answer(answer, count) for answer in answers)
+        block.tokens = message_tokens + sum(_of_answer(answer, count) for answer in answers)
     return block.tokens
 
 
@@ -109,25 +109,25 @@ def _without_bulk(blocks: Sequence[Block], limits: Limits, notes: list[str]) -> 
         return list(blocks)
     half = limits.tokens // 2
     older = [_shortened(block, half, limits, notes) for block in blocks[:-1]]
-    most = max(half, limits.tokens - limits.cost_of(older))
-    return [*older, _shortened(blocks[-1], most, limits, notes)]
+    newest_limit = max(half, limits.tokens - limits.cost_of(older))
+    return [*older, _shortened(blocks[-1], newest_limit, limits, notes)]
 
 
-def _shortened(block: Block, most: int, limits: Limits, notes: list[str]) -> Block:
+def _shortened(block: Block, max_tokens: int, limits: Limits, notes: list[str]) -> Block:
     kept = [block]
-    _shorten_longest(kept, msgspec.structs.replace(limits, tokens=most), notes)
+    _shorten_longest(kept, msgspec.structs.replace(limits, tokens=max_tokens), notes)
     return kept[0]
 
 
 def _first_within(blocks: Sequence[Block], limits: Limits) -> int:
     """Return the index of the first block such that it and all later ones are within limits."""
     first = 0
-    for amounts, most in (
+    for amounts, limit in (
         ([cost(block, limits.count) for block in blocks], limits.tokens),
         ([size(block) for block in blocks], limits.messages),
     ):
-        if most is not None:
-            within = sum(1 for total in accumulate(reversed(amounts)) if total <= most)
+        if limit is not None:
+            within = sum(1 for total in accumulate(reversed(amounts)) if total <= limit)
             first = max(first, len(blocks) - within)
     return first
 
@@ -175,8 +175,8 @@ def _added(spent: Limits, blocks: Sequence[Block]) -> Limits:
 
 def _is_a_quarter(spent: Limits, limits: Limits) -> bool:
     return any(
-        most is not None and 4 * (used or 0) > most
-        for used, most in ((spent.tokens, limits.tokens), (spent.messages, limits.messages))
+        limit is not None and 4 * (used or 0) > limit
+        for used, limit in ((spent.tokens, limits.tokens), (spent.messages, limits.messages))
     )
 
 
@@ -218,11 +218,11 @@ def _shorten_longest(blocks: list[Block], limits: Limits, notes: list[str]) -> N
             notes.append(f"the result of call {call!r} was shortened to fit")
 
 
-def shorten(result: Answer, most: int, count: Count = of_text) -> Answer:
-    """Cut the middle out of a result's text until it costs at most `most`; a mark says so."""
-    most -= tokens.MESSAGE  # The cost of a result beyond its content.
+def shorten(result: Answer, max_tokens: int, count: Count = of_text) -> Answer:
+    """Cut the middle out of a result's text until it costs at most `max_tokens`; a mark says so."""
+    max_tokens -= tokens.MESSAGE  # The cost of a result beyond its content.
     if isinstance(result.content, str):
-        return result.saying(_cut(result.content, most, count))
+        return result.saying(_cut(result.content, max_tokens, count))
     pieces: list[Text | File | Raw] = list(result.content)
     lengths = [len(p.text) if isinstance(p, Text) else 0 for p in pieces]
     longest = max(range(len(pieces)), key=lengths.__getitem__, default=None)
@@ -232,18 +232,20 @@ def shorten(result: Answer, most: int, count: Count = of_text) -> Answer:
     piece = pieces[longest]
     if not isinstance(piece, Text):
         return result
-    pieces[longest] = Text(_cut(piece.text, max(_WORTH_SHORTENING // 2, most - others), count))
+    pieces[longest] = Text(
+        _cut(piece.text, max(_WORTH_SHORTENING // 2, max_tokens - others), count)
+    )
     return result.saying(tuple(pieces))
 
 
-def _cut(text: str, most: int, count: Count) -> str:
-    """Cut the middle out of a text until it has at most `most` tokens."""
+def _cut(text: str, max_tokens: int, count: Count) -> str:
+    """Cut the middle out of a text until it has at most `max_tokens` tokens."""
     length = len(text)
     for _ in range(_TRIES):
         amount = count(_without_middle(text, length))
-        if amount <= most:
+        if amount <= max_tokens:
             break
-        length = int(length * most / amount * 0.95)
+        length = int(length * max_tokens / amount * 0.95)
     return _without_middle(text, length)
 
 

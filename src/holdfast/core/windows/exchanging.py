@@ -80,10 +80,10 @@ def exchanges(
     waiting: dict[str, Block] = {}
     calling: Block | None = None  # The previous message, if it made calls.
     for message in messages:
-        said = _said(message)
+        rest = _said(message)
         block = None
-        if said is not None:
-            block = Block(_cleaned(said))
+        if rest is not None:
+            block = Block(_cleaned(rest))
             for call in block.said.tool_calls:
                 block.results[call.id] = None
             if calling is not None and _goes_on(calling.said, block.said):
@@ -91,13 +91,13 @@ def exchanges(
             elif any(map(_is_said, block.said.parts)) or is_sent(block.said):
                 blocks.append(block)
             else:
-                left_out["call without a name" if said.tool_calls else "empty"] += 1
+                left_out["call without a name" if rest.tool_calls else "empty"] += 1
             waiting.update(dict.fromkeys((call.id for call in block.said.tool_calls), block))
         calling = block if block is not None and block.results else None
         answered = _answer(message, waiting)
-        if said is None and answered is not None:
+        if rest is None and answered is not None:
             answered.messages += 1
-        elif said is None:
+        elif rest is None:
             left_out["result without a call" if message.tool_results else "empty"] += 1
     return blocks
 

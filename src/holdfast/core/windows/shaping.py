@@ -60,26 +60,26 @@ def shape(
 
     `dropped_before_user` counts the messages omitted because they precede the first user message.
     """
-    spelled = _Spelling(rules)
+    mapper = _Spelling(rules)
     system, rest = _instructions(blocks) if rules.system_apart else ([], list(blocks))
-    began = _begin(rest, rules, noted=note is not None or bool(lead))
-    said = [message for block in lead for message in spelled.messages(block)]
+    body = _begin(rest, rules, noted=note is not None or bool(lead))
+    result = [message for block in lead for message in mapper.messages(block)]
     if note is not None:
         role: Role = "user" if rules.system_apart else "system"
-        said.append(msgspec.structs.replace(note, role=role))
-    for block in began:
-        said.extend(spelled.messages(block))
+        result.append(msgspec.structs.replace(note, role=role))
+    for block in body:
+        result.extend(mapper.messages(block))
     if rules.system_apart:
-        said = [_as_note(message) for message in said]
-    said = _without_loose_thoughts(said, rules.source)
+        result = [_as_note(message) for message in result]
+    result = _without_loose_thoughts(result, rules.source)
     if rules.alternate:
-        said = _merged(map(_plain, said))
-        if said and said[0].role == "assistant":
-            said.insert(0, Message(role="user", parts=(Text(BEGINNING),)))
-        if said and said[-1].role == "assistant":
-            said[-1] = _begun(said[-1])
-    before = sum(b.messages for b in rest) - sum(b.messages for b in began)
-    return Shaped(said, system, spelled.origins, before)
+        result = _merged(map(_plain, result))
+        if result and result[0].role == "assistant":
+            result.insert(0, Message(role="user", parts=(Text(BEGINNING),)))
+        if result and result[-1].role == "assistant":
+            result[-1] = _begun(result[-1])
+    before = sum(b.messages for b in rest) - sum(b.messages for b in body)
+    return Shaped(result, system, mapper.origins, before)
 
 
 def _instructions(blocks: Sequence[Block]) -> tuple[list[str], list[Block]]:
@@ -107,8 +107,8 @@ def _as_note(message: Message) -> Message:
     if message.role != "system":
         return message
     files = (part for part in message.parts if isinstance(part, File))
-    words = Text(f"[system note] {message.text}".rstrip())
-    return msgspec.structs.replace(message, role="user", parts=(words, *files))
+    text = Text(f"[system note] {message.text}".rstrip())
+    return msgspec.structs.replace(message, role="user", parts=(text, *files))
 
 
 def _without_loose_thoughts(messages: Sequence[Message], source: Provider) -> list[Message]:
