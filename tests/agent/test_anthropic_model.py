@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: what is sent, what is read, and what must go back."""
+"""Anthropic's Messages API: requests, parsing of replies, and what must be sent back."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which model answers, why, and what it would need."""
+"""Model resolution: which model is used, why, and what it lacks."""
 
 from __future__ import annotations
 

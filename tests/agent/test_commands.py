@@ -1,4 +1,4 @@
-"""Commands: what they see, what is kept of them, and that nothing of them stays behind."""
+"""Commands: their environment, their output, and that no process of them stays behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What providers say when a call fails, and what it means: the words are theirs."""
+"""Provider errors, in the providers' own words: how they are classified."""
 
 from datetime import UTC, datetime
 

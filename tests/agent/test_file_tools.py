@@ -1,4 +1,4 @@
-"""The tools for files: what they show, what they change, and what is asked before."""
+"""The file tools: what they show, what they change, and what the user must approve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python functions as tools: the schema, the arguments, the answer."""
+"""Python functions as tools: the schema, the arguments, the output."""
 
 from __future__ import annotations
 

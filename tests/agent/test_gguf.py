@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself is read without loading it, and no file can do harm by it."""
+"""The metadata of a GGUF file is read without loading it, and no file can do harm that way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local model: real weights, the real engine, in this process, and nobody else gets in."""
+"""The local model: real weights, the real engine, in this process, locked against other clients."""
 
 from __future__ import annotations
 

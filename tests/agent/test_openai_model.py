@@ -1,4 +1,4 @@
-"""Chat completions: what is sent, what is read, and how a server's whims are borne."""
+"""Chat completions: requests, parsing of replies, and servers that deviate from the API."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Long outputs: stored whole, shown shortened, and sent to nobody whole."""
+"""Long outputs: stored completely, shown shortened, and never sent completely."""
 
 from __future__ import annotations
 

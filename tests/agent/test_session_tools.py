@@ -1,4 +1,4 @@
-"""Tools that read other sessions: what they find is data; and the tools for goals."""
+"""Tools that read other sessions, whose output is quoted as data; and the tools for goals."""
 
 from __future__ import annotations
 

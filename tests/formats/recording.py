@@ -1,8 +1,8 @@
 """Writes the recorded conversations: requests as the providers' own packages make them.
 
 Each conversation is built with the package's types, replies as replies and requests as requests,
-and put together the way agents do it: what came back is dumped and appended. Nothing in them
-depends on the day or the machine.
+and assembled as agents do it: each reply is dumped and appended. Nothing in them depends on the
+date or the machine.
 
     python -m tests.formats.recording     # writes tests/formats/recorded/*.json
 """

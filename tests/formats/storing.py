@@ -1,4 +1,4 @@
-"""A message on its way through the store: written, read, and its files filled in again."""
+"""The round trip of a message through the store: written, read, with the data of its files."""
 
 from datetime import UTC, datetime
 

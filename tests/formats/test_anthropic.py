@@ -1,4 +1,4 @@
-"""Anthropic's messages come back as they were, and others' become messages Anthropic takes."""
+"""Anthropic's messages round-trip unchanged; other providers' become messages Anthropic accepts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What is sent together fits together, as far as providers' own pieces go."""
+"""The compatibility filter: providers' own pieces are sent only in valid combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemini's contents come back as they were, and others' become contents Gemini takes."""
+"""Gemini's contents round-trip unchanged; other providers' become contents Gemini accepts."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Chat completions: what comes in goes out the same, and what came from elsewhere is legal."""
+"""Chat completions: messages round-trip unchanged; other providers' become valid ones."""
 
 from __future__ import annotations
 

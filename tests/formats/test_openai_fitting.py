@@ -1,4 +1,4 @@
-"""Items of responses that are sent together have their companions: no id makes one refused."""
+"""Items of the Responses API are sent with the items they require: none is rejected for its id."""
 
 from __future__ import annotations
 

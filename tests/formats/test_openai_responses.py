@@ -1,4 +1,4 @@
-"""Items of responses: what comes in goes out the same, and what came from elsewhere is legal."""
+"""Items of the Responses API round-trip unchanged; other providers' messages become valid ones."""
 
 from __future__ import annotations
 

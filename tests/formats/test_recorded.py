@@ -1,7 +1,7 @@
-"""Whole conversations, recorded with the providers' own packages, on their way through a store.
+"""The round trip of conversations, recorded with the providers' own packages, through a store.
 
-They come back deep-equal from their formats, and from a window for the provider they were held on;
-for every other provider a window of them is legal.
+They come back deep-equal from their formats, and from a window for the provider they were recorded
+with; for every other provider a window of them is valid.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Histories from the field, and what must be in a window of each, whatever the provider.
+"""Histories from real use, and what a window of each must contain, whatever the provider.
 
-Each is a history that broke somebody's agent: "tool_use without tool_result", "messages with role
-tool must be a response", "text content blocks must be non-empty", "the number of function response
-parts". A case says in plain fields what the window has to hold, never how a provider writes it;
-that it is legal is for `holdfast.testing.legality` to say.
+Each is a history that broke an agent: "tool_use without tool_result", "messages with role tool must
+be a response", "text content blocks must be non-empty", "the number of function response parts". A
+case states in plain fields what the window must contain, never how a provider writes it; whether it
+is valid is checked by `holdfast.testing.legality`.
 
-Every text in `has` stands in the window exactly once, and they come in this order.
+Every text in `has` is in the window exactly once, in this order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What fits into a window, and what it says of the rest.
+"""What fits into a window, and what the window reports of the rest.
 
-Every message of a history here carries a tag of its own, so that it can be told which ones are in
-a window, in whatever shape. The costs are estimates; they are the ones that `holdfast.tokens`
-gives.
+Every message of a history here has a tag of its own, which shows in any format whether it is in a
+window. The costs are the estimates of `holdfast.tokens`.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The golden table: what a window must hold for histories that broke somebody's agent.
+"""The golden table: what a window must contain for histories that broke an agent.
 
-Each case runs on every provider. The independent checker says whether the window is legal; the case
-says what must be in it, what must not, and in which order. Nothing stored may change by asking.
+Each case runs for every provider. The independent checker decides whether the window is valid; the
+case states what it must contain, what not, and in which order. Building a window changes nothing.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Whatever happened to a session, its windows keep all that is promised of windows.
+"""Whatever happened to a session, its windows keep every promise.
 
-The sessions are made by the verbs, with messages of every kind (see `worlds`). What must be in a
-window is said here once more, from the messages alone: which of them may be sent, which result
-belongs to which call, which is the newest thing a user said.
+The sessions are made by the operations, with messages of every kind (see `worlds`). What a window
+must contain is computed here independently, from the messages alone: which of them may be sent,
+which result belongs to which call, which is the newest user message.
 """
 
 import json

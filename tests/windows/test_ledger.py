@@ -1,7 +1,7 @@
-"""What a window says of calls without a result: what the ledger knows, wherever the turn is kept.
+"""Calls without a result in a window: the outcome in the ledger, wherever the turn is stored.
 
 A call that was never started was not run; one that was started has an unknown outcome, unless its
-turn is still open. The ledger belongs to the session that ran the turn: its forks look there.
+turn is still open. The ledger belongs to the session that ran the turn: its forks read it there.
 """
 
 import json

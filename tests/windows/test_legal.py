@@ -1,4 +1,4 @@
-"""Whatever was stored, what is sent is legal: judged by checkers that know nothing of windows."""
+"""Whatever was stored, a window is valid, by checkers that share no code with windows."""
 
 import contextlib
 from typing import get_args

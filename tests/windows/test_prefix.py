@@ -1,8 +1,8 @@
-"""Prompt caches: what was sent before is the beginning of what is sent next, as long as it can be.
+"""Prompt caches: a window begins with the previous one for as long as possible.
 
 A provider reads a request from its cache up to the first byte that differs. So the same history
 gives the same bytes, a longer one only adds at the end, and when the budget forces a cut, the
-beginning moves a good way at once and then stays for many turns.
+beginning moves a large step at once and then stays for many turns.
 """
 
 import json

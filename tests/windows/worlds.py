@@ -1,13 +1,13 @@
-"""Stores as they come to be: made by the verbs, with whatever people and programs put into them.
+"""Generated stores: made by the operations, with all that users and programs may put into them.
 
-A *world* is a store in which some steps were taken: appends, turns that end well, badly or not at
-all, drafts that break off, movements, forks, summaries, purges, damage. Steps are drawn before
-they are taken, so that the same ones can be taken in stores of several kinds.
+A *world* is a store after a sequence of steps: appends, turns that are sealed, fail or stay open,
+drafts that are cut off, head moves, forks, summaries, purges, damage. Steps are drawn before they
+are applied, so that the same ones can be applied to stores of several kinds.
 
-Every message gets a number of its own, which is written in all its parts: as `qm0042q` in what it
-says, `qr0042q` in tool results, `qt0042q` in what only some provider may see of it (thoughts, its
-own items), `qs0042q` in a summary. Wherever these end up in a window, they tell what came from
-where. In a draw they are `@`, `%`, `~` and `$`.
+Every message gets a number of its own, which is written in all its parts: as `qm0042q` in its text,
+`qr0042q` in tool results, `qt0042q` in pieces for some providers only (thinking, a provider's own
+items), `qs0042q` in a summary. In a window these tags show which message a text came from. In a
+draw they are `@`, `%`, `~` and `$`.
 """
 
 from __future__ import annotations

@@ -220,22 +220,6 @@ def _check_regular(
         raise ToolError(f"{shown} has {found.st_size:,} bytes, more than {max_bytes:,}.")
 
 
-def _check_unused(found: os.stat_result, shown: str) -> None:
-    """Raise `ToolError` for a file that this process has open."""
-    if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) in _in_use():
-        raise ToolError(f"{shown} is in use by this program; it was not changed.")
-
-
-def _in_use() -> set[tuple[int, int]]:
-    """Return the files that this process has open."""
-    found = set()
-    for number in Path("/dev/fd").iterdir():
-        with suppress(OSError):  # The descriptor of the listing itself is closed by now.
-            file = os.fstat(int(number.name))
-            found.add((file.st_dev, file.st_ino))
-    return found
-
-
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
@@ -274,7 +258,6 @@ def _mode_of(folder: int, name: str, shown: str) -> int | None:
     except FileNotFoundError:
         return None
     _check_regular(found, shown, found.st_size, _open_here())
-    _check_unused(found, shown)
     return stat.S_IMODE(found.st_mode) & 0o777
 
 
