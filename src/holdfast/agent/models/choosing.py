@@ -64,7 +64,7 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for building models. `api_key_env` names the variable of `environ` with the key.
+    """Settings for building models. `environ` has the API keys, `api_key_env` names another one.
 
     `base_url` and `api_key_env` apply to the provider `owner` only, so that no key is sent to
     another one. Without an owner, a base URL and the key with it are for an OpenAI-compatible API.
@@ -112,7 +112,7 @@ def choose(settings: Settings, named: str | None = None, why: str = "it was aske
 
 
 def _default(runner: Runner, settings: Settings) -> Spec:
-    """Return a provider's default model; nameless if another server is configured."""
+    """Return a provider's default model; without a name if another server is configured."""
     return parse(runner, elsewhere=_elsewhere(settings))
 
 

@@ -122,7 +122,7 @@ class LocalModel:
 
     @property
     def tools(self) -> ToolSupport:
-        """By its chat template, described in the prompt, or not at all if it is too small."""
+        """How tools are offered: by its chat template, in the prompt, or not if it is too small."""
         if self._facts.knows_tools:
             return "lenient"
         return "none" if self._small else "text"
