@@ -17,6 +17,7 @@ from __future__ import annotations
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -709,6 +710,10 @@ class Backend(ABC):
     @abstractmethod
     def read(self, query: Query[T]) -> T:
         """Run a query on a snapshot."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Open a snapshot for a `with` block; a backend with an `index_path` has to have this."""
+        raise NotImplementedError
 
     def index_path(self) -> pathlib.Path | None:
         """Name the file that a search index of this tenant's messages may be kept in.

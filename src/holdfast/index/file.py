@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -35,12 +35,13 @@ from holdfast.index.kept import (
     mark_of,
 )
 
-T = TypeVar("T")
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
 _PATIENCE: Final = 1.0  # seconds
 _ATTEMPTS: Final = 3
 
+_STATE_NAMES: Final = ("stamp", "activity", "erasures", "anchor")
+_STATE: Final = f"SELECT name, value FROM meta WHERE name IN {_STATE_NAMES}"  # noqa: S608 - ours
 _ADD: Final = (
     "INSERT INTO docs (n, place, role, at, length, thought, mark) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -104,6 +105,7 @@ class IndexFile:
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         """Open the file of this name; `Lost` if it is not what it should be."""
         self.path = path
+        self._state: dict[str, Any] | None = None  # of the table `meta`, while the index is read
         with telling():
             self._connection = engine.connect(path, readonly=readonly)
         try:
@@ -146,10 +148,11 @@ class IndexFile:
         """Let everything that is read be of one moment."""
         self._run("BEGIN")
         try:
-            self.meta("stamp")  # The moment is that of the first read.
+            self._state = self._read_state()  # The snapshot is that of the first read.
             self._refuse_moved()
             yield
         finally:
+            self._state = None
             self._end("ROLLBACK")
 
     @contextmanager
@@ -165,9 +168,11 @@ class IndexFile:
             raise
         self._end("COMMIT")
 
-    def beside(self, backend: Backend, query: Callable[[Snapshot, bool], T]) -> T:
-        """Run a query on the log; it is read later than this, so it lacks nothing of this."""
-        return backend.read(lambda log: query(log, is_behind(log, self.activity)))
+    @contextmanager
+    def open_log(self, backend: Backend) -> Iterator[tuple[Snapshot, bool]]:
+        """Open the log. Its snapshot is younger than that of the index, so it lacks nothing."""
+        with backend.snapshot() as log:
+            yield log, is_behind(log, self.activity)
 
     def expect(self, places: Sequence[Segment]) -> None:
         """Do nothing: the log is near."""
@@ -196,8 +201,16 @@ class IndexFile:
 
     # --------------------------------------------------------------------------- what it holds
 
+    @telling()
+    def _read_state(self) -> dict[str, Any]:
+        """Read what every search needs of the table `meta`, in one statement."""
+        rows: list[Any] = self._connection.execute(_STATE).fetchall()
+        return dict(rows)
+
     def meta(self, name: str) -> Any:  # noqa: ANN401 - a number or a text, by name
         """Read a fact about the index itself."""
+        if self._state is not None and name in _STATE_NAMES:
+            return self._state.get(name)
         return self._one("SELECT value FROM meta WHERE name = ?", name)
 
     @telling()

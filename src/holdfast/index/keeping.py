@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from holdfast.backends.base import Backend, Snapshot
 from holdfast.core.branches import Segment
@@ -27,12 +27,12 @@ from holdfast.errors import HoldfastError
 from holdfast.index import catching_up
 from holdfast.index.catching_up import Outdated
 from holdfast.index.erasing import Eraser
+from holdfast.index.file import FilePlace
 from holdfast.index.kept import BUSY, Gone, Hindered, Kept, Lost, Place, Wanted
-from holdfast.index.places import place_of
+from holdfast.index.table import TablePlace
 from holdfast.records import IndexStatus
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 _log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
 _forking: list[Index] = []
@@ -41,15 +41,28 @@ _PATIENCE: Final = 5.0  # seconds an erasure waits for others that index
 _MOST_FAILURES: Final = 3
 
 
-class Question(Protocol[T_co]):
-    """Something to be asked of an index, or of none."""
-
-    def __call__(self, file: Kept | None, *, whole: bool) -> T_co | None:
-        """Return the answer; with `whole` nothing, if the index lacks something."""
-        ...
-
-
 _NO_GOOD: Final = (Lost, Hindered, Outdated, OSError)
+
+
+class NoUsableIndex(Exception):
+    """A search has to do without an index: there is none, or it failed."""
+
+
+class SearchSnapshot(NamedTuple):
+    """Index and log, each as of one moment; `behind`: the log has messages the index lacks."""
+
+    storage: Kept
+    log: Snapshot
+    behind: bool
+
+
+def place_of(backend: Backend) -> Place | None:
+    """Return the file or the tables for the index of a backend; None if it has neither (yet)."""
+    path = backend.index_path()
+    if path is not None:
+        return FilePlace(path)
+    tables = backend.index_tables()
+    return None if tables is None else TablePlace(tables)
 
 
 class Index:
@@ -80,40 +93,28 @@ class Index:
             self._found = place_of(self._backend)
         return self._found
 
-    # ---------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------- searching
 
-    def ask(self, question: Question[T], wanted: Wanted | None = None) -> T:
-        """Ask the index, brought up to date as far as that is quick; without one, ask nobody.
+    @contextmanager
+    def snapshot(self, prefetch: Wanted) -> Iterator[SearchSnapshot]:
+        """Open the index and the log together, for one search.
 
-        The question gives nothing if it is to have a whole index and has not. `wanted` is what it
-        will look for.
+        Raise `NoUsableIndex` if there is no index or it fails, also while the block runs.
         """
-        if self.place is not None:
-            answer = self._ask(question, wanted, whole=True)
-            if answer is not None:
-                return answer
-            self._catch_up_briefly()
-            answer = self._ask(question, wanted, whole=False)
-            if answer is not None:
-                return answer
-        found = question(None, whole=False)
-        assert found is not None  # noqa: S101 - it can do without
-        return found
-
-    def _ask(self, question: Question[T], wanted: Wanted | None, *, whole: bool) -> T | None:
         with self._reading:
             try:
-                file = self._open_reader()
-                if file is None:
-                    return None
-                with file.reading(wanted):
-                    return question(file, whole=whole)
+                index = self._open_reader()
+                if index is None:
+                    raise NoUsableIndex
+                with index.reading(prefetch), index.open_log(self._backend) as (log, behind):
+                    catching_up.check(log, index)
+                    yield SearchSnapshot(index, log, behind)
             except _NO_GOOD as error:
                 _log.info("a search goes without its index: %s", error)
                 self._close_reader()
                 if isinstance(error, Lost) and not isinstance(error, Gone):
                     self._suspect = True
-                return None
+                raise NoUsableIndex from error
 
     def _open_reader(self) -> Kept | None:
         if self._reader is not None and self._reader.moved():
@@ -135,7 +136,8 @@ class Index:
         hopeless = self._failures >= _MOST_FAILURES or self._stop.is_set()
         return not hopeless and not self._backend.readonly and self.place is not None
 
-    def _catch_up_briefly(self) -> None:
+    def catch_up_briefly(self) -> None:
+        """Bring the index up to date as far as that is quick; a background thread does the rest."""
         if not self._can_write or not self._writing.acquire(blocking=False):
             return  # Somebody does so already; what is left is looked through.
         try:

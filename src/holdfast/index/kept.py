@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -19,7 +19,6 @@ from holdfast.core.search.documents import Document
 from holdfast.core.search.query import Query
 from holdfast.records import Role
 
-T = TypeVar("T")
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 BUSY: Final = 0.1  # seconds that others are waited for
 LOST: Final = -1  # stands for the length of a message that is not to be found
@@ -138,10 +137,10 @@ class Kept(Protocol):
         """Let everything that is read be of one moment; `wanted` is a hint, no more."""
         ...
 
-    def beside(self, backend: Backend, query: Callable[[Snapshot, bool], T]) -> T:
-        """Run a query on the log while this is read.
+    def open_log(self, backend: Backend) -> AbstractContextManager[tuple[Snapshot, bool]]:
+        """Open the log while the index is being read.
 
-        It is told whether the log has something that is not here.
+        Yield it, and whether it has messages that the index lacks.
         """
         ...
 

@@ -9,6 +9,7 @@ all that is wanted come first. Only for the hits of the page the messages are re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import islice
@@ -25,7 +26,7 @@ from holdfast.core.search.snippets import Snippet, snippet
 from holdfast.core.search.words import parts, words
 from holdfast.index import catching_up, scanning
 from holdfast.index.asking import MOST, Rank, Request
-from holdfast.index.keeping import Index
+from holdfast.index.keeping import Index, NoUsableIndex
 from holdfast.index.kept import Bounds, Chunk, Entry, Kept, Wanted
 from holdfast.index.views import Views
 from holdfast.records import Hit, Message, Page
@@ -37,20 +38,19 @@ _MOST_NEEDED = 50  # words of titles that a database is asked for; the others ar
 
 
 def search(backend: Backend, index: Index, asked: Request, report: Report) -> Page[Hit]:
-    """Search a store."""
+    """Return a page of hits, from the index and, for what it lacks, from the log.
 
-    def ask(file: Kept | None, *, whole: bool) -> Page[Hit] | None:
-        if file is None:
-            return backend.read(lambda log: _Search(log, None, asked, report, behind=True).page())
-        return file.beside(backend, lambda log, behind: look(log, file, behind, whole=whole))
-
-    def look(log: Snapshot, file: Kept, behind: bool, *, whole: bool) -> Page[Hit] | None:  # noqa: FBT001 - as it is told
-        catching_up.check(log, file)
-        if whole and behind:
-            return None
-        return _Search(log, file, asked, report, behind=behind).page()
-
-    return index.ask(ask, _wanted(asked))
+    An index that lacks something is first brought up to date as far as that is quick. Without a
+    usable index all messages are read from the log.
+    """
+    prefetch = _wanted(asked)
+    for caught_up in () if index.place is None else (False, True):
+        if caught_up:
+            index.catch_up_briefly()
+        with suppress(NoUsableIndex), index.snapshot(prefetch) as (file, log, behind):
+            if caught_up or not behind:
+                return _Search(log, file, asked, report, behind=behind).page()
+    return backend.read(lambda log: _Search(log, None, asked, report, behind=True).page())
 
 
 def _wanted(asked: Request) -> Wanted:
@@ -145,7 +145,8 @@ class _Search:
         asked = self._asked
         if asked.impossible or (self._alone and self._only is None):
             return Page((), None)
-        found = self._grouped()
+        items = [*self._titled(), *self._messages()]
+        found = self._each(items) if self._alone else self._grouped(items)
         if asked.after is not None:
             after = asked.after
             found = [item for item in found if item.rank > after]
@@ -163,14 +164,11 @@ class _Search:
 
     # ----------------------------------------------------------------------------- candidates
 
-    def _grouped(self) -> list[_Found]:
+    def _grouped(self, items: list[Weighed]) -> list[_Found]:
         """Keep the best of each lineage, in order, and count the others; nothing counts twice."""
         best: dict[str, Weighed] = {}
         marks: dict[str, set[int]] = {}
         lineages: dict[int, str] = {}
-        items = [*self._titled(), *self._messages()]
-        if self._alone:
-            return self._each(items)
         for item in items:
             session = item[6]
             lineage = lineages.get(session.n)

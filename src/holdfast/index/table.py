@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -40,7 +40,6 @@ from holdfast.index.kept import (
 )
 from holdfast.index.phrasing import CHUNK, PROBED, SQL, Asked, Statement, listed, spaced
 
-T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
 _REMOVED_AT_ONCE: Final = 20_000
 _PATIENCE: Final = 5.0  # seconds that whoever removes an index waits for others
@@ -276,11 +275,12 @@ class IndexTable:
             raise Lost("it is of another version")
         return self._known
 
-    def beside(self, backend: Backend, query: Callable[[Snapshot, bool], T]) -> T:  # noqa: ARG002 - it is in the same database
-        """Run a query on the log, as of the moment that is read here."""
+    @contextmanager
+    def open_log(self, backend: Backend) -> Iterator[tuple[Snapshot, bool]]:  # noqa: ARG002 - it is in the same database
+        """Open the log in the transaction in which the index is read."""
         log = self._link.log()
         try:
-            return query(log, self._link.log_activity() > self.activity)
+            yield log, self._link.log_activity() > self.activity
         except (StoreUnavailable, StoreFull) as error:
             raise Hindered(str(error)) from error  # The log has connections of its own.
 

@@ -219,6 +219,13 @@ class SQLiteBackend(Backend):
             number = self._tenant_number or self._find_tenant(connection)
             return query(SQLiteSnapshot(connection, number, self._clock, self._paths))
 
+    @contextmanager
+    def snapshot(self) -> Iterator[SQLiteSnapshot]:
+        """Open a snapshot for a `with` block."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+            yield SQLiteSnapshot(connection, number, self._clock, self._paths)
+
     def index_path(self) -> Path | None:
         """Return the path of this tenant's search index; `None` before the tenant's first write."""
         with self._snapshot() as connection:
