@@ -227,4 +227,4 @@ def test_doctor_finds_what_an_index_has_too_little_of(told: Shell) -> None:
         file.cut(1, 20)
     file.close()
     ran = told.run("doctor")
-    assert (ran.code, "the index 20" in ran.out) == (1, True)
+    assert (ran.code, "the index has 20" in ran.out) == (1, True)

@@ -1,8 +1,8 @@
-"""The search index: derived from the log, kept beside it in a file or in tables, and may be lost.
+"""The search index: derived from the log, stored next to it, and rebuilt whenever it is lost.
 
-Writes know nothing of it. Whoever searches first brings it up to date (`catching_up`), then asks it
-(`kept`; in a `file`, in a `table`), looks through what it does not have yet (`scanning`), and lets
-the log decide what may be seen (`views`). So a search finds everything that was acknowledged before
-it began, whether the index is whole, half made, or not there at all; an index only makes it faster.
-One that is damaged, of another store or out of date is thrown away and made anew (`keeping`).
+It is in a file (`fts5`) or in tables (`tsvector`). Writes do not touch it. A search brings it up to
+date (`indexer`), queries it, scans the log for what it lacks (`scan`), and reads from the log which
+session shows a message (`visibility`). So a search finds every message that was acknowledged before
+it began, whether the index is complete, partial or missing; the index only makes it faster. An
+index that is corrupt, stale or of another store is discarded and rebuilt (`manager`).
 """

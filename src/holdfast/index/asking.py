@@ -1,7 +1,7 @@
-"""What a caller asks for, understood: the text, and what is said beside it.
+"""A search request: the parsed query text, the arguments and the cursor.
 
-Filters in the text and arguments both hold. A cursor says behind which hit to go on, and at which
-time the first page was asked for, so that a page later the same hits have the same scores.
+Filters in the text and filters passed as arguments are combined. A cursor has the last hit of a
+page and the time of the first page, so that hits have the same scores on all pages.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _MOST_AROUND: Final = 100
 
 
 class Rank(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Where a hit stands among all: titles before messages, then the better, then the newer."""
+    """The sort key of a hit: titles before messages, then by score, then newest first."""
 
     kind: int
-    score: float  # negative, and so is the time: what sorts first is best
+    score: float  # negated, as are time and position, so that the best sorts first
     at: int
     branch: int
     seq: int
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Behind which hit a page begins, when the first one was asked for, and what was asked."""
+    """The time of the first page, a checksum of the request, and the rank of the last hit."""
 
     now: int
     asked: int
@@ -48,7 +48,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A search, with everything that was said about it."""
+    """A validated search request."""
 
     query: Query
     now: datetime
@@ -65,31 +65,34 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def impossible(self) -> bool:
-        """Whether nothing can be found, because two filters contradict each other."""
+        """True if two filters contradict each other, so that nothing can match."""
         role = self.query.filters.role
         return role is not None and self.bounds.role not in (None, role)
 
     def cursor(self, rank: Rank) -> str:
-        """Return the cursor of the page behind a hit."""
+        """Return the cursor of the page after a hit."""
         cursor = Cursor(to_micros(self.now), self.asked, rank)
         return urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
     def fits(self, session: SessionRow | Owner) -> bool:
-        """Return whether a session is one of those asked for, its title aside."""
+        """True if a session passes the filters, apart from that on titles."""
         return all(scope == session.scope for scope in self.scopes) and all(
             agent == session.agent for agent in self.agents
         )
 
     def named(self, snapshot: Snapshot) -> tuple[bool, SessionRow | None]:
-        """Find the session that is asked for; say whether one is, and which."""
-        said = self.query.filters.session
-        if self.session is None and said is None:
+        """Return True if one session is to be searched, and which; None if nothing can match.
+
+        An unknown session raises if it is an argument; in the query text it matches nothing.
+        """
+        in_text = self.query.filters.session
+        if self.session is None and in_text is None:
             return False, None
         found = [] if self.session is None else [finding.find(self.session)(snapshot)]
-        if said is not None:
+        if in_text is not None:
             try:
-                found.append(finding.find(said)(snapshot))
-            except (NotFound, AmbiguousRef, BadRef):  # In a text that names nothing.
+                found.append(finding.find(in_text)(snapshot))
+            except (NotFound, AmbiguousRef, BadRef):
                 return True, None
         same = all(row.n == found[0].n for row in found)
         return True, found[0] if same and found[0].trashed_at is None else None
@@ -112,9 +115,9 @@ def request(
     limit: int,
     cursor: str | None,
 ) -> Request:
-    """Understand a search; what makes no sense is `BadQuery`."""
+    """Return a validated request; raise `BadQuery` if an argument is invalid."""
     if not isinstance(text, str) or len(text) > _LONGEST:
-        raise BadQuery(f"text: expected a text of up to {_LONGEST:,} characters")
+        raise BadQuery(f"text: expected a string of at most {_LONGEST:,} characters")
     for field, value in (("scope", scope), ("agent", agent), ("session", session)):
         checks.check_filter(value, field)
     for field, flag in (
@@ -125,19 +128,19 @@ def request(
         checks.check_flag(flag, field, optional=False)
     if role is not None and role not in get_args(Role):
         raise BadQuery(f"role: must be one of {', '.join(get_args(Role))}")
-    asked = crc32(
+    fingerprint = crc32(
         repr((text, scope, agent, role, since, until, session, literal, thinking, all_branches))
         .encode("utf-8", "surrogatepass")
     )  # fmt: skip
-    going_on = None if cursor is None else _read_cursor(cursor, asked)
-    now = now if going_on is None else to_datetime(going_on.now)
+    resumed = None if cursor is None else _read_cursor(cursor, fingerprint)
+    now = now if resumed is None else to_datetime(resumed.now)
     query = parse(text, literal=literal, now=now)
     filters = query.filters
     return Request(
         query=query,
         now=now,
-        after=None if going_on is None else going_on.rank,
-        asked=asked,
+        after=None if resumed is None else resumed.rank,
+        asked=fingerprint,
         bounds=Bounds(
             role=role or filters.role,
             since=_latest(filters.since, moment(since, "since", now)),
@@ -153,9 +156,9 @@ def request(
     )
 
 
-def _up_to(most: int, value: int, field: str) -> int:
-    if value > most:
-        raise BadQuery(f"{field}: expected a whole number up to {most}, got {value}")
+def _up_to(highest: int, value: int, field: str) -> int:
+    if value > highest:
+        raise BadQuery(f"{field}: must be at most {highest}, got {value}")
     return value
 
 
@@ -163,25 +166,25 @@ def _both(*values: str | None) -> tuple[str, ...]:
     return tuple(value for value in values if value is not None)
 
 
-def _latest(*moments: datetime | None) -> int | None:
-    return max(_micros(moments), default=None)
+def _latest(*times: datetime | None) -> int | None:
+    return max(_micros(times), default=None)
 
 
-def _earliest(*moments: datetime | None) -> int | None:
-    return min(_micros(moments), default=None)
+def _earliest(*times: datetime | None) -> int | None:
+    return min(_micros(times), default=None)
 
 
-def _micros(moments: Sequence[datetime | None]) -> list[int]:
-    return [to_micros(moment) for moment in moments if moment is not None]
+def _micros(times: Sequence[datetime | None]) -> list[int]:
+    return [to_micros(time) for time in times if time is not None]
 
 
-def _read_cursor(cursor: str, asked: int) -> Cursor:
+def _read_cursor(cursor: str, fingerprint: int) -> Cursor:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        found = msgspec.json.decode(urlsafe_b64decode(padded), type=Cursor)
-        to_datetime(found.now)
+        decoded = msgspec.json.decode(urlsafe_b64decode(padded), type=Cursor)
+        to_datetime(decoded.now)
     except (ValueError, TypeError, AttributeError, OverflowError, msgspec.DecodeError) as error:
-        raise BadQuery("cursor: not one that a page gave") from error
-    if found.asked != asked:
-        raise BadQuery("cursor: of another search; pass it with the same text and filters")
-    return found
+        raise BadQuery("cursor: invalid; pass Page.cursor unchanged") from error
+    if decoded.asked != fingerprint:
+        raise BadQuery("cursor: belongs to another search; pass the same text and filters with it")
+    return decoded

@@ -1,10 +1,10 @@
-"""Bringing an index up to date with the log.
+"""The incremental indexer: adds the messages to an index that the log has and the index lacks.
 
-Every session that was written to has a higher activity number than before. So what an index lacks
-is in the sessions behind the number it has come to: on their branches, behind the last message of
-each that it has, and on the branches of others that their histories begin with. It is brought there
-in short steps, each one transaction of the index, which two processes may take in turn; a step
-reads how far the index is once it has the lock.
+Every write raises the activity number of its session. So what an index lacks is in the sessions
+with a higher number than the one it has reached: on their branches, after the last indexed message
+of each, and on the branches of other sessions that their histories start with. Indexing proceeds in
+short steps, each one transaction of the index. Several processes may take turns: a step reads the
+index's progress once it has the writer lock.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _UNREADABLE = frozenset({"erased", "damaged"})
 
 
 class Outdated(Exception):
-    """The index is not of this log, or not of what is left of it: it must be made anew."""
+    """The index does not match the log, or has erased messages: it must be rebuilt."""
 
 
 class Step(msgspec.Struct):
-    """What one step adds: messages by branch, and the activity number it comes to."""
+    """What one step adds: messages by branch, and the activity number that it reaches."""
 
     runs: list[list[Doc]]
     activity: int
@@ -42,7 +42,7 @@ class Step(msgspec.Struct):
 
 
 def step(backend: Backend, file: Kept) -> Step:
-    """Add the next messages to an index that is being written to."""
+    """Add the next messages to an index, within a write transaction of it."""
     activity = file.activity
     found = backend.read(lambda snapshot: _gather(snapshot, file, activity))
     file.put_meta(erasures=found.erasures)
@@ -57,13 +57,13 @@ def step(backend: Backend, file: Kept) -> Step:
 
 
 def is_whole(snapshot: Snapshot, file: Kept) -> bool:
-    """Return whether an index is of this log, and has everything."""
+    """True if an index lacks nothing; raise `IndexStale` if it does not match the log."""
     check(snapshot, file)
     return not lacks(snapshot, file.activity)
 
 
 def lacks(snapshot: Snapshot, activity: int) -> bool:
-    """Return whether anything was written behind an activity number; damage may hide it."""
+    """True if anything was written after an activity number, or if damage may hide that."""
     try:
         return bool(snapshot.activity_after(activity, 1))
     except Damaged:
@@ -71,10 +71,10 @@ def lacks(snapshot: Snapshot, activity: int) -> bool:
 
 
 def is_behind(snapshot: Snapshot, activity: int) -> bool:
-    """Return whether a search has to look at what was written behind an activity number.
+    """True if a search has to scan what was written after an activity number.
 
-    What was committed counts even where somebody with a lower number has yet to commit: an index
-    goes on in the order of these numbers and waits for that, a search does not.
+    Everything committed counts, even while a write with a lower number is not committed yet: an
+    index adds messages in the order of these numbers and waits for that write, a search does not.
     """
     try:
         newest = snapshot.list_sessions(Listing(), before=None, limit=1)
@@ -87,25 +87,26 @@ def is_behind(snapshot: Snapshot, activity: int) -> bool:
 
 
 def check(snapshot: Snapshot, file: Kept) -> int:
-    """Refuse an index that is of another log, or has something that was erased from this one.
+    """Return the number of erasures in the log.
 
-    Give how many erasures there were.
+    Raise `IndexStale` if the index is of another log, or has messages that were erased from it.
     """
     erasures = snapshot.erasures()
     if file.erasures not in (None, erasures):
-        raise Outdated("something was erased")
+        raise Outdated("messages were erased since it was updated")
     anchor = file.anchor
     if anchor is None:
         return erasures
-    place = Segment(anchor.branch, anchor.seq, anchor.seq, "")
-    rows = [row for _, found in snapshot.messages([place]) for row in found]
+    segment = Segment(anchor.branch, anchor.seq, anchor.seq, "")
+    rows = [row for _, found in snapshot.messages([segment]) for row in found]
     if [row.crc for row in rows] != [anchor.crc]:
-        raise Outdated("the log is another one")
+        raise Outdated("it is of another log")
     return erasures
 
 
 def _gather(snapshot: Snapshot, file: Kept, activity: int) -> Step:
-    written = snapshot.activity_after(activity, _SESSIONS)  # Some backends begin anew with this.
+    # First, because on this call some backends restart the whole query.
+    written = snapshot.activity_after(activity, _SESSIONS)
     gathered = Step([], activity, check(snapshot, file), complete=True)
     room, text = _STEP_MESSAGES, _STEP_TEXT
     lasts: dict[int, int] = {}
@@ -142,9 +143,10 @@ def _known(file: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
 def lacking(
     snapshot: Snapshot, session: SessionRow, last: Callable[[int], int]
 ) -> Iterator[Segment]:
-    """The messages of a session, and of those it shares, behind the last ones that are known.
+    """Yield the segments of a session's history that are not indexed yet, shared ones included.
 
-    They come branch by branch, each from its begin on, so what is known of one has no gaps.
+    Each branch is indexed from its start, so the indexed part of a branch never has gaps. `last`
+    returns the last indexed `seq` of a branch.
     """
     branches = snapshot.branches(session.n)
     own = {branch.n for branch in branches}
@@ -154,18 +156,18 @@ def lacking(
                 yield from _behind(segment, last(segment.branch))
         whole = Segment(branch.n, branch.fork_seq + 1, branch.last_seq, branch.session_id)
         if last(branch.n) > branch.last_seq:
-            raise Outdated("the log has less than it had")
+            raise Outdated("the log has fewer messages than it had")
         yield from _behind(whole, last(branch.n))
 
 
-def _behind(segment: Segment, known: int) -> Iterator[Segment]:
-    first, last = max(segment.first, known + 1), segment.last or 0
+def _behind(segment: Segment, indexed: int) -> Iterator[Segment]:
+    first, last = max(segment.first, indexed + 1), segment.last or 0
     if first <= last:
         yield Segment(segment.branch, first, last, segment.session_id)
 
 
 def read(snapshot: Snapshot, segment: Segment) -> Iterator[Doc]:
-    """Read messages as they are indexed; one that is missing has its place."""
+    """Read the messages of a segment for indexing; a missing one yields an empty message."""
     seq = segment.first
     for owner, rows in snapshot.messages([segment]):
         for row in rows:
@@ -176,7 +178,7 @@ def read(snapshot: Snapshot, segment: Segment) -> Iterator[Doc]:
 
 
 def doc_of(snapshot: Snapshot, owner: str, branch: int, row: MessageRow) -> Doc:
-    """Read a stored message as it is indexed."""
+    """Return a stored message in the form in which it is indexed."""
     message = read_row(snapshot, owner, row)
     return Doc(
         branch=branch,
@@ -191,7 +193,7 @@ def doc_of(snapshot: Snapshot, owner: str, branch: int, row: MessageRow) -> Doc:
 
 
 def when(message: Message) -> int:
-    """Return the time of a stored message."""
+    """Return the time of a stored message in microseconds."""
     return to_micros(message.created_at or EPOCH)
 
 

@@ -1,9 +1,9 @@
-"""Connections to the file of an index.
+"""Creating, opening, wiping and removing the file of an index.
 
-Every page has a checksum, which the engine checks when it reads the page (its own `cksumvfs`): a
-flipped bit is an error, never a message that is not found. The file is private, and never reached
-through a symbolic link. It need not survive a power cut with its newest changes, only whole, so
-nothing waits for the disk.
+Every page has a checksum, which SQLite verifies when it reads the page (its extension `cksumvfs`):
+a flipped bit is an error, never a message that is silently not found. The file is private, and is
+never opened through a symbolic link. After a power cut it must be consistent, but may lack its
+newest changes, so no write waits for the disk.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from holdfast.core.search import words
 from holdfast.index.kept import BUSY
 
 SCHEMA_VERSION: Final = 1
-_ABANDONED: Final = 60.0  # seconds: making an empty index takes a hundredth of one
+_ABANDONED: Final = 60.0  # creating an empty index takes a hundredth of a second
 COMPANIONS: Final = ("-wal", "-shm")
 _CHECKED: Final = "cksmvfs"
-_RESERVED: Final = 8  # bytes of each page that its checksum takes
+_RESERVED: Final = 8  # of each page, for its checksum
 _loading: Final = threading.Lock()
 
-# A doc is a message: place = branch * 2^32 + seq, as in the log; mark is a hash of its id. Words of
-# it are in found, under the same number; contentless, so only the words' places are kept. A run
-# says which messages of a branch have which numbers: those from first to last, from n on.
+# docs has a row per message: place = branch * 2^32 + seq, as in the log; mark is a hash of its id.
+# found has its words under the same number; it is contentless, so it stores only their positions.
+# A row of runs maps the messages `first` to `last` of a branch to consecutive numbers from `n` on.
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE docs (
@@ -65,23 +65,23 @@ INSERT INTO found (found, rank) VALUES ('pgsz', 4000);
 
 
 def stamp() -> str:
-    """Name the form of an index: one with another stamp has to be made anew."""
+    """Return the version of the index format: an index with another stamp must be rebuilt."""
     return f"{SCHEMA_VERSION} {words.VERSION} {'checked' if checked() else 'unchecked'}"
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file; what is none of ours is not touched."""
+    """True if the file exists; raise `PermissionError` if it is not a file of this user."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return False
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise PermissionError(f"{path} is not a file of ours")
+        raise PermissionError(f"{path} is not a regular file of this user")
     return True
 
 
 def connect(path: Path, *, readonly: bool) -> apsw.Connection:
-    """Open the file of an index that is there."""
+    """Open the file of an existing index."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     vfs = _CHECKED if checked() else None
     connection = apsw.Connection(str(path), flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs)
@@ -101,7 +101,7 @@ def connect(path: Path, *, readonly: bool) -> apsw.Connection:
 
 
 def create(path: Path) -> None:
-    """Make an empty index, unless somebody just did: nobody ever sees half of one."""
+    """Create an empty index, unless another process just did. No process ever sees half of one."""
     _clear_drafts(path)
     draft = path.with_name(f".{path.name}.{ids.session_id()}.new")
     try:
@@ -117,7 +117,7 @@ def create(path: Path) -> None:
 
 
 def _clear_drafts(path: Path) -> None:
-    """Remove what was left by somebody who was killed while making one; they are empty."""
+    """Remove the temporary files of processes that were killed in `create`; they are empty."""
     for draft in path.parent.glob(f".{glob.escape(path.name)}.*.new*"):
         with suppress(OSError):
             if time.time() - draft.stat().st_mtime > _ABANDONED:
@@ -142,8 +142,8 @@ def _build(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take the file of an index away; its bytes are given back at once, not only its name."""
-    # The log first: it must never be taken for the log of the next file of this name.
+    """Overwrite and delete the file of an index."""
+    # The WAL first: it must never be taken for the WAL of the next file of this name.
     logs = [place.companion(path, suffix) for suffix in COMPANIONS]
     for file in (*logs, path, *logs):
         _empty(file)
@@ -151,12 +151,12 @@ def remove(path: Path) -> None:
 
 
 def _empty(file: Path) -> None:
-    """Overwrite a file, if it is one that can hold words."""
+    """Overwrite and truncate a file, if it can contain words."""
     if file.name.endswith("-shm") or not file.exists():
         return
     kind = apsw.SQLITE_OPEN_WAL if file.name.endswith("-wal") else apsw.SQLITE_OPEN_MAIN_DB
     try:
-        # The engine's own file layer knows of the locks that another handle here may hold.
+        # SQLite's own file layer respects the locks of other connections of this process.
         opened = apsw.VFSFile("", str(file), [kind | apsw.SQLITE_OPEN_READWRITE, 0])
     except apsw.Error:
         return
@@ -172,7 +172,7 @@ def _empty(file: Path) -> None:
 
 
 def empty_log(connection: apsw.Connection) -> bool:
-    """Write everything from the log to the file, and truncate the log."""
+    """Checkpoint the WAL into the file and truncate it; False if another connection prevents it."""
     try:
         row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except apsw.BusyError:
@@ -181,7 +181,7 @@ def empty_log(connection: apsw.Connection) -> bool:
 
 
 def wipe(connection: apsw.Connection, path: Path) -> bool:
-    """Overwrite what lies between the cells of pages; false if somebody wrote before that."""
+    """Overwrite the free space within pages; False if another connection wrote in between."""
     try:
         connection.execute("BEGIN IMMEDIATE")
     except apsw.BusyError:
@@ -191,7 +191,7 @@ def wipe(connection: apsw.Connection, path: Path) -> bool:
         clean = not log.exists() or not log.stat().st_size
         if clean:
             _wipe_gaps(connection, path)
-            # Whoever has these pages in memory must read them again.
+            # Other connections must read these pages again; a changed row makes them do so.
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('wiped', random())")
         connection.execute("COMMIT")
     except BaseException:
@@ -205,7 +205,7 @@ def _wipe_gaps(connection: apsw.Connection, path: Path) -> None:
     size: int = connection.execute("PRAGMA page_size").get
     pages: int = connection.execute("PRAGMA page_count").get
     flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
-    # A page is written whole, so that its checksum comes to fit.
+    # Whole pages are written, so that this file layer updates their checksums.
     file = apsw.VFSFile(_CHECKED if checked() else "", str(path), [flags, 0])
     try:
         for number in range(pages):
@@ -221,10 +221,10 @@ def _wipe_gaps(connection: apsw.Connection, path: Path) -> None:
 
 @cache
 def checked() -> bool:
-    """Return whether pages can have checksums: not every build of the engine brings that along."""
+    """True if pages can have checksums: not every build of SQLite has the extension."""
     with _loading:
-        # Loading it makes it the way in which all files are opened, but the log has checksums of
-        # its own.
+        # Loading the extension makes it the default for all files, but the log has its own
+        # checksums.
         usual = apsw.vfs_names()[0]
         if _CHECKED not in apsw.vfs_names() and _load():
             apsw.set_default_vfs(usual)

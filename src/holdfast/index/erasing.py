@@ -1,9 +1,9 @@
-"""Taking the words of erased messages out of an index.
+"""Removing the words of erased messages from an index.
 
-A file can drop a message's words only if it is told them again, so they are read from the log
-before they are erased there. The index is locked from then until it has dropped them: nobody adds
-them again in between. What comes to stand in the file's log, and between the cells of its pages,
-is overwritten as in the store's own file (see `backends.sqlite.scrub`).
+An index in a file can remove a message's words only when given the words again, so they are read
+from the log before they are erased there. The index is locked from then until they are removed, so
+that no other process adds them again. Remains in the file's WAL and between the cells of its pages
+are overwritten as in the store's own file (see `storage.sqlite.wipe`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from holdfast.index import catching_up
 from holdfast.index.catching_up import Outdated, doc_of
 from holdfast.index.kept import Anchor, Doc, Hindered, Kept, Lost
 
-_MOST = 5_000  # messages: beyond, it takes less time to make the index anew
+_MOST = 5_000  # rebuilding the index is faster than removing more messages than that
 
 
 class Eraser:
-    """One erasure, from before the log is written to until nothing is left in the index."""
+    """One erasure, from before the write to the log until the words are out of the index."""
 
     def __init__(self, backend: Backend, file: Kept) -> None:
-        """Erase from this index."""
         self._backend = backend
         self._file = file
         self._open = ExitStack()
@@ -32,12 +31,12 @@ class Eraser:
         self._doomed: tuple[Segment, ...] = ()
         self._erasures = 0
 
-    def prepare(self, doomed: Sequence[Segment] | None) -> None:
-        """Lock the index, and read what is going to be erased."""
-        if doomed is None:
-            raise Outdated("nobody knows what will be erased")
+    def prepare(self, erased: Sequence[Segment] | None) -> None:
+        """Lock the index, and read the messages that will be erased."""
+        if erased is None:
+            raise Outdated("it is unknown which messages are erased")
         self._open.enter_context(self._file.writing())
-        self._doomed = tuple(doomed)
+        self._doomed = tuple(erased)
         self._docs, self._erasures = self._backend.read(self._read)
 
     def _read(self, snapshot: Snapshot) -> tuple[list[Doc], int]:
@@ -46,17 +45,17 @@ class Eraser:
         for doc in _docs(snapshot, self._doomed) if self._file.needs_words else ():
             docs.append(doc)
             if len(docs) > _MOST:
-                raise Outdated("too much is erased")
+                raise Outdated("too many messages are erased")
         return docs, snapshot.erasures()
 
     def finish(self) -> None:
-        """Drop the words from the index, now that they are erased in the log."""
+        """Remove the words from the index, now that they are erased in the log."""
         now, lasts = self._backend.read(self._left)
-        if now == self._erasures:  # nothing was erased after all
+        if now == self._erasures:  # The write erased nothing.
             self._open.close()
             return
         if now != self._erasures + 1:
-            raise Outdated("somebody else erased something, too")
+            raise Outdated("another process erased messages at the same time")
         self._file.forget(self._doomed, self._docs)
         for branch, last in lasts.items():
             self._refuse_unknown(branch, last)
@@ -72,7 +71,7 @@ class Eraser:
         return snapshot.erasures(), lasts
 
     def _anchor(self, snapshot: Snapshot) -> Anchor | None:
-        """Find anew by which message the log is recognised."""
+        """Return the anchor again: the message that is last in the index now."""
         newest = self._file.newest()
         if newest is None:
             return None
@@ -83,35 +82,35 @@ class Eraser:
         return None
 
     def _refuse_unknown(self, branch: int, last: int) -> None:
-        """Refuse to go on if the log lost more than was announced."""
+        """Raise `IndexStale` if the log lost more messages than were planned."""
         seq, indexed = last + 1, self._file.last(branch)
         for part in sorted(self._doomed, key=lambda part: part.first):
             if part.branch == branch and part.first <= seq:
                 seq = max(seq, (part.last or 0) + 1)
         if seq <= indexed:
-            raise Outdated("more was erased than was known before")
+            raise Outdated("more messages were erased than were planned")
 
     def undo(self) -> bool:
-        """Leave everything as it was, if the log is; say whether it is."""
+        """Release the index unchanged. Return True if the log is unchanged, too."""
         try:
             now = self._backend.read(lambda snapshot: snapshot.erasures())
-        except Exception:  # noqa: BLE001 - whatever it is, nobody knows then
+        except Exception:  # noqa: BLE001 - after any error the state of the log is unknown
             now = -1
         self.give_up()
         return now == self._erasures
 
     def give_up(self) -> None:
-        """Let go of the lock without a change."""
+        """Roll back the index transaction, which releases its lock."""
         with suppress(Hindered, Lost, _Undone), self._open:
             raise _Undone
 
 
 class _Undone(Exception):
-    """Ends a transaction that is not to be committed."""
+    """Raised inside a transaction to roll it back."""
 
 
-def _docs(snapshot: Snapshot, doomed: Sequence[Segment]) -> Iterator[Doc]:
-    for segment in doomed:
+def _docs(snapshot: Snapshot, segments: Sequence[Segment]) -> Iterator[Doc]:
+    for segment in segments:
         for owner, rows in snapshot.messages([segment]):
             for row in rows:
                 yield doc_of(snapshot, owner, segment.branch, row)

@@ -1,4 +1,4 @@
-"""An index in a file beside the store, with the engine's own full-text tables (FTS5)."""
+"""An index in a file next to the store, with SQLite's full-text tables (FTS5)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from holdfast.index.kept import (
 
 _BRANCH_BITS: Final = 32
 _SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
-_PATIENCE: Final = 1.0  # seconds
+_PATIENCE: Final = 1.0
 _ATTEMPTS: Final = 3
 
 _STATE_NAMES: Final = ("stamp", "activity", "erasures", "anchor")
@@ -56,9 +56,10 @@ _inherited: list[IndexFile] = []
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Say the engine's errors in our words: it is asked amid reads of the log, which has its own.
+    """Translate SQLite's errors into those of an index.
 
-    An error of the index that looked like one of the log would end all writes to the store.
+    The index is read inside a read of the log: there an untranslated error would count as damage of
+    the store, which stops all writes.
     """
     try:
         yield
@@ -69,43 +70,42 @@ def telling() -> Iterator[None]:
 
 
 class FilePlace:
-    """The file that the index of a store is kept in."""
+    """The file of a store's index."""
 
     def __init__(self, path: Path) -> None:
-        """Keep it in the file of this name."""
         self._path = path
 
     @property
     def shown(self) -> str:
-        """Where that is."""
+        """The path, as shown to users."""
         return str(self._path)
 
     def open(self, *, readonly: bool = False) -> IndexFile | None:
-        """Open the index that is there."""
+        """Open the index; None if there is none."""
         if not engine.is_there(self._path):
             return None
         return IndexFile(self._path, readonly=readonly)
 
     def create(self) -> None:
-        """Make an empty index, unless somebody just did."""
+        """Create an empty index, unless another process just did."""
         with telling():
             engine.create(self._path)
 
     def remove(self) -> None:
-        """Take the file away, and what it held."""
+        """Overwrite and delete the file."""
         engine.remove(self._path)
 
 
 class IndexFile:
-    """An index, opened by one connection."""
+    """An index in a file, opened by one connection."""
 
     needs_words: Final = True
     far: Final = False
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        """Open the file of this name; `Lost` if it is not what it should be."""
+        """Open a file; raise `IndexInvalid` if it is corrupt or of another version."""
         self.path = path
-        self._state: dict[str, Any] | None = None  # of the table `meta`, while the index is read
+        self._state: dict[str, Any] | None = None  # rows of `meta`, while the index is read
         with telling():
             self._connection = engine.connect(path, readonly=readonly)
         try:
@@ -119,33 +119,33 @@ class IndexFile:
 
     def _refuse_other_version(self) -> None:
         if self.meta("stamp") != engine.stamp():
-            raise Lost("it is of another version")
+            raise Lost("the index is of another version")
 
     @property
     def shown(self) -> str:
-        """Where it is."""
+        """The path, as shown to users."""
         return str(self.path)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._connection.close(force=True)
 
     def disown(self) -> None:
-        """Keep it from being closed: in a forked child that would disturb the parent's locks."""
+        """Never close the connection: in a forked child that would drop the parent's locks."""
         _inherited.append(self)
 
     def be_patient(self, seconds: float) -> None:
-        """Wait so long for others that write."""
+        """Set how long to wait for another writer."""
         self._connection.set_busy_timeout(int(seconds * 1000))
 
     def moved(self) -> bool:
-        """Return whether the file is another one by now, or gone."""
+        """True if the file was deleted or replaced."""
         with telling():
             return self._probe.moved()
 
     @contextmanager
-    def reading(self, wanted: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - nothing is far
-        """Let everything that is read be of one moment."""
+    def reading(self, wanted: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
+        """Read everything in the block from one snapshot."""
         self._run("BEGIN")
         try:
             self._state = self._read_state()  # The snapshot is that of the first read.
@@ -157,7 +157,7 @@ class IndexFile:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Change it, all or nothing; nobody else does meanwhile."""
+        """Run the block as one write transaction; it excludes other writers."""
         self._run("BEGIN IMMEDIATE")
         try:
             self._refuse_moved()
@@ -170,26 +170,26 @@ class IndexFile:
 
     @contextmanager
     def open_log(self, backend: Backend) -> Iterator[tuple[Snapshot, bool]]:
-        """Open the log. Its snapshot is younger than that of the index, so it lacks nothing."""
+        """Open the log. Its snapshot is the later one, so it has everything that is indexed."""
         with backend.snapshot() as log:
             yield log, is_behind(log, self.activity)
 
     def expect(self, places: Sequence[Segment]) -> None:
-        """Do nothing: the log is near."""
+        """Do nothing: reads of the log are local."""
 
     def narrowed(
         self,
-        scopes: Sequence[str],  # noqa: ARG002 - as is said here
+        scopes: Sequence[str],  # noqa: ARG002 - see below
         agents: Sequence[str],  # noqa: ARG002 - the same
         *,
         all_branches: bool,  # noqa: ARG002 - the same
     ) -> tuple[int, ...] | None:
-        """Name none: who shows a message is quickly found here."""
+        """Return None: here it is fast to find the session that shows a message."""
         return None
 
     def _refuse_moved(self) -> None:
         if self.moved():
-            raise Gone("its file was deleted or replaced")
+            raise Gone("the index file was deleted or replaced")
 
     def _end(self, how: str) -> None:
         if self._connection.in_transaction:
@@ -203,31 +203,31 @@ class IndexFile:
 
     @telling()
     def _read_state(self) -> dict[str, Any]:
-        """Read what every search needs of the table `meta`, in one statement."""
+        """Read the rows of `meta` that every search needs, in one statement."""
         rows: list[Any] = self._connection.execute(_STATE).fetchall()
         return dict(rows)
 
     def meta(self, name: str) -> Any:  # noqa: ANN401 - a number or a text, by name
-        """Read a fact about the index itself."""
+        """Return a value of the table `meta`; None if it has none."""
         if self._state is not None and name in _STATE_NAMES:
             return self._state.get(name)
         return self._one("SELECT value FROM meta WHERE name = ?", name)
 
     @telling()
     def put_meta(self, **values: int | str) -> None:
-        """Note facts about the index itself."""
+        """Store values in the table `meta`."""
         text = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
         self._connection.executemany(text, list(values.items()))
 
     @property
     def activity(self) -> int:
-        """Up to which activity of the log it has everything."""
+        """The activity number of the log up to which everything is indexed."""
         found: int = self.meta("activity") or 0
         return found
 
     @property
     def erasures(self) -> int | None:
-        """How many erasures of the log it knows of; nothing if it is new."""
+        """The number of erasures in the log when it was last updated; None if it is new."""
         found: int | None = self.meta("erasures")
         return found
 
@@ -246,42 +246,42 @@ class IndexFile:
             self.put_meta(anchor=msgspec.json.encode(anchor).decode())
 
     def newest(self) -> tuple[int, int] | None:
-        """Return where the message lies that was added last."""
-        place = self._one("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
-        return None if place is None else (place >> _BRANCH_BITS, place & _SEQ_MASK)
+        """Return branch and seq of the message that was added last."""
+        packed = self._one("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
+        return None if packed is None else (packed >> _BRANCH_BITS, packed & _SEQ_MASK)
 
     def last(self, branch: int) -> int:
-        """Return up to which message of a branch it has them all; 0 for none."""
+        """Return the seq of a branch up to which all messages are indexed; 0 for none."""
         text = "SELECT last FROM runs WHERE branch = ? ORDER BY first DESC LIMIT 1"
         return self._one(text, branch) or 0
 
     @telling()
     def counts(self) -> dict[int, int]:
-        """Count the messages it has of each branch."""
+        """Return the number of indexed messages by branch."""
         rows = self._connection.execute("SELECT branch, sum(last - first + 1) FROM runs GROUP BY 1")
         return {branch: number for branch, number in rows}  # noqa: C416 - a cursor of pairs
 
     @telling()
     def problems(self) -> list[str]:
-        """Read all of the file and say what is wrong with it."""
+        """Read the whole file and return what is wrong with it."""
         found = [row[0] for row in self._connection.execute("PRAGMA integrity_check(5)")]
         return [] if found == ["ok"] else [str(problem) for problem in found]
 
     def documents(self) -> int:
-        """Count the messages it has."""
+        """Return the number of indexed messages."""
         return self._one("SELECT coalesce(sum(last - first + 1), 0) FROM runs") or 0
 
     def size(self) -> int:
-        """Tell how many bytes its files have."""
+        """Return the size of the file and its WAL in bytes."""
         return place.size(self.path) + place.log_size(self.path)
 
     def text(self) -> int:
-        """Tell about how much is said in the messages it has."""
+        """Return the approximate number of characters in the indexed messages."""
         found: int = self.meta("text") or 0
         return found
 
     @telling()
-    def _one(self, text: str, *values: object) -> Any:  # noqa: ANN401 - of whatever type
+    def _one(self, text: str, *values: object) -> Any:  # noqa: ANN401 - any SQL value
         row = self._connection.execute(text, values).fetchone()
         return None if row is None else row[0]
 
@@ -289,7 +289,7 @@ class IndexFile:
 
     @telling()
     def add(self, docs: Sequence[Doc]) -> None:
-        """Add messages that follow each other on one branch."""
+        """Add consecutive messages of one branch."""
         if not docs:
             return
         n = (self._one("SELECT max(n) FROM docs") or 0) + 1
@@ -308,7 +308,7 @@ class IndexFile:
         self._weigh(sum(_weight(doc.document) for doc in docs))
 
     def _add_run(self, branch: int, first: int, last: int, n: int) -> None:
-        """Note which numbers messages have; what goes on where a run ends lengthens it."""
+        """Store the numbers of messages: extend the run that ends before them, or add one."""
         text = "UPDATE runs SET last = ? WHERE branch = ? AND last = ? AND n + last - first + 1 = ?"
         self._connection.execute(text, (last, branch, first - 1, n))
         if not self._connection.changes():
@@ -319,7 +319,7 @@ class IndexFile:
         self.put_meta(text=self.text() + change)
 
     def number(self, branch: int, seq: int) -> int | None:
-        """Say under which number it has a message."""
+        """Return the number of a message; None if it is not indexed."""
         text = (
             "SELECT n + ?2 - first FROM runs WHERE branch = ?1 AND first <= ?2 AND last >= ?2 "
             "ORDER BY first DESC LIMIT 1"
@@ -329,22 +329,22 @@ class IndexFile:
 
     def forget(
         self,
-        doomed: Sequence[Segment],  # noqa: ARG002 - the words say it all
+        erased: Sequence[Segment],  # noqa: ARG002 - the same messages as `docs`
         docs: Sequence[Doc],
     ) -> None:
-        """Drop the words of messages."""
+        """Remove the words of messages, not their rows."""
         self.erase(docs)
 
     @telling()
     def erase(self, docs: Iterable[Doc]) -> None:
-        """Drop the words of messages; their places stay, as if they had said nothing."""
+        """Remove the words of messages; their rows stay, without words."""
         change = 0
         for doc in docs:
             n = self.number(doc.branch, doc.seq)
             if n is None:
                 continue
             if doc.lost and self._one("SELECT length FROM docs WHERE n = ?", n) != LOST:
-                raise Lost("what it has of a message cannot be known any more")
+                raise Lost("the words of a damaged message are unknown and cannot be removed")
             text, thinking = words(doc.document.text), words(doc.document.thinking)
             if text or thinking:
                 self._connection.execute(_DROP_WORDS, (n, *_columns(text, doc.document, thinking)))
@@ -354,7 +354,7 @@ class IndexFile:
 
     @telling()
     def cut(self, branch: int, last: int) -> None:
-        """Forget the places of a branch behind `last`; their words are dropped already."""
+        """Remove the rows of a branch after `last`; their words are removed already."""
         first = last + 1
         runs: list[Any] = self._connection.execute(
             "SELECT first, last, n FROM runs WHERE branch = ? AND last >= ?", (branch, first)
@@ -373,7 +373,7 @@ class IndexFile:
 
     @telling()
     def wipe(self) -> None:
-        """Let no byte be left of what was dropped: in the log of the file, and in its pages."""
+        """Overwrite the bytes of removed words in the WAL and in the pages of the file."""
         self.be_patient(_PATIENCE)
         try:
             for _ in range(_ATTEMPTS):
@@ -382,14 +382,14 @@ class IndexFile:
                     return
         finally:
             self.be_patient(BUSY)
-        raise Lost("somebody reads it all the time")
+        raise Lost("other connections kept it from being wiped")
 
-    # ---------------------------------------------------------------------------------- asking
+    # -------------------------------------------------------------------------------- querying
 
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
-        """Return what has the words that are wanted and none that is not, the last added first.
+        """Return the messages with all wanted and no unwanted words, the last added first.
 
-        Terms without words are left out: whoever asks looks at the texts.
+        Terms without words are ignored: for those the caller checks the texts.
         """
         wanted = [term for term in query.wanted if term.tokens]
         unwanted = [term for term in query.unwanted if term.tokens]
@@ -413,7 +413,7 @@ class IndexFile:
     def _others(
         self, unwanted: Sequence[Term], bounds: Bounds, *, thinking: bool
     ) -> Iterator[Chunk]:
-        """Return everything but what has one of these terms."""
+        """Return all messages without any of these terms."""
         without = self._numbers(unwanted, thinking=thinking)
         excluded = next(without, 0)
         conditions, values = self._conditions(bounds, "d.n")
@@ -439,7 +439,7 @@ class IndexFile:
             yield from (row[0] for row in rows)
 
     def _chunks(self, text: str, *values: object) -> Iterator[list[Any]]:
-        """Read rows many at a time, which takes the least."""
+        """Yield the rows of a statement in chunks, which is the fastest way to read them."""
         with telling():
             cursor = self._connection.execute(text, values)
         while True:
@@ -451,7 +451,7 @@ class IndexFile:
                 return
 
     def _conditions(self, bounds: Bounds, number: str) -> tuple[str, list[object]]:
-        """Return what must be so beside the words, as SQL."""
+        """Return the conditions apart from the words as SQL, and their values."""
         wanted: list[tuple[str, object]] = []
         if bounds.role is not None:
             wanted.append(("d.role = ?", ROLES.index(bounds.role)))
@@ -467,7 +467,7 @@ class IndexFile:
 
     @telling()
     def _range(self, branches: Sequence[int]) -> tuple[int, int]:
-        """Say between which numbers everything of some branches lies."""
+        """Return the lowest and the highest number of the messages on some branches."""
         text = "SELECT min(n), max(n + last - first) FROM runs WHERE branch = ?"
         ends = [self._connection.execute(text, (branch,)).fetchone() for branch in branches]
         known = [pair for pair in ends if pair and pair[0] is not None]
@@ -493,7 +493,7 @@ def _columns_of(*, thinking: bool) -> str:
 
 
 def _term(term: Term, *, thinking: bool) -> str:
-    """Write a term in the engine's own grammar. Tokens have no quotes in them."""
+    """Return a term as an FTS5 expression. Tokens never contain quotes."""
     columns = "{text parts thinking}" if thinking else "{text parts}"
     found = f"{columns} : {_phrase(term.tokens, prefix=term.prefix)}"
     if not term.parts:
@@ -506,15 +506,15 @@ def _phrase(tokens: Sequence[str], *, prefix: bool) -> str:
 
 
 class _Counted:
-    """Which phrases of an expression belong to which term: they are counted in this order."""
+    """Maps the phrases of an expression, which are counted in order, to the terms of a query."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._phrases = [2 if term.parts else 1 for term in terms]
-        # Where each term is one phrase, as many instances as terms can only mean one of each.
+        # Where each term is one phrase, as many instances as terms mean one instance of each.
         self.simple = len(terms) if sum(self._phrases) == len(terms) else 0
 
     def frequencies(self, counts: int | str) -> tuple[int, ...]:
-        """Return how often each term is there."""
+        """Return how often each term occurs."""
         if isinstance(counts, int):
             return (counts,) if self.simple == 1 else (1,) * self.simple
         numbers = [int(count) for count in counts.split(",")]
@@ -525,8 +525,8 @@ class _Counted:
         return tuple(found)
 
 
-def _counts(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - whatever SQL has
-    """Count the instances of each phrase in a row; in all, if that says the same."""
+def _counts(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - any SQL value
+    """Return the number of instances of each phrase in a row; their sum if that is enough."""
     simple: int = values[0]
     if simple:
         instances = api.inst_count

@@ -1,13 +1,13 @@
-"""The index of a store: opened when it is needed, brought up to date, replaced when it is no good.
+"""The lifecycle of a store's index: open it, bring it up to date, discard and rebuild it.
 
-Nothing that goes wrong with it is ever the caller's problem: an index that cannot be used is closed
-and taken away, the search that met it reads the log instead, and the next one begins a new index.
-Where none can be kept (a read-only store, a full disk), every search reads the log. Where it is
-kept, in a file or in tables, is the backend's to say (`places`).
+A failing index never fails a search or an append. The search that finds it unusable reads the log
+instead and the index is discarded; the next search starts a new one. Where no index can be stored
+(a read-only store, a full disk), every search reads the log. The backend determines whether it is
+in a file or in tables.
 
-There are two connections, one that reads and one that writes, so that searches go on while a thread
-catches up in the background. It is started by a search that finds much to do, and ends when there
-is nothing left; appends never start it.
+There are two connections, a reader and a writer, so that searches continue while a background
+thread catches up. The thread is started by a search that finds the index far behind, and ends when
+the index is complete; appends never start it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
 _forking: list[Index] = []
-_BRIEFLY: Final = 0.25  # seconds a search spends on catching up before it asks
-_PATIENCE: Final = 5.0  # seconds an erasure waits for others that index
+_BRIEFLY: Final = 0.25  # how long a search may bring the index up to date before it queries it
+_PATIENCE: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
 _MOST_FAILURES: Final = 3
 
 
@@ -45,11 +45,11 @@ _NO_GOOD: Final = (Lost, Hindered, Outdated, OSError)
 
 
 class NoUsableIndex(Exception):
-    """A search has to do without an index: there is none, or it failed."""
+    """There is no index that a search could use, or it failed while the search read it."""
 
 
 class SearchSnapshot(NamedTuple):
-    """Index and log, each as of one moment; `behind`: the log has messages the index lacks."""
+    """The index and the log during one search; `behind`: the log has messages the index lacks."""
 
     storage: Kept
     log: Snapshot
@@ -57,7 +57,7 @@ class SearchSnapshot(NamedTuple):
 
 
 def place_of(backend: Backend) -> Place | None:
-    """Return the file or the tables for the index of a backend; None if it has neither (yet)."""
+    """Return the file or the tables for a backend's index; None if it has neither (yet)."""
     path = backend.index_path()
     if path is not None:
         return FilePlace(path)
@@ -66,10 +66,9 @@ def place_of(backend: Backend) -> Place | None:
 
 
 class Index:
-    """The search index of a store, whatever state it is in."""
+    """The search index of a store, in whatever state it is."""
 
     def __init__(self, backend: Backend) -> None:
-        """Keep an index of what this backend has, if there is a place for it."""
         self._backend = backend
         self._begin()
         _live.add(self)
@@ -88,7 +87,7 @@ class Index:
 
     @property
     def place(self) -> Place | None:
-        """Where the index is, or would be."""
+        """The file or the tables of the index; None if the backend has neither (yet)."""
         if self._found is None:
             self._found = place_of(self._backend)
         return self._found
@@ -97,9 +96,9 @@ class Index:
 
     @contextmanager
     def snapshot(self, prefetch: Wanted) -> Iterator[SearchSnapshot]:
-        """Open the index and the log together, for one search.
+        """Open the index and the log together for one search.
 
-        Raise `NoUsableIndex` if there is no index or it fails, also while the block runs.
+        Raise `NoUsableIndex` if there is no index or it is stale, or if it fails inside the block.
         """
         with self._reading:
             try:
@@ -110,7 +109,7 @@ class Index:
                     catching_up.check(log, index)
                     yield SearchSnapshot(index, log, behind)
             except _NO_GOOD as error:
-                _log.info("a search goes without its index: %s", error)
+                _log.info("the search reads the log without its index: %s", error)
                 self._close_reader()
                 if isinstance(error, Lost) and not isinstance(error, Gone):
                     self._suspect = True
@@ -133,13 +132,13 @@ class Index:
 
     @property
     def _can_write(self) -> bool:
-        hopeless = self._failures >= _MOST_FAILURES or self._stop.is_set()
-        return not hopeless and not self._backend.readonly and self.place is not None
+        stopped = self._failures >= _MOST_FAILURES or self._stop.is_set()
+        return not stopped and not self._backend.readonly and self.place is not None
 
     def catch_up_briefly(self) -> None:
-        """Bring the index up to date as far as that is quick; a background thread does the rest."""
+        """Index new messages for a short time, and start a background thread for the rest."""
         if not self._can_write or not self._writing.acquire(blocking=False):
-            return  # Somebody does so already; what is left is looked through.
+            return  # Another thread is indexing; the search scans what is missing.
         try:
             until = time.monotonic() + _BRIEFLY
             complete = self._step()
@@ -151,7 +150,7 @@ class Index:
             self._start()
 
     def _is_whole(self) -> bool:
-        """Return whether the index has everything, without taking its lock."""
+        """True if the index lacks nothing; read without taking its writer lock."""
         try:
             file = self._open_writer(create=False)
             if file is None or self._suspect:
@@ -162,7 +161,7 @@ class Index:
             return False
 
     def catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Bring the index up to date now, however long it takes."""
+        """Index everything that is missing, however long it takes."""
         with self._writing:
             complete: bool | None = self._is_whole()
         total = 0 if complete or progress is None else self._backend.stats().messages
@@ -176,13 +175,13 @@ class Index:
     def _documents(self) -> int:
         try:
             return 0 if self._writer is None else self._writer.documents()
-        except (Lost, Hindered):  # The next step will see to that.
+        except (Lost, Hindered):  # The next step handles it.
             return 0
 
     def _step(self) -> bool | None:
-        """Take a step; say whether it was the last, or nothing if none can be taken now."""
+        """Index the next messages. Return True if none are missing now, None if that failed."""
         if self._suspect:
-            self._replace("a search found it damaged")
+            self._replace("a search found it corrupt")
         try:
             file = self._open_writer(create=True)
             if file is None:
@@ -192,8 +191,8 @@ class Index:
         except Hindered:
             return None
         except HoldfastError as error:
-            # The log cannot be read: not the index's fault, and the search will say it.
-            _log.info("the search index is not brought up to date: %s", error)
+            # The log cannot be read: the index is sound, and the search raises the error.
+            _log.info("the search index cannot be brought up to date: %s", error)
             return None
         except Gone:
             self._failures += 1
@@ -205,7 +204,7 @@ class Index:
             return False if self._can_write else None
         except OSError as error:
             self._failures = _MOST_FAILURES
-            _log.info("no search index can be kept: %s", error)
+            _log.info("no search index can be stored: %s", error)
             return None
         self._failures = 0
         return complete
@@ -227,8 +226,8 @@ class Index:
             file.close()
 
     def _replace(self, why: object) -> None:
-        """Take the index away; whoever has it open notices, and a new one is begun."""
-        _log.info("the search index is made anew: %s", why)
+        """Remove the index; other connections notice, and the next step creates a new one."""
+        _log.info("the search index is rebuilt: %s", why)
         self._suspect = False
         self._close_writer()
         if self._found is not None:
@@ -250,7 +249,7 @@ class Index:
                 complete = self._step()
 
     def close(self) -> None:
-        """Stop the background and let go of the files."""
+        """Stop the background thread and close both connections."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -263,13 +262,13 @@ class Index:
     # ---------------------------------------------------------------------------------- erasing
 
     @contextmanager
-    def erasing(self, doomed: Sequence[Segment] | None) -> Iterator[None]:
-        """Surround the write that erases these messages: their words go from the index, too.
+    def erasing(self, erased: Sequence[Segment] | None) -> Iterator[None]:
+        """Wrap the write that erases these messages, and remove their words from the index.
 
-        If they cannot be taken out one by one, the index goes as a whole.
+        Words that cannot be removed message by message are removed with the whole index.
         """
         with self._writing:
-            eraser = self._eraser(doomed)
+            eraser = self._eraser(erased)
             if eraser is None:
                 yield
                 return
@@ -286,12 +285,12 @@ class Index:
 
     @contextmanager
     def between_erasures(self) -> Iterator[None]:
-        """Wait for an erasure that is under way in another thread; let none begin meanwhile."""
+        """Wait for an erasure in another thread to end; none begins while the block runs."""
         with self._writing:
             yield
 
-    def _eraser(self, doomed: Sequence[Segment] | None) -> Eraser | None:
-        """Make ready to erase; nothing if there is no index to erase from."""
+    def _eraser(self, erased: Sequence[Segment] | None) -> Eraser | None:
+        """Lock the index and read what will be erased; None without a usable index."""
         if self._backend.readonly or self._stop.is_set() or self.place is None:
             return None
         try:
@@ -304,7 +303,7 @@ class Index:
         eraser = Eraser(self._backend, file)
         file.be_patient(_PATIENCE)
         try:
-            eraser.prepare(doomed)
+            eraser.prepare(erased)
         except (*_NO_GOOD, HoldfastError) as error:
             eraser.give_up()
             self._replace(error)
@@ -315,14 +314,14 @@ class Index:
         return eraser
 
     def _undo(self, eraser: Eraser) -> None:
-        """The log was not written to, or nobody knows: then nobody knows what the index has."""
+        """Cancel an erasure whose write failed; if it may have committed, discard the index."""
         if not eraser.undo():
-            self._replace("an erasure failed")
+            self._replace("an erasure failed, and may have been committed")
 
     # ----------------------------------------------------------------------------------- status
 
     def status(self) -> IndexStatus:
-        """Tell what state the index is in."""
+        """Return the state of the index."""
         place, stored = self.place, self._backend.stats().messages
         if place is None:
             return IndexStatus(state="none", behind=stored)
@@ -335,15 +334,15 @@ class Index:
                 return IndexStatus(state="damaged", path=place.shown, behind=stored)
         return found or IndexStatus(state="missing", path=place.shown, behind=stored)
 
-    def _again_if_hindered(self, look: Callable[[Kept], T]) -> T | None:
-        """Look at the index; once more if something came in between, a lost connection say."""
+    def _again_if_hindered(self, read: Callable[[Kept], T]) -> T | None:
+        """Read the index, a second time if it was unavailable (say, the connection was lost)."""
         for last in (False, True):
             try:
                 file = self._open_reader()
                 if file is None:
                     return None
                 with file.reading():
-                    return look(file)
+                    return read(file)
             except Hindered:
                 self._close_reader()
                 if last:
@@ -367,21 +366,21 @@ class Index:
         )
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Throw the index away and make it anew."""
+        """Discard the index and build it from scratch."""
         with self._writing:
             self._failures = 0
             if self._can_write:
-                self._replace("asked for")
+                self._replace("requested")
         self.catch_up(progress)
 
     def check(self) -> list[str]:
-        """Read all of the index and compare it with the log; say what is wrong with it."""
+        """Read the whole index, compare it with the log, and return what is wrong with it."""
         with self._reading:
             try:
                 return self._again_if_hindered(self._problems) or []
             except _NO_GOOD as error:
                 self._close_reader()
-                return [f"it cannot be used: {error}"]
+                return [f"the index cannot be used: {error}"]
 
     def _problems(self, file: Kept) -> list[str]:
         counts = file.counts()
@@ -391,7 +390,7 @@ class Index:
     # ------------------------------------------------------------------------------------ forks
 
     def before_fork(self) -> None:
-        """Close the connections: none may be inherited."""
+        """Close the connections: a child must not inherit them."""
         for lock, close in (
             (self._reading, self._close_reader),
             (self._writing, self._close_writer),
@@ -401,14 +400,14 @@ class Index:
                 close()
 
     def after_fork_in_parent(self) -> None:
-        """Go on; connections open again when they are needed."""
+        """Release the locks; connections are opened again when they are needed."""
         while self._paused:
             self._paused.pop().release()
 
     def after_fork_in_child(self) -> None:
-        """Begin anew, without the thread."""
+        """Reset everything; the child has no background thread."""
         for file in (self._reader, self._writer):
-            if file is not None:  # It was in use: it is the parent's.
+            if file is not None:  # It was in use when the process forked: it is the parent's.
                 file.disown()
         self._begin()
 
@@ -425,12 +424,12 @@ def _compare(snapshot: Snapshot, file: Kept, counts: dict[int, int]) -> list[str
                 if number <= file.activity and counts.get(branch.n, 0) != expected:
                     wrong.append(
                         f"branch {branch.number} of session {session_id} has {expected} messages, "
-                        f"the index {counts.get(branch.n, 0)}"
+                        f"the index has {counts.get(branch.n, 0)}"
                     )
     for n in counts.keys() - seen:
         branch_row = snapshot.find_branch(n)
         if branch_row is None:
-            wrong.append(f"the index has {counts[n]} messages of a branch that is gone")
+            wrong.append(f"the index has {counts[n]} messages of a branch that no longer exists")
     return wrong
 
 

@@ -1,7 +1,7 @@
-"""What an index is, wherever it is kept: in a file beside the store, or in tables of its database.
+"""The storage of an index: a file next to the store, or tables of its database.
 
-Whoever searches, adds or erases knows only this. An index knows nothing of the log. It is told
-documents in the order in which they are to be numbered, and gives back places.
+Searching, indexing and erasing depend on this protocol only. An index stores the words of messages,
+numbered in the order in which they are added, and returns positions in the log (branch and `seq`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from holdfast.core.search.query import Query
 from holdfast.records import Role
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-BUSY: Final = 0.1  # seconds that others are waited for
-LOST: Final = -1  # stands for the length of a message that is not to be found
+BUSY: Final = 0.1  # how long to wait for another writer's lock
+LOST: Final = -1  # stored as the length of a message that no search may find
 _MARK_BYTES: Final = 6
 
 
 class Lost(Exception):
-    """This index cannot be used any more: damaged, deleted, or not the one it was."""
+    """The index is corrupt, of another version or gone: it has to be discarded and rebuilt."""
 
 
 class Gone(Lost):
-    """It was deleted or replaced; what is there now may be sound."""
+    """The index was deleted or replaced; the one that is there now may be sound."""
 
 
 class Hindered(Exception):
-    """This index cannot be used now: somebody else writes to it, or the disk is full."""
+    """The index cannot be used now: another writer has it, or the disk is full."""
 
 
 class Doc(msgspec.Struct, frozen=True, gc=False):
@@ -47,23 +47,23 @@ class Doc(msgspec.Struct, frozen=True, gc=False):
     at: int
     document: Document
     crc: int = 0
-    lost: bool = False  # erased, damaged or missing: it is never found
+    lost: bool = False  # erased, damaged or missing: no search finds it
 
 
-# A message as it is found: branch, seq, time, mark, length, and counts, which `Chunk.frequencies`
-# understands. There are a thousand of them in a search, so each is a plain tuple.
+# A message that matches: branch, seq, time, hash of its id, length in words, and term counts, which
+# `Chunk.frequencies` decodes. A search has up to a thousand of them, so each is a plain tuple.
 Entry: TypeAlias = tuple[int, int, int, int, int, Any]
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Messages that were found, and how to read their counts."""
+    """Messages that match, and a function that decodes their term counts."""
 
     entries: list[Entry]
     frequencies: Callable[[Any], tuple[int, ...]]
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """The message that was indexed last, by which the log is recognised."""
+    """The message that was indexed last; if the log has another one there, it is another log."""
 
     branch: int
     seq: int
@@ -71,7 +71,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be so beside the words: `since` (included) and `until` (not) in microseconds."""
+    """Conditions apart from the words; `since` (inclusive), `until` (exclusive) in microseconds."""
 
     role: Role | None = None
     since: int | None = None
@@ -80,10 +80,10 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be asked for while an index is read.
+    """What a search will probably read, so that storage on a server can send it ahead.
 
-    `certain`: messages will be asked for just so. `titles` are the words that are looked for in
-    titles, if any are.
+    `exact`: the index will be queried with just these bounds. `titles`: the words that are searched
+    for in titles; None if titles are not searched.
     """
 
     query: Query
@@ -94,81 +94,81 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mark_of(message_id: str) -> int:
-    """Return a number by which the same message is known in several places."""
+    """Return a hash of a message id: it identifies a message that is on several branches."""
     name = message_id.encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=_MARK_BYTES).digest())
 
 
 class Kept(Protocol):
-    """An open index. One that goes wrong raises `Lost`, `Hindered` or `OSError`, nothing else."""
+    """An open index. On failure it raises `IndexInvalid`, `IndexUnavailable` or `OSError` only."""
 
     @property
     def shown(self) -> str:
-        """Where it is."""
+        """Its file or tables, as shown to users."""
         ...
 
     @property
     def needs_words(self) -> bool:
-        """Whether it can drop a message only if it is told its words again."""
+        """True if it can remove a message only when given the message's words again."""
         ...
 
     @property
     def far(self) -> bool:
-        """Whether every question to it and to the log takes a journey, so that few are better."""
+        """True if every query of it and of the log takes a round trip to a server."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         ...
 
     def disown(self) -> None:
-        """Let go of it in a forked child: what it uses is the parent's."""
+        """Abandon the connection in a forked child: it belongs to the parent process."""
         ...
 
     def moved(self) -> bool:
-        """Return whether what is open is no longer what is there."""
+        """True if the index that is open was deleted or replaced."""
         ...
 
     def be_patient(self, seconds: float) -> None:
-        """Wait so long for others that write."""
+        """Set how long to wait for another writer."""
         ...
 
     def reading(self, wanted: Wanted | None = None) -> AbstractContextManager[None]:
-        """Let everything that is read be of one moment; `wanted` is a hint, no more."""
+        """Read everything in the block from one snapshot; `wanted` is only a hint."""
         ...
 
     def open_log(self, backend: Backend) -> AbstractContextManager[tuple[Snapshot, bool]]:
         """Open the log while the index is being read.
 
-        Yield it, and whether it has messages that the index lacks.
+        Yield the log, and True if it has messages that the index lacks.
         """
         ...
 
     def expect(self, places: Sequence[Segment]) -> None:
-        """Be told which messages of the log will probably be read next."""
+        """Prefetch messages of the log that will probably be read next."""
         ...
 
     def narrowed(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> tuple[int, ...] | None:
-        """Name the branches that sessions of these scopes and agents may show.
+        """Return the branches that sessions of these scopes and agents may show.
 
-        Nothing if it is no quicker to look only for messages on these.
+        None if it would not be faster to search these branches only.
         """
         ...
 
     def writing(self) -> AbstractContextManager[None]:
-        """Change it, all or nothing; it begins with the lock, so nobody else does meanwhile."""
+        """Run the block as one write transaction. It takes the writer lock when it begins."""
         ...
 
     @property
     def activity(self) -> int:
-        """Up to which activity of the log it has everything."""
+        """The activity number of the log up to which everything is indexed."""
         ...
 
     @property
     def erasures(self) -> int | None:
-        """How many erasures of the log it knows of; nothing if it is new."""
+        """The number of erasures in the log when it was last updated; None if it is new."""
         ...
 
     @property
@@ -180,77 +180,77 @@ class Kept(Protocol):
     def anchor(self, anchor: Anchor | None) -> None: ...
 
     def put_meta(self, **values: int) -> None:
-        """Note how far it is: `activity`, `erasures`."""
+        """Store its state: `activity`, `erasures`."""
         ...
 
     def newest(self) -> tuple[int, int] | None:
-        """Return where the message lies that was added last."""
+        """Return branch and seq of the message that was added last."""
         ...
 
     def last(self, branch: int) -> int:
-        """Return up to which message of a branch it has them all; 0 for none."""
+        """Return the seq of a branch up to which all messages are indexed; 0 for none."""
         ...
 
     def counts(self) -> dict[int, int]:
-        """Count the messages it has of each branch."""
+        """Return the number of indexed messages by branch."""
         ...
 
     def problems(self) -> list[str]:
-        """Read all of it and say what is wrong with it."""
+        """Read the whole index and return what is wrong with it."""
         ...
 
     def documents(self) -> int:
-        """Count the messages it has."""
+        """Return the number of indexed messages."""
         ...
 
     def size(self) -> int:
-        """Tell how many bytes it takes."""
+        """Return its size in bytes."""
         ...
 
     def text(self) -> int:
-        """Tell about how much is said in the messages it has."""
+        """Return the approximate number of characters in the indexed messages."""
         ...
 
     def add(self, docs: Sequence[Doc]) -> None:
-        """Add messages that follow each other on one branch."""
+        """Add consecutive messages of one branch."""
         ...
 
-    def forget(self, doomed: Sequence[Segment], docs: Sequence[Doc]) -> None:
-        """Drop the words of messages; their places stay. `docs` has the words, if needed."""
+    def forget(self, erased: Sequence[Segment], docs: Sequence[Doc]) -> None:
+        """Remove the words of messages, not their rows. `docs` has the words, if needed."""
         ...
 
     def cut(self, branch: int, last: int) -> None:
-        """Forget the places of a branch behind `last`; their words are dropped already."""
+        """Remove the rows of a branch after `last`; their words are removed already."""
         ...
 
     def wipe(self) -> None:
-        """Let no byte be left of what was dropped, as far as that can be seen to from here."""
+        """Overwrite the bytes of words that were removed, as far as the storage allows that."""
         ...
 
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
-        """Return what has the words that are wanted and none that is not, the last added first.
+        """Return the messages with all wanted and no unwanted words, the last added first.
 
-        Terms without words are left out: whoever asks looks at the texts.
+        Terms without words are ignored: for those the caller checks the texts.
         """
         ...
 
 
 class Place(Protocol):
-    """Where the index of a store is kept, or would be."""
+    """The file or the tables of a store's index, whether or not there is one yet."""
 
     @property
     def shown(self) -> str:
-        """Where that is, in words."""
+        """The file or the tables, as shown to users."""
         ...
 
     def open(self, *, readonly: bool = False) -> Kept | None:
-        """Open the index that is there; nothing if there is none."""
+        """Open the index; None if there is none."""
         ...
 
     def create(self) -> None:
-        """Make an empty index, unless somebody just did."""
+        """Create an empty index, unless another process just did."""
         ...
 
     def remove(self) -> None:
-        """Take the index away; whoever has it open notices."""
+        """Remove the index; other connections to it notice."""
         ...

@@ -1,9 +1,9 @@
-"""A query, as it is asked of the tables of an index.
+"""SQL for a query of an index in tables.
 
-A statement is put together from named pieces. A term is a needle in what is said, in the parts of
-names, or in what is thought, each word between spaces of its own, just as in
-`core.search.matching`; the engine counts how often it is there. Its index of lexemes tells in which
-messages the words may be, block by block of their numbers.
+A statement is assembled from named fragments of `statements.sql`. A term becomes a needle that is
+searched for in the text, in the parts of names or in the thinking, with each word padded by spaces,
+as in `match`; the server counts its occurrences. A `tsquery` on the index of lexemes preselects the
+messages that may have the words, by blocks of message numbers.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from holdfast.index.kept import ROLES, Bounds, Chunk, Entry
 
 SQL: Final = load(__package__)
 CHUNK: Final = 1000
-PROBED: Final = 100  # messages that tell whether words are common
+PROBED: Final = 100  # the newest messages, which show whether words are common
 _LAST: Final = (1 << 63) - 1
-_FEW_TERMS: Final = 6  # whose counts have columns of their own
+_FEW_TERMS: Final = 6  # beyond, the counts of all terms are one column
 _MOST_PROBED_TERMS: Final = 4
 _MOST_PHRASES: Final = 5
-_MOST_LEXEMES: Final = 48  # of a query; what it says beside them is looked at in what is found
+_MOST_LEXEMES: Final = 48  # per query; its other words are checked in the preselected messages
 _MOST_OF_A_TERM: Final = 8
 
 
 class Statement:
-    """A statement that is put together from pieces, and its values."""
+    """A statement that is assembled from fragments, and its values."""
 
     def __init__(self, name: str, *first: object) -> None:
         self.text = SQL[name]
         self.values: list[object] = list(first)
 
     def bound(self, value: object, kind: str) -> str:
-        """Return what stands for a value."""
+        """Add a value and return its placeholder."""
         self.values.append(value)
         return f"${len(self.values)}::{kind}"
 
     def piece(self, name: str, value: object, kind: str) -> str:
-        """Return a piece that compares something with a value."""
+        """Return the condition of this name with a value."""
         return SQL[name].format(self.bound(value, kind))
 
     def fill(self, **pieces: str) -> None:
-        """Return what stands where the text has names."""
+        """Replace the named fields of the text."""
         self.text = self.text.format(**pieces)
 
 
 class Asked:
-    """A query, as it is asked of tables."""
+    """The statements that run one query."""
 
     def __init__(self, query: Query, bounds: Bounds, code: str, *, thinking: bool) -> None:
         self.wanted = [term for term in query.wanted if term.tokens]
@@ -60,101 +60,101 @@ class Asked:
         self._bounds = bounds
 
     def probe(self) -> Statement:
-        """Ask how many of the newest messages are found."""
-        asked = Statement("probe", PROBED)
+        """Count how many of the newest messages match."""
+        statement = Statement("probe", PROBED)
         terms = sorted(self.wanted, key=_longest, reverse=True)[:_MOST_PROBED_TERMS]
-        has = [self._has(asked, term) for term in terms]
-        asked.fill(has=" AND ".join([*_bounds(self._bounds, asked, hidden=True), *has]))
-        return asked
+        has = [self._has(statement, term) for term in terms]
+        statement.fill(has=" AND ".join([*_bounds(self._bounds, statement, hidden=True), *has]))
+        return statement
 
     def one_by_one(self) -> Statement:
-        """Ask for what has the words, where each message is looked at."""
+        """Select the matches by scanning each message."""
         name = "newest_matching" if self._bounds.branches is None else "matching"
-        asked = Statement(name, _LAST, CHUNK)
-        return self._filled(asked, [self._has(asked, term) for term in self._longest()])
+        statement = Statement(name, _LAST, CHUNK)
+        return self._filled(statement, [self._has(statement, term) for term in self._longest()])
 
     def newest(self, low: int) -> Statement:
-        """Ask for what has the words from a number on, where each message is looked at."""
-        asked = Statement("newest_matching", _LAST, CHUNK)
-        from_there = asked.piece("from_number", low, "bigint")
-        has = [self._has(asked, term) for term in self._longest()]
-        return self._filled(asked, [from_there, *has], hidden=True)
+        """Select the matches from a number on by scanning each message."""
+        statement = Statement("newest_matching", _LAST, CHUNK)
+        from_there = statement.piece("from_number", low, "bigint")
+        has = [self._has(statement, term) for term in self._longest()]
+        return self._filled(statement, [from_there, *has], hidden=True)
 
     def by_lexemes(self, blocks: Sequence[int]) -> Statement:
-        """Ask for what has the words by the engine's index of lexemes.
+        """Select the matches by the server's index of lexemes.
 
-        Where words stand next to each other is not known there.
+        It does not know which words are adjacent, so phrases are checked in the text.
         """
-        asked = Statement("matching", _LAST, CHUNK)
+        statement = Statement("matching", _LAST, CHUNK)
         lexemes = " | ".join(_lexemes(self.wanted, f"{self._code}{block:x}.") for block in blocks)
-        wanted = [asked.piece("by_lexemes", lexemes, "tsquery")]
+        wanted = [statement.piece("by_lexemes", lexemes, "tsquery")]
         phrases = [term for term in self.wanted if len(term.tokens) > 1][:_MOST_PHRASES]
-        wanted += [self._has(asked, term) for term in phrases]
-        return self._filled(asked, wanted, hidden=True)
+        wanted += [self._has(statement, term) for term in phrases]
+        return self._filled(statement, wanted, hidden=True)
 
     def _longest(self) -> list[Term]:
-        """Return the term with the longest word: it tells most messages apart."""
+        """Return the term with the longest word: it is probably the most selective one."""
         return [max(self.wanted, key=_longest)] if self.wanted else []
 
-    def _has(self, asked: Statement, term: Term) -> str:
-        """Say that a term is there."""
+    def _has(self, statement: Statement, term: Term) -> str:
+        """Return the condition that a term occurs."""
         (said,), (named,) = _needles([term])
-        found = [asked.piece("is_said", said, "text")]
+        found = [statement.piece("in_text", said, "text")]
         if named:
-            found.append(asked.piece("is_said", named, "text"))
+            found.append(statement.piece("in_text", named, "text"))
         if self._thinking:
-            found.append(asked.piece("is_thought", said, "text"))
+            found.append(statement.piece("in_thinking", said, "text"))
         return f"({' OR '.join(found)})"
 
     def _filled(
-        self, asked: Statement, wanted: Sequence[str], *, hidden: bool = False
+        self, statement: Statement, wanted: Sequence[str], *, hidden: bool = False
     ) -> Statement:
-        """Return what must be so, and what is to be told. `hidden`: branches name no way to go."""
-        # The server looks at them in this order: what takes long comes last.
-        conditions = [*_bounds(self._bounds, asked, hidden=hidden), *wanted]
-        counts, often, fits = self._counted(asked)
+        """Fill in conditions and columns. `hidden`: branches must not be used to find the rows."""
+        # The server evaluates them in this order: slow ones come last.
+        conditions = [*_bounds(self._bounds, statement, hidden=hidden), *wanted]
+        counts, frequencies, matches = self._counted(statement)
         if self._unwanted:
-            fits = f"{fits} AND {self._of_many(asked, 'has_none_of', self._unwanted)}"
+            matches = f"{matches} AND {self._of_many(statement, 'has_none_of', self._unwanted)}"
         thought = "d.thought" if self._thinking else "''"
-        asked.fill(
-            which="".join(f"AND {condition} " for condition in conditions),
+        statement.fill(
+            conditions="".join(f"AND {condition} " for condition in conditions),
             counts=counts,
-            often=often,
-            fits=fits,
+            frequencies=frequencies,
+            matches=matches,
             texts=f"d.said, {thought}" if self._recounted else "NULL, NULL",
             length="d.length + d.thoughts" if self._thinking else "d.length",
         )
-        return asked
+        return statement
 
-    def _counted(self, asked: Statement) -> tuple[str, str, str]:
-        """Return how the terms are counted, how that is told, and when all are there."""
+    def _counted(self, statement: Statement) -> tuple[str, str, str]:
+        """Return the columns of counts, all counts as one value, and the condition on them."""
         if len(self.wanted) > _FEW_TERMS:
-            counts = self._of_many(asked, "counts_of_many", self.wanted)
+            counts = self._of_many(statement, "counts_of_many", self.wanted)
             return f"{counts} AS c", "d.c", "concat(',', d.c, ',') NOT LIKE '%,0,%'"
         if not self.wanted:
             return "NULL AS c", "NULL", "true"
-        each = [f"{self._count(asked, term)} AS c{at}" for at, term in enumerate(self.wanted)]
+        each = [f"{self._count(statement, term)} AS c{at}" for at, term in enumerate(self.wanted)]
         names = ", ".join(f"d.c{at}" for at in range(len(each)))
         often = "d.c0" if len(each) == 1 else f"concat_ws(',', {names})"
         return ", ".join(each), often, f"least({names}) > 0"
 
-    def _count(self, asked: Statement, term: Term) -> str:
+    def _count(self, statement: Statement, term: Term) -> str:
         (said,), (named,) = _needles([term])
-        count, needle = SQL["count_in"].format, asked.bound(said, "text")
+        count, needle = SQL["count_in"].format, statement.bound(said, "text")
         often = count(needle, "chosen.said")
         if self._thinking:
             often = f"{often} + {count(needle, 'chosen.thought')}"
         if not named:
             return often
-        parts = count(asked.bound(named, "text"), "split_part(chosen.said, E'\\n', 2)")
+        parts = count(statement.bound(named, "text"), "split_part(chosen.said, E'\\n', 2)")
         return f"greatest({often}, {parts})"
 
-    def _of_many(self, asked: Statement, name: str, terms: Sequence[Term]) -> str:
-        said, named = (asked.bound(needles, "text[]") for needles in _needles(terms))
+    def _of_many(self, statement: Statement, name: str, terms: Sequence[Term]) -> str:
+        said, named = (statement.bound(needles, "text[]") for needles in _needles(terms))
         return SQL[name].format(said=said, named=named, thinking=self._thinking)
 
     def chunk(self, rows: Sequence[tuple[Any, ...]]) -> Chunk:
-        """Return those of some rows that match."""
+        """Return the rows that match."""
         if self._recounted:
             entries = [self._recount(row) for row in rows if row[7]]
         else:
@@ -162,10 +162,10 @@ class Asked:
         return Chunk(entries, _frequencies)
 
     def _recount(self, row: tuple[Any, ...]) -> Entry:
-        """Count phrases that may overlap here: the engine does not see all of them."""
+        """Count phrases that may overlap here: the server counts only disjoint ones."""
         counts = list(_frequencies(row[5]))
-        for place in self._recounted:
-            counts[place] = _recount(self.wanted[place], row[8], row[9] or "")
+        for at in self._recounted:
+            counts[at] = _recount(self.wanted[at], row[8], row[9] or "")
         return (*row[:5], tuple(counts))
 
 
@@ -173,31 +173,31 @@ def _longest(term: Term) -> int:
     return max(map(len, term.tokens))
 
 
-def _bounds(bounds: Bounds, asked: Statement, *, hidden: bool) -> Iterator[str]:
-    """Return what must be so beside the words."""
+def _bounds(bounds: Bounds, statement: Statement, *, hidden: bool) -> Iterator[str]:
+    """Return the conditions apart from the words."""
     if bounds.role is not None:
-        yield asked.piece("of_role", ROLES.index(bounds.role), "bigint")
+        yield statement.piece("of_role", ROLES.index(bounds.role), "bigint")
     if bounds.since is not None:
-        yield asked.piece("since", bounds.since, "bigint")
+        yield statement.piece("since", bounds.since, "bigint")
     if bounds.until is not None:
-        yield asked.piece("until", bounds.until, "bigint")
+        yield statement.piece("until", bounds.until, "bigint")
     if bounds.branches is not None:
         name = "if_on_branches" if hidden else "on_branches"
-        yield asked.piece(name, listed(bounds.branches), "bigint[]")
+        yield statement.piece(name, listed(bounds.branches), "bigint[]")
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """Write numbers as the server does: for many that is far quicker than one by one."""
+    """Return numbers as an array literal: for many that is far faster than a list of values."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
 def spaced(tokens: Sequence[str]) -> str:
-    """Put words between spaces of their own, so that two of them never share one."""
+    """Pad each word with its own spaces, so that two adjacent words never share one."""
     return f" {'  '.join(tokens)} " if tokens else ""
 
 
 def _needles(terms: Sequence[Term]) -> tuple[list[str], list[str]]:
-    """Return what terms are in what is said, and in the parts of names."""
+    """Return the needles of terms in the text, and those in the parts of names."""
     said = [_needle(term.tokens, prefix=term.prefix) for term in terms]
     named = [_needle(term.parts, prefix=term.prefix) if term.parts else "" for term in terms]
     return said, named
@@ -212,7 +212,7 @@ def _needle(tokens: Sequence[str], *, prefix: bool) -> str:
 
 
 def _overlaps(term: Term) -> bool:
-    """Return whether a phrase may begin again before it ends; the engine counts only one then."""
+    """True if occurrences of a phrase may overlap; the server would count only one of them."""
     return any(
         tokens[0] in tokens[1:] or (term.prefix and tokens[0].startswith(tokens[-1]))
         for tokens in (term.tokens, term.parts)
@@ -230,7 +230,7 @@ def _recount(term: Term, said: str, thought: str) -> int:
 
 
 def _frequencies(often: int | str | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return how often each term is there."""
+    """Return how often each term occurs."""
     if isinstance(often, int):
         return (often,)
     if isinstance(often, tuple):
@@ -242,28 +242,28 @@ def _frequencies(often: int | str | tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _lexemes(terms: Sequence[Term], code: str) -> str:
-    """Ask for messages that may have some terms, in the engine's grammar.
+    """Return a `tsquery` for the messages that may have these terms.
 
-    Tokens have no quotes in them. Messages with too many words to be asked for have the code alone.
+    Tokens never contain quotes. A message with too many words to index has only the code as lexeme.
     """
     room = _MOST_LEXEMES
-    asked = []
+    clauses = []
     for term in sorted(terms, key=lambda term: -max(map(len, term.tokens))):
         found = _lexemes_of(term.tokens, code, prefix=term.prefix)
         if term.parts:
             found = f"({found} | {_lexemes_of(term.parts, code, prefix=term.prefix)})"
-        asked.append(found)
+        clauses.append(found)
         room -= len(term.tokens) + len(term.parts)
         if room <= 0:
             break
-    return f"({' & '.join(asked)}) | '{code}'"
+    return f"({' & '.join(clauses)}) | '{code}'"
 
 
 def _lexemes_of(tokens: Sequence[str], code: str, *, prefix: bool) -> str:
-    """Ask for the words of a term; of many the longest, which are in the fewest messages."""
+    """Return a `tsquery` for the words of a term; of many the longest, probably the rarest."""
     marked = dict.fromkeys(tokens, "")
     if prefix and tokens.count(tokens[-1]) == 1:
         marked[tokens[-1]] = ":*"
     rarest = sorted(marked, key=len, reverse=True)[:_MOST_OF_A_TERM]
-    asked = (f"'{code}{token}'{marked[token]}" for token in rarest)
-    return f"({' & '.join(asked)})"
+    lexemes = (f"'{code}{token}'{marked[token]}" for token in rarest)
+    return f"({' & '.join(lexemes)})"

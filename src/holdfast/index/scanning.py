@@ -1,8 +1,8 @@
-"""Looking for messages in the log itself: those that an index does not have.
+"""The fallback scan: finds messages in the log itself that the index does not have.
 
-Sessions are gone through by activity, newest first, and each from its end, so what is found first
-is what was written last. Only what can be seen is read, and nothing twice. A message is decoded
-only if its bytes may hold what is looked for.
+Sessions are scanned by activity, newest first, and each from its end, so the messages that were
+written last are found first. Only visible messages are read, and none twice. A message is decoded
+only if its stored bytes may contain the wanted words.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LETTERS = re.compile("[a-z]+")
 def sessions(
     snapshot: Snapshot, activity: int, views: Views, report: Report
 ) -> Iterator[SessionRow]:
-    """Return the sessions that were written to since, newest first."""
+    """Yield the sessions that were written to after an activity number, newest first."""
     if views.only is not None:
         yield views.only
         return
@@ -48,9 +48,9 @@ def sessions(
 
 
 def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterator[Segment]:
-    """Return the stretches of what a session shows that are not known yet, newest first.
+    """Yield the segments of a session's visible history that are not indexed, newest first.
 
-    `lasts` tells up to where each branch is known, and is told.
+    `lasts` has the last indexed or scanned seq of each branch, and is updated.
     """
     for root in views.roots(session):
         end = views.end(session, root)
@@ -65,7 +65,7 @@ def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterato
 def entries(
     snapshot: Snapshot, segment: Segment, query: Query, bounds: Bounds, *, thinking: bool
 ) -> Iterator[Entry]:
-    """Return what matches in a stretch, the last message first."""
+    """Yield the messages of a segment that match, the last one first."""
     may_match = prefilter(query)
     for last in range(segment.last or 0, segment.first - 1, -_PAGE):
         first = max(segment.first, last - _PAGE + 1)
@@ -80,7 +80,7 @@ def entries(
 
 
 def judged(doc: Doc, query: Query, bounds: Bounds, *, thinking: bool) -> Entry | None:
-    """Return how a message matches, or that it does not."""
+    """Return a message as a candidate; None if it does not match."""
     if doc.lost or not _within(doc, bounds):
         return None
     match = matches(query, doc.document, thinking=thinking)
@@ -98,10 +98,10 @@ def _within(doc: Doc, bounds: Bounds) -> bool:
 
 
 def prefilter(query: Query) -> Callable[[MessageRow], bool]:
-    """Return a test that is false only for messages in which some wanted word cannot be.
+    """Return a test that is False only for messages that cannot have all wanted words.
 
-    Letters of ASCII are in the stored bytes as they are in the text. A text that has others may
-    fold to the word, and one that is kept elsewhere has to be looked at.
+    ASCII letters are stored as they are in the text. Other characters may fold to a wanted word,
+    and a text that is stored as a blob has to be read.
     """
     letters = [word.encode() for term in query.wanted for word in _plain(term)]
 

@@ -1,9 +1,10 @@
-"""Searching: what there is, in the order of how good it is, a page of it with its texts.
+"""The search itself: find the messages that match, rank them, and return a page of hits.
 
-Candidates are what matches, passes the filters and can be seen; of more than a thousand, those that
-were written last. They are weighed (`core.search.matching.score`); of several in one lineage the
-best is shown and the others are counted, unless one session is searched. Sessions whose title has
-all that is wanted come first. Only for the hits of the page the messages are read.
+Candidates are the messages that match the query, pass the filters and are visible in a session; of
+more than a thousand, those that were written last. Each gets a score (`match.score`). Of several in
+one lineage the best is returned and the others are counted, unless one session is searched.
+Sessions whose title has all wanted words come first. Messages are read only for the hits of the
+page.
 """
 
 from __future__ import annotations
@@ -34,40 +35,43 @@ from holdfast.verbs.histories import Report, read_row, read_span
 
 _HOUR = 3_600_000_000
 _CHUNK = 50
-_MOST_NEEDED = 50  # words of titles that a database is asked for; the others are looked for here
+_MOST_NEEDED = 50  # in a database query for titles; further words are checked here
 
 
-def search(backend: Backend, index: Index, asked: Request, report: Report) -> Page[Hit]:
-    """Return a page of hits, from the index and, for what it lacks, from the log.
+def search(backend: Backend, index: Index, request: Request, report: Report) -> Page[Hit]:
+    """Return a page of hits.
 
-    An index that lacks something is first brought up to date as far as that is quick. Without a
-    usable index all messages are read from the log.
+    Query the index, and scan the log for messages that it lacks. An index that is behind is first
+    brought up to date as far as that is quick. Without a usable index, scan the log only.
     """
-    prefetch = _wanted(asked)
-    for caught_up in () if index.place is None else (False, True):
-        if caught_up:
-            index.catch_up_briefly()
-        with suppress(NoUsableIndex), index.snapshot(prefetch) as (file, log, behind):
-            if caught_up or not behind:
-                return _Search(log, file, asked, report, behind=behind).page()
-    return backend.read(lambda log: _Search(log, None, asked, report, behind=True).page())
+    prefetch = _wanted(request)
+    if index.place is not None:
+        for caught_up in (False, True):
+            with suppress(NoUsableIndex), index.snapshot(prefetch) as (storage, log, behind):
+                if caught_up or not behind:
+                    return _Search(log, storage, request, report, behind=behind).page()
+            if not caught_up:
+                index.catch_up_briefly()
+    return backend.read(lambda log: _Search(log, None, request, report, behind=True).page())
 
 
-def _wanted(asked: Request) -> Wanted:
-    """Return what a search will ask for."""
+def _wanted(request: Request) -> Wanted:
+    """Return what the search will read."""
     return Wanted(
-        query=asked.query,
-        bounds=asked.bounds,
-        thinking=asked.thinking,
-        certain=not (asked.scopes or asked.agents or asked.session or asked.query.filters.session),
-        titles=_in_titles(asked),
+        query=request.query,
+        bounds=request.bounds,
+        thinking=request.thinking,
+        certain=not (
+            request.scopes or request.agents or request.session or request.query.filters.session
+        ),
+        titles=_in_titles(request),
     )
 
 
-def _in_titles(asked: Request) -> list[str] | None:
-    """Return the words that are looked for in titles; nothing if no title is looked at."""
-    query = asked.query
-    if not query.wanted or asked.bounds.role is not None or asked.impossible:
+def _in_titles(request: Request) -> list[str] | None:
+    """Return the words to search for in titles; None if titles are not searched."""
+    query = request.query
+    if not query.wanted or request.bounds.role is not None or request.impossible:
         return None
     return [word for term in query.wanted for word in term.parts or term.tokens][:_MOST_NEEDED]
 
@@ -78,23 +82,23 @@ def _title_words(title: str) -> frozenset[str]:
 
 
 def _chunked(entries: Iterator[Entry]) -> Iterator[Chunk]:
-    """Put messages together whose counts are frequencies already."""
-    while some := list(islice(entries, _CHUNK)):
-        yield Chunk(some, tuple)
+    """Group candidates whose counts are plain frequencies."""
+    while batch := list(islice(entries, _CHUNK)):
+        yield Chunk(batch, tuple)
 
 
 def _faded(hours: int) -> float:
-    """Return what is left of a message's weight after so many hours."""
+    """Return the factor by which the score of a message of this age is reduced."""
     return score((), 0, hours / 24)
 
 
-# A hit that is weighed: its rank, the mark of its message (of a title a number of its own, below
-# 0), and who shows it.
+# A scored match: its rank (five fields), the hash of the message's id (for a title a unique number
+# below 0), and the session that shows it.
 Weighed: TypeAlias = tuple[int, float, int, int, int, int, SessionRow | Owner]
 
 
 class _Found(msgspec.Struct, gc=False):
-    """A hit that stands for a lineage, and how many others there are."""
+    """A hit, and the number of further matches in its lineage."""
 
     rank: Rank
     session: SessionRow | Owner
@@ -102,7 +106,7 @@ class _Found(msgspec.Struct, gc=False):
 
 
 class _Lasts(dict[int, int]):
-    """Up to which message each branch is known."""
+    """The last indexed seq of each branch, read when first needed."""
 
     def __init__(self, file: Kept | None) -> None:
         super().__init__()
@@ -114,25 +118,27 @@ class _Lasts(dict[int, int]):
 
 
 class _Search:
-    """One search over one snapshot of the log, and one of the index if there is one."""
+    """One search of a snapshot of the log, and of the index if there is one."""
 
     def __init__(
         self,
         snapshot: Snapshot,
         file: Kept | None,
-        asked: Request,
+        request: Request,
         report: Report,
         *,
         behind: bool,
     ) -> None:
         self._snapshot = snapshot
-        self._asked = asked
+        self._asked = request
         self._report = report
-        self._query = asked.query
-        self._now = to_micros(asked.now)
-        self._alone, self._only = asked.named(snapshot)
-        self._views = Views(snapshot, self._fits, all_branches=asked.all_branches, only=self._only)
-        # Marks alone are not in an index; with a word beside them it says where to look.
+        self._query = request.query
+        self._now = to_micros(request.now)
+        self._alone, self._only = request.named(snapshot)
+        self._views = Views(
+            snapshot, self._fits, all_branches=request.all_branches, only=self._only
+        )
+        # An index has no punctuation; it helps only if the query has at least one word, too.
         helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
         self._file = file if helps else None
         self._behind = behind or not helps
@@ -141,31 +147,34 @@ class _Search:
         self._ages: dict[int, float] = {}
 
     def page(self) -> Page[Hit]:
-        """Return the best hits behind the cursor."""
-        asked = self._asked
-        if asked.impossible or (self._alone and self._only is None):
+        """Return the best hits after the cursor."""
+        request = self._asked
+        if request.impossible or (self._alone and self._only is None):
             return Page((), None)
-        items = [*self._titled(), *self._messages()]
-        found = self._each(items) if self._alone else self._grouped(items)
-        if asked.after is not None:
-            after = asked.after
-            found = [item for item in found if item.rank > after]
+        matching = [*self._titled(), *self._messages()]
+        ranked = self._each(matching) if self._alone else self._grouped(matching)
+        if request.after is not None:
+            after = request.after
+            ranked = [item for item in ranked if item.rank > after]
         hits: list[Hit] = []
-        batch = min(_CHUNK, asked.limit)
-        for at, item in enumerate(found, 1):
+        batch = min(_CHUNK, request.limit)
+        for at, item in enumerate(ranked, 1):
             if at % batch == 1 % batch:
-                self._fetch(found[at - 1 : at - 1 + batch])
+                self._fetch(ranked[at - 1 : at - 1 + batch])
             hit = self._hit(item)
             if hit is not None:
                 hits.append(hit)
-            if len(hits) == asked.limit and at < len(found):
-                return Page(tuple(hits), asked.cursor(item.rank))
+            if len(hits) == request.limit and at < len(ranked):
+                return Page(tuple(hits), request.cursor(item.rank))
         return Page(tuple(hits), None)
 
     # ----------------------------------------------------------------------------- candidates
 
     def _grouped(self, items: list[Weighed]) -> list[_Found]:
-        """Keep the best of each lineage, in order, and count the others; nothing counts twice."""
+        """Return the best match of each lineage in order, with the number of its other matches.
+
+        A message that is on several branches counts once.
+        """
         best: dict[str, Weighed] = {}
         marks: dict[str, set[int]] = {}
         lineages: dict[int, str] = {}
@@ -188,7 +197,7 @@ class _Search:
         ]
 
     def _each(self, items: list[Weighed]) -> list[_Found]:
-        """Keep all of one session, in order, each message once."""
+        """Return all matches in order, each message once."""
         seen: set[int] = set()
         found = []
         for item in sorted(items):
@@ -198,7 +207,7 @@ class _Search:
         return found
 
     def _messages(self) -> list[Weighed]:
-        """Weigh what can be seen of what matches."""
+        """Return the messages that match and are visible, with their scores."""
         found: list[Weighed] = []
         shown_by = self._views.shown_by
         for chunk in self._chunks():
@@ -216,9 +225,10 @@ class _Search:
         return found
 
     def _weighed(self, chunk: Chunk) -> list[float]:
-        """Weigh messages; more is less, so that the best comes first.
+        """Return the negated scores of messages, so that the best sorts first.
 
-        Words and age weigh by factors of their own, and both come again and again.
+        A score is the product of a factor for the words and one for the age. Both repeat often, so
+        they are cached.
         """
         weights, ages, now, found = self._weights, self._ages, self._now, []
         for _, _, at, _, length, counts in chunk.entries:
@@ -233,7 +243,7 @@ class _Search:
         return found
 
     def _likely(self, entries: Sequence[Entry], weights: Sequence[float]) -> list[Segment]:
-        """Guess which messages will be shown: the best of each branch, if all can be seen."""
+        """Guess which messages the page will show: the best of each branch, if all are visible."""
         if self._asked.after is not None:
             return []
         best: dict[int, tuple[float, int, int, int]] = {}
@@ -245,7 +255,7 @@ class _Search:
         return [Segment(-branch, -seq, -seq, "") for _, _, branch, seq in likely]
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Return what matches, whoever shows it: what the index lacks first, for it is newer."""
+        """Return the messages that match, visible or not: first those not indexed, the newest."""
         yield from _chunked(self._scanned())
         if self._file is None:
             return
@@ -254,44 +264,46 @@ class _Search:
         yield from _chunked(self._confirmed(found)) if self._query.needs_scan else found
 
     def _narrowed(self, file: Kept) -> Bounds:
-        """Return what must be so, and on which branches, if that is known."""
-        asked, branches = self._asked, None
+        """Return the conditions for the index, with the branches to search if they are known."""
+        request, branches = self._asked, None
         if self._only is not None:
             branches = self._branches(self._only)
-        elif asked.scopes or asked.agents:
-            branches = file.narrowed(asked.scopes, asked.agents, all_branches=asked.all_branches)
+        elif request.scopes or request.agents:
+            branches = file.narrowed(
+                request.scopes, request.agents, all_branches=request.all_branches
+            )
         if branches is None:
-            return asked.bounds
-        return msgspec.structs.replace(asked.bounds, branches=branches)
+            return request.bounds
+        return msgspec.structs.replace(request.bounds, branches=branches)
 
     def _branches(self, session: SessionRow) -> tuple[int, ...]:
         roots = self._views.roots(session)
         return tuple({part.branch for root in roots for part in self._views.path(root)})
 
     def _scanned(self) -> Iterator[Entry]:
-        asked, lasts = self._asked, _Lasts(self._file)
+        request, lasts = self._asked, _Lasts(self._file)
         if not self._behind:
             return
         activity = 0 if self._file is None else self._file.activity
         for session in scanning.sessions(self._snapshot, activity, self._views, self._report):
             for part in scanning.unknown(session, self._views, lasts):
                 yield from scanning.entries(
-                    self._snapshot, part, self._query, asked.bounds, thinking=asked.thinking
+                    self._snapshot, part, self._query, request.bounds, thinking=request.thinking
                 )
 
     def _confirmed(self, found: Iterator[Chunk]) -> Iterator[Entry]:
-        """Look at the texts of what the index found: it does not know all that is asked for."""
+        """Check candidates in their texts, for terms that an index of words cannot answer."""
         query, bounds, thinking = self._query, self._asked.bounds, self._asked.thinking
         entries = (entry for chunk in found for entry in chunk.entries)
-        while some := list(islice(entries, _CHUNK)):
-            places = [Segment(entry[0], entry[1], entry[1], "") for entry in some]
-            read = zip(places, self._snapshot.messages(places), strict=True)
-            for place, (owner, rows) in read:
+        while batch := list(islice(entries, _CHUNK)):
+            segments = [Segment(entry[0], entry[1], entry[1], "") for entry in batch]
+            read = zip(segments, self._snapshot.messages(segments), strict=True)
+            for segment, (owner, rows) in read:
                 for row in rows:
-                    doc = catching_up.doc_of(self._snapshot, owner, place.branch, row)
-                    judged = scanning.judged(doc, query, bounds, thinking=thinking)
-                    if judged is not None:
-                        yield judged
+                    doc = catching_up.doc_of(self._snapshot, owner, segment.branch, row)
+                    match = scanning.judged(doc, query, bounds, thinking=thinking)
+                    if match is not None:
+                        yield match
 
     def _fits(self, session: SessionRow | Owner) -> bool:
         titled = not self._query.filters.title or fits_title(self._query, session.title)
@@ -300,11 +312,11 @@ class _Search:
     # --------------------------------------------------------------------------------- titles
 
     def _titled(self) -> Iterator[Weighed]:
-        """Return the sessions whose title has everything that is wanted."""
+        """Return the sessions whose title has all wanted words, with their scores."""
         query, bounds, needed = self._query, self._asked.bounds, _in_titles(self._asked)
         if needed is None:
             return
-        # Most titles that only hold a word within another are told apart without much ado.
+        # A cheap test excludes most titles that have a word only as part of another one.
         plain = [term for term in query.wanted if not term.prefix and not term.parts]
         whole = {word for term in plain for word in term.tokens}
         for session in self._snapshot.titled(needed):
@@ -327,18 +339,18 @@ class _Search:
     # ----------------------------------------------------------------------------------- hits
 
     def _fetch(self, items: Sequence[_Found]) -> None:
-        """Read the messages of some hits, in one go."""
+        """Read the messages of some hits in one query."""
         ranks = [item.rank for item in items if item.rank.kind]
-        places = [Segment(-rank.branch, -rank.seq, -rank.seq, "") for rank in ranks]
-        found = zip(places, self._snapshot.messages(places), strict=True)
+        segments = [Segment(-rank.branch, -rank.seq, -rank.seq, "") for rank in ranks]
+        found = zip(segments, self._snapshot.messages(segments), strict=True)
         self._rows = {
-            (place.branch, place.first): (owner, row)
-            for place, (owner, rows) in found
+            (segment.branch, segment.first): (owner, row)
+            for segment, (owner, rows) in found
             for row in rows
         }
 
     def _hit(self, item: _Found) -> Hit | None:
-        """Show a hit; nothing if its message cannot be read."""
+        """Return the public form of a hit; None if its message cannot be read."""
         if not item.rank.kind:
             return self._shown(item, snippet(item.session.title or "", self._query), None)
         branch, seq = -item.rank.branch, -item.rank.seq
@@ -395,7 +407,10 @@ class _Search:
         return read_span(self._snapshot, path, span, report=self._report)
 
     def _history(self, session: int, branch: int, seq: int) -> tuple[Path, int]:
-        """Find the history of a session in which a message is: that of now, if it is there."""
+        """Return the path of a history of the session that has the message, and its last seq.
+
+        The current history is preferred.
+        """
         row = self._views.session(session)
         for root in [] if row is None else self._views.roots(row):
             path = self._views.path(root)

@@ -1,16 +1,16 @@
--- Every statement of an index that is kept in tables, by name. Whose rows they see was said when the
--- transaction began: `indexes` and `indexed` show no others.
+-- The statements of an index in tables, by name. The views `indexes` and `indexed` show only the rows
+-- of the tenant that was set when the transaction began.
 
--- ------------------------------------------------------------------------------- its life
+-- ------------------------------------------------------------------------------- lifecycle
 
--- The highest number that is there comes along.
+-- The state of the index, and the highest number in it.
 -- name: state
 SELECT stamp, activity, erasures, anchor_branch, anchor_seq, anchor_crc, newest, documents, text,
   (SELECT coalesce(max(n), 0) FROM indexed)
 FROM indexes
 
--- Rows without a state are what is left of an index that somebody began to remove.
--- name: left
+-- True if there are rows; without a state they belong to an index that was not removed completely.
+-- name: has_rows
 SELECT EXISTS (SELECT FROM indexed)
 
 -- name: create
@@ -29,7 +29,7 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 
--- --------------------------------------------------------------------------- what it holds
+-- -------------------------------------------------------------------------------- contents
 
 -- name: newest
 SELECT branch, seq FROM indexed ORDER BY n DESC LIMIT 1
@@ -40,16 +40,16 @@ SELECT max(seq) FROM indexed WHERE branch = $1
 -- name: counts
 SELECT branch, count(*) FROM indexed GROUP BY branch
 
--- What all tenants have, by this one's share.
+-- The size of all tenants' rows, multiplied by the share of this one.
 -- name: size
 SELECT (pg_total_relation_size('indexed_rows') * least(1, (SELECT documents FROM indexes)
   / greatest(1, (SELECT reltuples FROM pg_class WHERE oid = 'indexed_rows'::regclass))))::bigint
 
--- name: misfits
+-- name: corrupt_rows
 SELECT branch, seq FROM indexed
 WHERE hash <> hashtextextended(said || thought, 0) ORDER BY n LIMIT 5
 
--- ----------------------------------------------------------------------- adding, dropping
+-- ----------------------------------------------------------------------- adding, removing
 
 -- name: add
 INSERT INTO indexed (tenant, n, branch, seq, role, at, length, thoughts, mark, weight, said, thought,
@@ -72,56 +72,57 @@ WHERE branch = $1 AND seq BETWEEN $2 AND $3
 WITH gone AS (DELETE FROM indexed WHERE branch = $1 AND seq > $2 RETURNING 1)
 SELECT count(*) FROM gone
 
--- --------------------------------------------------------------------------------- asking
+-- -------------------------------------------------------------------------------- querying
 
--- How many of the newest $1 messages have some words; `{has}` says so of them.
+-- How many of the newest $1 messages meet the conditions `{has}`.
 -- name: probe
 SELECT count(*) FROM (
   SELECT branch, role, at, said, thought FROM indexed WHERE length >= 0 ORDER BY n DESC LIMIT $1
 ) AS newest WHERE {has}
 
--- How many messages some branches have, up to $2.
+-- How many messages these branches have, at most $2.
 -- name: count_on
 SELECT count(*) FROM (
   SELECT FROM indexed WHERE branch = ANY ($1::bigint[]) LIMIT $2
 ) AS on_branches
 
--- Messages in which the words may be that are wanted, before number $1, up to $2 of them. Of each it
--- is told how often every term is there, as `core.search.matching` counts, and whether it fits. How
--- they are found is said by `{which}`; numbers, their order and the limit must not say it: the server
--- would guess how soon it has enough. `{counts}` are the terms' frequencies, `{often}` all of them.
+-- Up to $2 messages before number $1 that may have the wanted words. Of each it returns the frequency
+-- of every term, counted as `match` does, and whether it matches. Only `{conditions}` may determine
+-- how the rows are found; hence `n + 0` and OFFSET 0: given numbers, order or limit, the server would
+-- guess how soon it has enough rows. `{counts}` are the terms' frequencies as columns,
+-- `{frequencies}` all of them as one value.
 -- name: matching
-SELECT d.branch, d.seq, d.at, d.mark, {length}, {often}, d.n, {fits}, {texts}
+SELECT d.branch, d.seq, d.at, d.mark, {length}, {frequencies}, d.n, {matches}, {texts}
 FROM (
   SELECT chosen.*, {counts} FROM (
     SELECT * FROM (
       SELECT n, branch, seq, at, length, thoughts, mark, said, thought FROM indexed
-      WHERE n + 0 < $1 AND length >= 0 {which} OFFSET 0
+      WHERE n + 0 < $1 AND length >= 0 {conditions} OFFSET 0
     ) AS candidates ORDER BY n DESC LIMIT $2
   ) AS chosen OFFSET 0
 ) AS d ORDER BY d.n DESC
 
--- The same, one after the other by their numbers, until there are enough.
+-- The same, scanned in the order of their numbers until there are enough.
 -- name: newest_matching
-SELECT d.branch, d.seq, d.at, d.mark, {length}, {often}, d.n, {fits}, {texts}
+SELECT d.branch, d.seq, d.at, d.mark, {length}, {frequencies}, d.n, {matches}, {texts}
 FROM (
   SELECT chosen.*, {counts} FROM (
     SELECT n, branch, seq, at, length, thoughts, mark, said, thought FROM indexed
-    WHERE n < $1 AND length >= 0 {which} ORDER BY n DESC LIMIT $2
+    WHERE n < $1 AND length >= 0 {conditions} ORDER BY n DESC LIMIT $2
   ) AS chosen OFFSET 0
 ) AS d ORDER BY d.n DESC
 
--- What must be so, by pieces. {0} is what it is compared with.
+-- Conditions; {0} is the value to compare with.
 -- name: from_number
 n >= {0}
 
 -- name: by_lexemes
 lexemes(tenant, n, said, thought) @@ {0}
 
--- name: is_said
+-- name: in_text
 strpos(said, {0}) > 0
 
--- name: is_thought
+-- name: in_thinking
 strpos(thought, {0}) > 0
 
 -- name: of_role
@@ -136,16 +137,16 @@ at < {0}
 -- name: on_branches
 branch = ANY ({0})
 
--- The same, where it names no way to go.
+-- The same, but not usable as an index condition.
 -- name: if_on_branches
 branch + 0 = ANY ({0})
 
--- How often a needle is in a text: {0} in {1}.
+-- How often needle {0} occurs in text {1}.
 -- name: count_in
 (octet_length({1}) - octet_length(replace({1}, {0}, ''))) / octet_length({0})
 
--- The counts of very many terms: {said} and {named} are their needles in what is said and in the
--- parts of names.
+-- The counts of many terms; {said} and {named} are their needles in the text and in the parts of
+-- names.
 -- name: counts_of_many
 (SELECT string_agg(term.often::text, ',' ORDER BY term.place) FROM (
   SELECT wanted.place, greatest(

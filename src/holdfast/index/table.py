@@ -1,12 +1,12 @@
-"""An index in tables of the store's own database, with its text search.
+"""An index in tables of the store's own database, with the full-text search of PostgreSQL.
 
-A row is a message. The engine's index of lexemes tells in which messages the words are that are
-wanted, wherever they stand: it keeps no places, since it could keep only the first of many. Whether
-they stand next to each other, and how often, is counted in the words themselves, which are kept in
-order between spaces of their own (`phrasing`).
+A row is a message. The server's index of lexemes finds the messages that contain the wanted words,
+without their positions: a `tsvector` stores only the first positions of a word. Whether words are
+adjacent, and how often they occur, is determined from the words themselves, which are stored in
+order and padded with spaces (`tsquery`).
 
-What is written is written in one transaction with how far the index is, behind a lock that one has
-at a time. A reader sees all of it or nothing.
+Each write and the index's progress are one transaction under an exclusive lock, so a reader sees
+all of a write or nothing of it.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from holdfast.index.phrasing import CHUNK, PROBED, SQL, Asked, Statement, listed
 
 SCHEMA_VERSION: Final = 1
 _REMOVED_AT_ONCE: Final = 20_000
-_PATIENCE: Final = 5.0  # seconds that whoever removes an index waits for others
-_COMMON: Final = 4  # what one message of so many has is found by looking at one after the other
-_UNCOMMON: Final = 16  # what fewer have is not any more
-_ONE_BY_ONE: Final = 4000  # messages of some branches that are, whatever is wanted
+_PATIENCE: Final = 5.0  # how long the removal of an index waits for other writers
+_COMMON: Final = 4  # a scan starts if one of so many messages has the words
+_UNCOMMON: Final = 16  # and ends when fewer than one of so many has them
+_ONE_BY_ONE: Final = 4000  # up to so many messages are scanned in any case
 _LONGEST_STEP: Final = 20_000
-_BLOCK_BITS: Final = 14  # of the numbers in a block, by which lexemes are told apart
+_BLOCK_BITS: Final = 14  # a block has 2^14 numbers; lexemes are prefixed with their block
 _FIRST_BLOCKS: Final = 2
-_MOST_BLOCKS: Final = 64  # that are asked for at once
+_MOST_BLOCKS: Final = 64  # in one query
 
 
 def stamp() -> str:
-    """Name the form of an index."""
+    """Return the version of the index format."""
     return f"{SCHEMA_VERSION} {words_module.VERSION}"
 
 
@@ -63,25 +63,24 @@ def _age(stamp: str) -> tuple[int, ...]:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Say the errors of the tables in the words of an index: those of the log are another's."""
+    """Translate the database's errors into those of an index: none may pass for the log's."""
     try:
         yield
     except (StoreUnavailable, StoreFull) as error:
         raise Hindered(str(error)) from error
-    except HoldfastError as error:  # It is damaged, or has a number twice.
+    except HoldfastError as error:  # The tables are damaged, or have a number twice.
         raise Lost(str(error)) from error
 
 
 class TablePlace:
-    """The tables that the index of a store is kept in."""
+    """The tables of a store's index."""
 
     def __init__(self, tables: Tables) -> None:
-        """Keep it in these."""
         self._tables = tables
         self.shown = tables.shown
 
     def open(self, *, readonly: bool = False) -> IndexTable | None:  # noqa: ARG002 - no difference
-        """Open the index that is there."""
+        """Open the index; None if there is none."""
         table = IndexTable(self._tables)
         try:
             there = table.is_there()
@@ -94,12 +93,12 @@ class TablePlace:
         return None
 
     def create(self) -> None:
-        """Make an empty index, unless somebody just did."""
+        """Create an empty index, unless another process just did."""
         with telling():
             self._clear(_create)
 
     def remove(self) -> None:
-        """Take the index away; whoever uses it goes on with what it sees, and then notices."""
+        """Remove the index. Open snapshots stay readable; later ones find that it is gone."""
         with telling():
             link = self._tables.connect()
             try:
@@ -111,7 +110,7 @@ class TablePlace:
             self._clear(_leave)
 
     def _clear(self, then: Callable[[TableLink], None]) -> None:
-        """Remove the rows of an index that is none any more, unless somebody began a new one."""
+        """Delete the rows of a removed index, unless another process has created a new one."""
         link = self._tables.connect()
         try:
             while True:
@@ -135,11 +134,11 @@ def _create(link: TableLink) -> None:
 
 
 def _leave(link: TableLink) -> None:
-    """Leave nothing in its place."""
+    """Create no index."""
 
 
 class _State(msgspec.Struct):
-    """How far an index is."""
+    """The state of an index: its row in the table `indexes`."""
 
     stamp: str
     activity: int
@@ -148,10 +147,10 @@ class _State(msgspec.Struct):
     newest: int
     documents: int
     text: int
-    highest: int  # the highest number that is there
+    highest: int  # the highest number in the index
 
     def values(self) -> tuple[object, ...]:
-        """Return the values of its row."""
+        """Return the column values of the row."""
         anchor = (None,) * 3 if self.anchor is None else msgspec.structs.astuple(self.anchor)
         counts = (self.newest, self.documents, self.text)
         return (self.stamp, self.activity, self.erasures, *anchor, *counts)
@@ -164,13 +163,12 @@ def _read_state(row: Sequence[Any]) -> _State:
 
 
 class IndexTable:
-    """An index, reached by one connection."""
+    """An index in tables, opened by one connection."""
 
     needs_words: Final = False
     far: Final = True
 
     def __init__(self, tables: Tables) -> None:
-        """Reach it in these tables."""
         self.shown = tables.shown
         self._code = tables.code
         self._link = tables.connect()
@@ -179,23 +177,23 @@ class IndexTable:
         self._foreseen: _Foreseen | None = None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._link.close()
 
     def disown(self) -> None:
-        """Let go of it in a forked child; the connection knows whose it is."""
+        """Close the connection in a forked child; that does not affect the parent's."""
         self._link.close()
 
     def moved(self) -> bool:
-        """Say no: what is there is looked at whenever something is asked."""
+        """Return False: every transaction reads the state of the index again."""
         return False
 
     def be_patient(self, seconds: float) -> None:
-        """Wait so long for others that write."""
+        """Set how long to wait for another writer."""
         self._patience = seconds
 
     def is_there(self) -> bool:
-        """Return whether there is an index, or what is left of one."""
+        """True if there is an index, or rows of one that was not removed completely."""
         with telling():
             self._link.begin_reading()
             try:
@@ -204,14 +202,14 @@ class IndexTable:
                 self._link.roll_back()
 
     def _is_left(self) -> bool:
-        return self._link.rows(SQL["left"]) == [(True,)]
+        return self._link.rows(SQL["has_rows"]) == [(True,)]
 
     @contextmanager
     def reading(self, wanted: Wanted | None = None) -> Iterator[None]:
-        """Let everything that is read be of one moment.
+        """Read everything in the block from one snapshot.
 
-        With how far it is, all is asked for that will be looked at, as far as that can be known:
-        from what is wanted, and from what was there the last time.
+        The queries that `wanted` and the state of the last time predict are sent together with the
+        query for the state, which saves round trips.
         """
         with telling():
             self._link.begin_reading()
@@ -229,19 +227,19 @@ class IndexTable:
 
     def _foresee(self, wanted: Wanted) -> None:
         anchor = None if self._known is None else self._known.anchor
-        place = [] if anchor is None else [Segment(anchor.branch, anchor.seq, anchor.seq, "")]
-        self._link.foresee(place, wanted.titles)
-        asked = Asked(wanted.query, wanted.bounds, self._code, thinking=wanted.thinking)
-        if not asked.wanted or not wanted.certain or self._known is None:
+        anchors = [] if anchor is None else [Segment(anchor.branch, anchor.seq, anchor.seq, "")]
+        self._link.foresee(anchors, wanted.titles)
+        statements = Asked(wanted.query, wanted.bounds, self._code, thinking=wanted.thinking)
+        if not statements.wanted or not wanted.certain or self._known is None:
             return
         few = self._known.highest <= _ONE_BY_ONE
-        ahead = asked.by_lexemes(_first_blocks(_ONE_BY_ONE)) if few else asked.probe()
+        ahead = statements.by_lexemes(_first_blocks(_ONE_BY_ONE)) if few else statements.probe()
         answer = self._link.send(ahead.text, ahead.values)
         self._foreseen = _Foreseen(wanted.query, wanted.bounds, wanted.thinking, few, answer)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Change it, all or nothing; nobody else does meanwhile."""
+        """Run the block as one write transaction; it excludes other writers."""
         with telling():
             self._link.begin_writing(self._patience)
         try:
@@ -259,20 +257,20 @@ class IndexTable:
             raise
 
     def _refuse_rest(self) -> None:
-        """Refuse what is left of an index that somebody began to remove: it has to go first."""
+        """Raise `IndexInvalid` if rows of a removed index are left: they must be deleted first."""
         with telling():
             if self._is_left():
-                raise Lost("it was removed, and not all of it")
+                raise Lost("the index was not removed completely")
 
     def _learn(self, rows: Sequence[Sequence[Any]]) -> _State:
-        """Learn how far it is; refuse one that cannot be used."""
+        """Take over the state that was read; raise if the index cannot be used."""
         if not rows:
-            raise Gone("it was removed")
+            raise Gone("the index was removed")
         self._known = _read_state(rows[0])
         if _age(self._known.stamp) > _age(stamp()):
-            raise Hindered("it was made by a newer version")  # Which goes on to use it.
+            raise Hindered("the index was made by a newer version")  # Which may still use it.
         if self._known.stamp != stamp():
-            raise Lost("it is of another version")
+            raise Lost("the index is of another version")
         return self._known
 
     @contextmanager
@@ -282,36 +280,37 @@ class IndexTable:
         try:
             yield log, self._link.log_activity() > self.activity
         except (StoreUnavailable, StoreFull) as error:
-            raise Hindered(str(error)) from error  # The log has connections of its own.
+            # Only this connection failed; the log can still be read by others.
+            raise Hindered(str(error)) from error
 
     def expect(self, places: Sequence[Segment]) -> None:
-        """Ask the log for messages that will probably be read next."""
+        """Prefetch messages of the log that will probably be read next."""
         with telling():
             self._link.foresee(places)
 
     def narrowed(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> tuple[int, ...] | None:
-        """Name the branches that such sessions may show: what is said elsewhere is not read."""
+        """Return the branches that such sessions may show, so that no others are searched."""
         with telling():
             return tuple(self._link.branches_of(scopes, agents, all_branches=all_branches))
 
     @property
     def _state(self) -> _State:
         if self._known is None:
-            raise Hindered("nothing of it was read yet")
+            raise Hindered("the state of the index was not read yet")
         return self._known
 
     # --------------------------------------------------------------------------- what it holds
 
     @property
     def activity(self) -> int:
-        """Up to which activity of the log it has everything."""
+        """The activity number of the log up to which everything is indexed."""
         return self._state.activity
 
     @property
     def erasures(self) -> int | None:
-        """How many erasures of the log it knows of; nothing if it is new."""
+        """The number of erasures in the log when it was last updated; None if it is new."""
         return self._state.erasures
 
     @property
@@ -324,45 +323,45 @@ class IndexTable:
         self._state.anchor = anchor
 
     def put_meta(self, **values: int) -> None:
-        """Note how far it is."""
+        """Change the state; it is stored when the transaction commits."""
         for name, value in values.items():
             setattr(self._state, name, value)
 
     def documents(self) -> int:
-        """Count the messages it has."""
+        """Return the number of indexed messages."""
         return self._state.documents
 
     def text(self) -> int:
-        """Tell about how much is said in the messages it has."""
+        """Return the approximate number of characters in the indexed messages."""
         return self._state.text
 
     def newest(self) -> tuple[int, int] | None:
-        """Return where the message lies that was added last."""
+        """Return branch and seq of the message that was added last."""
         rows = self._rows("newest")
         return (rows[0][0], rows[0][1]) if rows else None
 
     def last(self, branch: int) -> int:
-        """Return up to which message of a branch it has them all; 0 for none."""
+        """Return the seq of a branch up to which all messages are indexed; 0 for none."""
         return self._rows("last", branch)[0][0] or 0
 
     def counts(self) -> dict[int, int]:
-        """Count the messages it has of each branch."""
+        """Return the number of indexed messages by branch."""
         return dict(self._rows("counts"))
 
     def size(self) -> int:
-        """Tell how many bytes it takes, about."""
+        """Return its approximate size in bytes."""
         found: int = self._rows("size")[0][0]
         return found
 
     def problems(self) -> list[str]:
-        """Read all of it and say what is wrong with it."""
+        """Read the whole index and return what is wrong with it."""
         found = [
-            f"the words of message {seq} of branch {branch} are not those that were added"
-            for branch, seq in self._rows("misfits")
+            f"the words of message {seq} of branch {branch} do not match their checksum"
+            for branch, seq in self._rows("corrupt_rows")
         ]
-        there = sum(self.counts().values())
-        if there != self._state.documents:
-            found.append(f"it should have {self._state.documents} messages and has {there}")
+        stored = sum(self.counts().values())
+        if stored != self._state.documents:
+            found.append(f"the index should have {self._state.documents} messages and has {stored}")
         return found
 
     def _rows(self, name: str, *values: object) -> list[tuple[Any, ...]]:
@@ -372,7 +371,7 @@ class IndexTable:
     # ------------------------------------------------------------------------- adding, dropping
 
     def add(self, docs: Sequence[Doc]) -> None:
-        """Add messages that follow each other on one branch."""
+        """Add consecutive messages of one branch."""
         state = self._state
         rows = [self._row(number, doc) for number, doc in enumerate(docs, state.newest + 1)]
         with telling():
@@ -394,46 +393,46 @@ class IndexTable:
 
     def forget(
         self,
-        doomed: Sequence[Segment],
-        docs: Sequence[Doc],  # noqa: ARG002 - it knows the words by their message
+        erased: Sequence[Segment],
+        docs: Sequence[Doc],  # noqa: ARG002 - rows are found by position here
     ) -> None:
-        """Drop the words of messages; their places stay, as if they had said nothing."""
-        for part in doomed:
-            place = (part.branch, part.first, part.last or 0)
-            self._state.text -= self._rows("weight", *place)[0][0]
+        """Remove the words of messages; their rows stay, without words."""
+        for part in erased:
+            values = (part.branch, part.first, part.last or 0)
+            self._state.text -= self._rows("weight", *values)[0][0]
             with telling():
-                self._link.send(SQL["forget"], place)
+                self._link.send(SQL["forget"], values)
 
     def cut(self, branch: int, last: int) -> None:
-        """Forget the places of a branch behind `last`; their words are dropped already."""
+        """Remove the rows of a branch after `last`; their words are removed already."""
         self._state.documents -= self._rows("cut", branch, last)[0][0]
 
     def wipe(self) -> None:
-        """Leave it to the server, which overwrites what is free when it needs the room."""
+        """Do nothing: the server overwrites free space when it uses it again."""
 
-    # ---------------------------------------------------------------------------------- asking
+    # -------------------------------------------------------------------------------- querying
 
     def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
-        """Return what has the words that are wanted and none that is not, the last added first.
+        """Return the messages with all wanted and no unwanted words, the last added first.
 
-        Terms without words are left out: whoever asks looks at the texts. Messages are looked at
-        one after the other if there are few, or if the words are common. Otherwise the index of
-        lexemes tells where to look, block by block.
+        Terms without words are ignored: for those the caller checks the texts. Few messages, and
+        messages with common words, are scanned one by one. Otherwise the index of lexemes is
+        queried, block by block.
         """
-        asked = Asked(query, bounds, self._code, thinking=thinking)
-        foreseen = self._take_foreseen(query, bounds, thinking=thinking)
+        statements = Asked(query, bounds, self._code, thinking=thinking)
+        prefetched = self._take_foreseen(query, bounds, thinking=thinking)
         before = self._state.highest + 1
-        if not asked.wanted or self._are_few(bounds.branches):
-            yield from self._pages(asked, asked.one_by_one(), before)
+        if not statements.wanted or self._are_few(bounds.branches):
+            yield from self._pages(statements, statements.one_by_one(), before)
             return
-        if self._are_common(asked, foreseen):
-            for chunk, low in self._one_by_one(asked, before):
+        if self._are_common(statements, prefetched):
+            for chunk, low in self._one_by_one(statements, before):
                 before = low
                 yield chunk
-        yield from self._by_lexemes(asked, before, foreseen)
+        yield from self._by_lexemes(statements, before, prefetched)
 
     def _take_foreseen(self, query: Query, bounds: Bounds, *, thinking: bool) -> _Foreseen | None:
-        """Return what was asked ahead, if it is what is wanted, and the index is still as small."""
+        """Return the prefetched rows, if they are of this query and the index is still as small."""
         found, self._foreseen = self._foreseen, None
         if found is None or (found.query, found.bounds, found.thinking) != (
             query,
@@ -444,51 +443,53 @@ class IndexTable:
         return found if found.few == (self._state.highest <= _ONE_BY_ONE) else None
 
     def _are_few(self, branches: Sequence[int] | None) -> bool:
-        """Return whether some branches have few messages."""
+        """True if these branches have so few messages that a scan is faster."""
         if branches is None:
             return False
         found: int = self._rows("count_on", listed(branches), _ONE_BY_ONE)[0][0]
         return found < _ONE_BY_ONE
 
-    def _are_common(self, asked: Asked, foreseen: _Foreseen | None) -> bool:
-        """Return whether many messages have the words, going by the newest ones."""
+    def _are_common(self, statements: Asked, prefetched: _Foreseen | None) -> bool:
+        """True if many messages have the words, judging by the newest ones."""
         if self._state.highest <= _ONE_BY_ONE:
             return False
-        probe = asked.probe()
+        probe = statements.probe()
         with telling():
-            answer = foreseen.answer if foreseen else self._link.send(probe.text, probe.values)
+            answer = prefetched.answer if prefetched else self._link.send(probe.text, probe.values)
             found: int = answer.fetchall()[0][0]
         return found * _COMMON >= PROBED
 
-    def _one_by_one(self, asked: Asked, before: int) -> Iterator[tuple[Chunk, int]]:
-        """Go back message by message, while many are found so."""
+    def _one_by_one(self, statements: Asked, before: int) -> Iterator[tuple[Chunk, int]]:
+        """Scan backwards from the newest message while enough messages match."""
         highest, found, step = before, 0, _COMMON * CHUNK
         while before > 1 and found * _UNCOMMON >= highest - before:
             if found:
                 step = min(_LONGEST_STEP, max(step, 2 * CHUNK * (highest - before) // found))
             low = max(1, before - step)
-            rows = self._ask(asked.newest(low), before)
+            rows = self._ask(statements.newest(low), before)
             before = rows[-1][6] if len(rows) == CHUNK else low
-            chunk = asked.chunk(rows)
+            chunk = statements.chunk(rows)
             found += len(chunk.entries)
             yield chunk, before
 
-    def _by_lexemes(self, asked: Asked, before: int, foreseen: _Foreseen | None) -> Iterator[Chunk]:
-        """Ask the index of lexemes, block by block: for more of them if few messages are found."""
+    def _by_lexemes(
+        self, statements: Asked, before: int, prefetched: _Foreseen | None
+    ) -> Iterator[Chunk]:
+        """Query the index of lexemes by blocks; the fewer messages match, the more per query."""
         blocks = _first_blocks(before - 1) if before > 1 else []
-        ready = foreseen.answer if foreseen is not None and foreseen.few else None
+        ready = prefetched.answer if prefetched is not None and prefetched.few else None
         while blocks:
             found = 0
-            for chunk in self._pages(asked, asked.by_lexemes(blocks), before, ready):
+            for chunk in self._pages(statements, statements.by_lexemes(blocks), before, ready):
                 found += len(chunk.entries)
                 yield chunk
             ready, size = None, len(blocks) * CHUNK // max(1, found) + 1
             blocks = _blocks_before(blocks[-1], min(size, _MOST_BLOCKS))
 
     def _pages(
-        self, asked: Asked, statement: Statement, before: int, ready: Rows | None = None
+        self, statements: Asked, statement: Statement, before: int, ready: Rows | None = None
     ) -> Iterator[Chunk]:
-        """Return what a statement finds, page by page."""
+        """Return the matches of a statement, page by page."""
         while True:
             if ready is None:
                 rows = self._ask(statement, before)
@@ -496,7 +497,7 @@ class IndexTable:
                 with telling():
                     rows = ready.fetchall()
                 ready = None
-            yield asked.chunk(rows)
+            yield statements.chunk(rows)
             if len(rows) < CHUNK:
                 return
             before = rows[-1][6]
@@ -511,12 +512,12 @@ def _first_blocks(highest: int) -> list[int]:
 
 
 def _blocks_before(block: int, size: int) -> list[int]:
-    """Return the blocks of numbers before one, the newest first."""
+    """Return the blocks of numbers before one, newest first."""
     return list(range(block - 1, max(block - 1 - size, -1), -1))
 
 
 class _Foreseen(msgspec.Struct, frozen=True):
-    """What was asked ahead: what has the words, of an index with few messages, or a probe."""
+    """A prefetched answer: matches if the index is small (`few`), otherwise a probe."""
 
     query: Query
     bounds: Bounds
@@ -530,6 +531,6 @@ def _weight(doc: Doc) -> int:
 
 
 def _columns(rows: Sequence[Sequence[Any]]) -> list[object]:
-    """Put the values of several rows together, column by column."""
+    """Transpose rows into one array per column."""
     *numbers, said, thought = zip(*rows, strict=True)
     return [*map(listed, numbers), list(said), list(thought)]

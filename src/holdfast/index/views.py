@@ -1,9 +1,9 @@
-"""Who shows a message: which of the sessions that share it may be named as the place it is in.
+"""Visibility: the session in which a message is shown, of all that share it.
 
-A message lies on a branch. It can be seen in a session whose history runs through that place: as it
-is now, or with `all_branches` along any branch it ever had. What is in the trash or purged shows
-nothing, but forks of it do. Of the sessions that are asked for, the one that wrote a message is
-named if it shows it, else the youngest fork that does.
+A message is on a branch. It is visible in a session whose history contains it: the current history,
+or with `all_branches` that of any branch the session ever had. A session in the trash and a purged
+one show nothing, but their forks do. Of the sessions that pass the filters, the one that wrote a
+message is returned if it shows it, else the youngest fork that does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHARED = frozenset({"fork", "continue"})
 
 
 class Views:
-    """What sessions show, as of one snapshot."""
+    """The messages that sessions show, in one snapshot."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Views:
         all_branches: bool,
         only: SessionRow | None,
     ) -> None:
-        """Look at all sessions that are wanted, or at one alone."""
+        """Consider the sessions for which `wanted` is True, or `only` one."""
         self._snapshot = snapshot
         self._wanted = wanted
         self._all_branches = all_branches
@@ -41,15 +41,15 @@ class Views:
         self._reach: dict[int, dict[int, int | None]] = {}
         self._forks: dict[int, list[tuple[int | None, SessionRow]]] = {}
         self._fitting: dict[int, bool] = {}
-        self._hidden: set[int] = set()  # Branches that nobody who is wanted shows.
+        self._hidden: set[int] = set()  # Branches that no wanted session shows.
         self._roots: dict[int, list[int]] = {}
         self._lineages: dict[str, str] = {}
 
     def simply(self, branches: Collection[int]) -> dict[int, Owner | None]:
-        """Name the sessions that show these branches whole, because they are on them.
+        """Return the sessions that show these branches completely, being on them now.
 
-        Most sessions never went back, so this says it of most messages, and of many at once. One
-        that has to be looked at message by message is nothing here.
+        Most sessions never moved to another branch, so one query answers this for most messages.
+        The value is None for a branch whose messages need `shown_by`.
         """
         owners = self._snapshot.owners(branches)
         return {
@@ -63,7 +63,7 @@ class Views:
         }
 
     def shown_by(self, branch: int, seq: int) -> SessionRow | None:
-        """Name the session that shows a message."""
+        """Return the session that shows a message; None if no wanted one does."""
         if self.only is not None:
             shows = self._is_wanted(self.only) and self._shows(self.only, branch, seq)
             return self.only if shows else None
@@ -89,17 +89,17 @@ class Views:
         return known
 
     def branch(self, n: int) -> BranchRow | None:
-        """Read a branch."""
+        """Return a branch; None if it is gone or damaged."""
         if n not in self._branches:
             self._branches[n] = _sound(lambda: self._snapshot.find_branch(n), None)
         return self._branches[n]
 
     def path(self, branch: int) -> Path:
-        """Return the way a branch's history runs; of one that is damaged nothing is shown."""
+        """Return the segments of a branch's history; none if it is damaged."""
         return _sound(lambda: self._snapshot.path(branch), ())
 
     def session(self, n: int) -> SessionRow | None:
-        """Read a session that may show something; one that cannot be read does not."""
+        """Return a session that may show messages; None if it is trashed, gone or damaged."""
         if n not in self._sessions:
             row = _sound(lambda: self._snapshot.session(n), None)
             head = _sound(lambda: self._snapshot.head(n), None)
@@ -108,11 +108,11 @@ class Views:
         return self._sessions[n]
 
     def know(self, session: SessionRow, head: HeadRow) -> None:
-        """Be told of a session that somebody has read, and that is not in the trash."""
+        """Cache a session that was read already and is not in the trash."""
         self._sessions[session.n], self._heads[session.n] = session, head
 
     def end(self, session: SessionRow, branch: int) -> int:
-        """Return where a branch of a session ends; the one that it is on ends at its head."""
+        """Return the last seq of a session's branch; its current one ends at its head."""
         head = self.head(session)
         if head is not None and head.branch == branch:
             return head.seq
@@ -120,7 +120,7 @@ class Views:
         return 0 if row is None else row.last_seq
 
     def head(self, session: SessionRow) -> HeadRow | None:
-        """Read where such a session stands."""
+        """Return the head of a session; None if the session shows nothing."""
         self.session(session.n)
         return self._heads[session.n]
 
@@ -135,7 +135,7 @@ class Views:
         return reach
 
     def _reached(self, session: SessionRow) -> dict[int, int | None]:
-        """Return how far along which branches a session's history runs; `None` is to the end."""
+        """Return the last seq that a session shows, by branch; None means to the end."""
         reach: dict[int, int | None] = {}
         for branch in self.roots(session):
             for segment in self.path(branch):
@@ -146,7 +146,7 @@ class Views:
         return reach
 
     def roots(self, session: SessionRow) -> list[int]:
-        """Return the branches whose histories a session shows, the newest first."""
+        """Return the branches whose histories a session shows, newest first."""
         known = self._roots.get(session.n)
         if known is None:
             known = self._roots[session.n] = self._find_roots(session)
@@ -162,16 +162,16 @@ class Views:
         return [branch.n for branch in reversed(branches)]
 
     def _shown_on(self, branch: int) -> list[tuple[int | None, SessionRow]]:
-        """Name the sessions that show a branch, each with how far."""
+        """Return the sessions that show a branch, each with the last seq that it shows."""
         known = self._forks.get(branch)
         if known is None:
             known = self._forks[branch] = list(self._walk(branch))
         return known
 
     def _walk(self, branch: int) -> Iterator[tuple[int | None, SessionRow]]:
-        wanted: list[tuple[int, int | None]] = [(branch, None)]
-        while wanted:
-            n, upto = wanted.pop()
+        pending: list[tuple[int, int | None]] = [(branch, None)]
+        while pending:
+            n, upto = pending.pop()
             row = self.branch(n)
             session = None if row is None or row.purged else self.session(row.session)
             if session is not None and self._is_wanted(session) and n in self.roots(session):
@@ -179,7 +179,7 @@ class Views:
             for child in self._children(n):
                 self._branches.setdefault(child.n, child)
                 far = child.fork_seq if upto is None else min(upto, child.fork_seq)
-                wanted.append((child.n, far))
+                pending.append((child.n, far))
 
     def _children(self, branch: int) -> list[BranchRow]:
         return _sound(lambda: self._snapshot.branches_from(branch), [])
@@ -187,8 +187,8 @@ class Views:
     # --------------------------------------------------------------------------------- lineages
 
     def lineage(self, session: SessionRow | Owner) -> str:
-        """Name what sessions that share history have in common: the oldest one that is known."""
-        way: list[str] = []
+        """Return the id of the oldest known session with which this one shares history."""
+        ancestors: list[str] = []
         row: SessionRow | Owner | None = session
         root = session.id
         while row is not None:
@@ -196,18 +196,18 @@ class Views:
             if root in self._lineages:
                 root = self._lineages[root]
                 break
-            way.append(root)
+            ancestors.append(root)
             if row.parent is None or row.relation not in _SHARED:
                 break
             root, row = row.parent, self._relative(row.parent) or self._beyond(row)
             if row is None:
-                way.append(root)
-        for session_id in way:
+                ancestors.append(root)
+        for session_id in ancestors:
             self._lineages[session_id] = root
         return root
 
     def _beyond(self, session: SessionRow | Owner) -> SessionRow | None:
-        """Find whose history a session begins with, where the one between them was purged."""
+        """Return the session whose history this one starts with, if the one between was purged."""
         first = _sound(lambda: self._snapshot.branch(session.n, 1), None)
         start = None if first is None or first.parent is None else self.branch(first.parent)
         return None if start is None else self._relative(start.session_id)
@@ -217,7 +217,7 @@ class Views:
 
 
 def _sound(read: Callable[[], T], otherwise: T) -> T:
-    """Read something; what is damaged is passed over, so that it hides nothing else."""
+    """Return the result of a read, or `otherwise` if it is damaged: damage hides nothing else."""
     try:
         return read()
     except Damaged:
