@@ -1,6 +1,6 @@
-"""What is found: the decisions of a search, without a place to look in.
+"""The rules of a search, without I/O: what matches, and how well.
 
-A text becomes tokens (`folding`, `words`), a question becomes terms and filters (`query`), a
-message becomes a document (`documents`), `matching` decides whether the one is found by the other
-and how well, and `snippets` shows where. An index has to agree with `matching`; it is only faster.
+A text becomes tokens (`fold`, `tokenize`), a query becomes terms and filters (`query`), a message
+becomes a document (`document`). `match` decides whether a document matches and computes its score;
+`snippet` shows the matching part. An index must agree with `match`; it is only faster.
 """

@@ -1,8 +1,8 @@
-"""A message as what can be searched: its text, and apart from it its thinking.
+"""The searchable text of a message, and separately its thinking.
 
-Text is what was said, the names of tools, what they were called with (keys and values, one under
-the other) and what they answered, and the names of files. Who said it is no text. Foreign data is
-kept verbatim and not searched, and what was erased or is damaged has no words.
+The text consists of text parts, tool names, arguments (keys and values, one per line), tool results
+and file names. The role is not part of it. `Raw` parts are not searched, and erased and damaged
+messages have no text.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from holdfast.records import JSON, File, Message, Part, Raw, Text, Thinking, Too
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """What can be searched of a message."""
+    """The searchable text of a message."""
 
     text: str = ""
     thinking: str = ""
 
 
 def document(message: Message) -> Document:
-    """Return what can be searched of a message."""
+    """Return the searchable text of a message."""
     if message.status in {"damaged", "erased"}:
         return Document()
     thinking = (part.text for part in message.parts if isinstance(part, Thinking))
@@ -51,7 +51,7 @@ def _said(parts: Iterable[Part]) -> Iterator[str]:
 
 
 def _readable(value: JSON) -> str:
-    """Write JSON as a person would: names and values, without its marks and escapes."""
+    """Return JSON as lines of names and values, without its punctuation and escapes."""
     lines: list[str] = []
     _read(value, lines)
     return "\n".join(lines)

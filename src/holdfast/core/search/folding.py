@@ -1,21 +1,22 @@
-"""Characters, as far as a search tells them apart.
+"""Case and accent folding: characters that a search treats as equal become the same.
 
-Folding turns every character outside ASCII, each for itself, into
+Folding maps every character outside ASCII, independently of its neighbours, to
 
-- nothing: accents of Latin, Greek and Cyrillic, vowel points of Hebrew and Arabic, what selects a
-  variant of an emoji, and what cannot be seen (soft hyphens, joiners, marks of direction);
-- a space: punctuation, white space, controls, lone surrogates, private characters, and the lines
-  and blocks that draw pictures;
-- itself between two spaces, so that it stands alone: a symbol, an emoji, any character of a script
-  that is written without spaces (Chinese, Japanese, Korean, Thai, Lao, Khmer, Burmese, Tibetan);
+- nothing: accents of Latin, Greek and Cyrillic, vowel points of Hebrew and Arabic, emoji variation
+  selectors, and invisible characters (soft hyphens, joiners, direction marks);
+- a space: punctuation, white space, controls, lone surrogates, private-use characters, box-drawing
+  and block characters;
+- itself between two spaces, so that it is a word of its own: a symbol, an emoji, any character of a
+  script that is written without spaces (Chinese, Japanese, Korean, Thai, Lao, Khmer, Burmese,
+  Tibetan);
 - letters and digits: in lower case, without accents, ligatures and letters of other widths as the
   plain ones, all decimal digits as those of ASCII.
 
-Only where several characters are one sign are they put together first: Hangul written in jamo, and
-kana with a voicing mark behind them. So a text folds to what its pieces fold to, wherever it is cut
-between signs.
+Only characters that form one sign together are composed first: Hangul written in jamo, and kana
+followed by a voicing mark. So a text folds to the concatenation of its folded pieces, wherever it
+is cut between signs.
 
-A character that this Python does not know, because it is younger, stands alone.
+A character that is newer than this Python's Unicode tables is a word of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-# Several characters that are one sign: jamo, kana and a voicing mark, the same at half width.
+# Several characters that form one sign: jamo, kana and a voicing mark, the same at half width.
 JOINED: Final = (
     "[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?"
     "|[\uac00-\ud7a3][\u11a8-\u11c2]"
@@ -79,10 +80,10 @@ _ALONE: Final = (
     (0x20000, 0x3FFFF),
 )
 _SEPARATING: Final = (
-    (0x02B9, 0x02BF),  # letters by name, apostrophes by look
+    (0x02B9, 0x02BF),  # letters by category, but look like apostrophes
     (0x02C8, 0x02C8),
     (0xA78B, 0xA78C),
-    (0x2044, 0x2044),  # symbols by name, `/` and `-` by look
+    (0x2044, 0x2044),  # symbols by category, but look like `/` and `-`
     (0x2212, 0x2212),
     (0x2215, 0x2215),
     (0x2500, 0x259F),  # lines, blocks and spinners of terminals
@@ -93,7 +94,7 @@ _CONTROLS: Final = frozenset({"Cc", "Cs", "Co"})
 _FULL_WIDTH: Final = (0xFF01, 0xFF5E)
 _COMPOSED: Final = ((0x3041, 0x30FF), (0xAC00, 0xD7FF), (0xFF66, 0xFF9F))
 
-# Letters that have something added, which Unicode does not take off.
+# Letters with strokes and ligatures that Unicode normalization does not decompose.
 _PLAIN: Final = str.maketrans(
     {
         "ø": "o",
@@ -108,31 +109,31 @@ _PLAIN: Final = str.maketrans(
     }
     | {"þ": "th", "ƀ": "b", "ɨ": "i", "ƶ": "z", "ǥ": "g"}
 )
-# Quotes, dashes, dots, lines of terminals, accents of the west; no capitals.
+# The most common non-ASCII characters: quotes, dashes, dots, terminal lines, accented lower case.
 _COMMON: Final = (
     "\u2019\u2018\u201c\u201d\u2014\u2013\u2026\u2022\u00a0\u00b7"
     "\u2500\u2502\u251c\u2514éèêàâçîôûùäöüßñáíóúãõ"
 )
-_SHORT: Final = 24  # a run that may come again as it is: a word, a dash, an emoji
+_SHORT: Final = 24  # a run of up to so many characters probably recurs: a word, a dash, an emoji
 
 _JOINED: Final = re.compile(JOINED)
 _OUTSIDE: Final = re.compile(r"[^\x00-\x7f]+")
 
 
 def folded(text: str) -> str:
-    """Fold what is not ASCII; ASCII stays as it is, in its case."""
+    """Return a text with all non-ASCII characters folded; ASCII stays unchanged, case included."""
     text = _without_common(text)
     return text if text.isascii() else _OUTSIDE.sub(_lower_run, text)
 
 
 def folded_in_case(text: str) -> str:
-    """Fold what is not ASCII, but let capitals be capitals."""
+    """Return a text with all non-ASCII characters folded, but capitals preserved."""
     text = _without_common(text)
     return text if text.isascii() else _OUTSIDE.sub(_cased_run, text)
 
 
 def _without_common(text: str) -> str:
-    """Fold what alone often keeps a text from being ASCII: replacing is as fast as copying."""
+    """Fold the most common characters by `replace`, which is fast: often the rest is ASCII."""
     if text.isascii():
         return text
     for character in _COMMON:
@@ -153,13 +154,13 @@ def _cased_run(found: re.Match[str]) -> str:
 
 @lru_cache(maxsize=16_384)
 def folded_sign(run: str) -> str:
-    """Fold one sign, or a few, none of them ASCII."""
+    """Fold a short run of signs, none of them ASCII."""
     return _fold(run, _LOWER)
 
 
 @lru_cache(maxsize=16_384)
 def folded_sign_in_case(run: str) -> str:
-    """Fold one sign, or a few, none of them ASCII, but let capitals be capitals."""
+    """Fold a short run of signs, none of them ASCII, but preserve capitals."""
     return _fold(run, _CASED)
 
 
@@ -172,7 +173,7 @@ def _joined(found: re.Match[str]) -> str:
 
 
 class _Lower(dict[int, str]):
-    """What each character folds to, found out when it is met first."""
+    """The folded form of each character, computed when first needed."""
 
     def __missing__(self, code: int) -> str:
         self[code] = found = _fold_character(chr(code))
@@ -180,7 +181,7 @@ class _Lower(dict[int, str]):
 
 
 class _Cased(dict[int, str]):
-    """The same, with capitals left."""
+    """The same, with capitals preserved."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -219,7 +220,7 @@ def _fold_letter(character: str) -> str:
 
 
 def _stripped(text: str) -> str:
-    """Take a text apart, drop its accents, and leave a space where something is no letter."""
+    """Decompose a text, drop its accents, and replace what cannot be in a word by a space."""
     return "".join(
         letter if letter.isascii() or _is_of_words(letter) else " "
         for letter in unicodedata.normalize("NFKD", text)

@@ -1,18 +1,18 @@
-"""Deciding whether a message is found, and how well: the rule that every index has to keep.
+"""Matching and scoring: the rule that every index has to agree with.
 
-A term is found where its tokens stand next to each other in the words of a text, or in the parts of
-its names, each in their own order; the last token of a prefix is the beginning of one there. A term
-that is a name itself is also found by its parts. A term without tokens is found where it stands
-literally. All wanted terms must be found and no unwanted one; so a query without terms finds
+A term matches where its tokens are adjacent and in order among the words of a text, or among the
+parts of its names; the last token of a prefix term matches the beginning of a word. A term that is
+a name itself also matches by its parts. A term without tokens matches where its characters occur
+literally. All wanted terms must match and no unwanted one; so a query without terms matches
 everything.
 
-Thinking counts only when it is asked for: its words, not the parts of its names. No term spans from
-the text into it.
+Thinking is searched only on request: its words, not the parts of its names. No term spans text and
+thinking.
 
-A score weighs how often the terms are there against how long the message is (as bm25 does, with a
-fixed average in place of the corpus's, so that a score depends on nothing but the message), then
-how old it is: a message of today counts 1, one of a month ago 3/4, and none less than 1/2. So age
-decides between messages that are about equally good, and never hides one that is twice as good.
+A score is bm25 with a fixed average length instead of that of the corpus, so that it depends on the
+message only, multiplied by a factor for its age: 1 for a message of today, 3/4 for one of a month
+ago, never less than 1/2. So age decides between messages that match about equally well, and never
+hides one that matches twice as well.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from holdfast.core.search.documents import Document
 from holdfast.core.search.query import Query, Term
 from holdfast.core.search.words import parts, words
 
-_SATURATION: Final = 1.2  # how much a word says that comes again and again
-_LENGTH_WEIGHT: Final = 0.5  # how much a long message has to say it more often
+_SATURATION: Final = 1.2  # k1 of bm25: how much repetitions of a term add
+_LENGTH_WEIGHT: Final = 0.5  # b of bm25: how much the length of a message matters
 _AVERAGE_LENGTH: Final = 150.0
-_OLD: Final = 0.5  # what is left of a message's weight, however old it is
+_OLD: Final = 0.5  # the factor that the oldest messages approach
 _FADING_DAYS: Final = 30.0
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
-    """How often each wanted term is there, in their order, and how many words there are in all."""
+    """The frequency of each wanted term, in their order, and the total number of words."""
 
     frequencies: tuple[int, ...]
     length: int
 
 
 def matches(query: Query, document: Document, *, thinking: bool = False) -> Match | None:
-    """Return how a document fits a query, or that it does not. Filters are not looked at."""
+    """Return how a document matches a query; None if it does not. Filters are ignored."""
     return _match(query.wanted, query.unwanted, _Content(document, thinking=thinking))
 
 
 def fits_title(query: Query, title: str | None) -> bool:
-    """Return whether the title of a session is one that the query asks for."""
+    """True if the title of a session passes the query's filter on titles."""
     terms = query.filters.title
     wanted = [term for term in terms if not term.excluded]
     unwanted = [term for term in terms if term.excluded]
@@ -55,28 +55,28 @@ def fits_title(query: Query, title: str | None) -> bool:
 
 
 def frequencies(terms: Iterable[Term], text: str) -> tuple[int, ...]:
-    """Count in a text where each of some terms is found."""
+    """Return how often each of some terms occurs in a text."""
     content = _Content(Document(text), thinking=False)
     return tuple(content.frequency(term) for term in terms)
 
 
 def how_many(terms: Iterable[Term], text: str) -> int:
-    """Count which of some terms are found in a text at all."""
+    """Return how many of some terms occur in a text."""
     content = _Content(Document(text), thinking=False)
     return sum(content.has(term) for term in terms)
 
 
 def score(frequencies: Sequence[int], length: int, age_days: float) -> float:
-    """Weigh a match: more is better."""
+    """Return the score of a match; higher is better."""
     relative = 1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * length / _AVERAGE_LENGTH
-    said = sum(
+    relevance = sum(
         often * (_SATURATION + 1) / (often + _SATURATION * relative) for often in frequencies
     )
-    return (said if frequencies else 1.0) * _recency(age_days)
+    return (relevance if frequencies else 1.0) * _recency(age_days)
 
 
 def _recency(age_days: float) -> float:
-    age = max(age_days, 0.0)  # a clock may be ahead of ours
+    age = max(age_days, 0.0)  # another machine's clock may be ahead
     return _OLD + (1 - _OLD) / (1 + age / _FADING_DAYS)
 
 
@@ -93,7 +93,7 @@ def _match(wanted: Iterable[Term], unwanted: Iterable[Term], content: _Content) 
 
 
 class _Content:
-    """A document in the forms in which terms are counted: tokens between single spaces."""
+    """A document in the forms in which terms are counted: tokens joined by single spaces."""
 
     def __init__(self, document: Document, *, thinking: bool) -> None:
         self._texts = [document.text]
@@ -106,7 +106,7 @@ class _Content:
         self._known_plain: list[str] | None = None
 
     def frequency(self, term: Term) -> int:
-        """Count where a term is found."""
+        """Return how often a term occurs."""
         if not term.tokens:
             literally = _plain(term.raw)
             return sum(text.count(literally) for text in self._plain)
@@ -117,7 +117,7 @@ class _Content:
         return max(often, count_of(self._parts, _needle(term.parts, prefix=term.prefix)))
 
     def has(self, term: Term) -> bool:
-        """Return whether a term is found: often the words say so, and no parts are needed."""
+        """True if a term occurs. Words come first: the parts of names are slow to compute."""
         if term.tokens:
             needle = _needle(term.tokens, prefix=term.prefix)
             if any(needle in text for text in self._words):
@@ -146,7 +146,7 @@ def _needle(tokens: Sequence[str], *, prefix: bool) -> str:
 
 
 def count_of(text: str, needle: str) -> int:
-    """Count a needle; two may share a space, or overlap."""
+    """Return how often a needle occurs in a text, overlaps included."""
     often, at = 0, text.find(needle)
     while at >= 0:
         often += 1
@@ -155,5 +155,5 @@ def count_of(text: str, needle: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which marks are compared: compatible forms and cases are the same."""
+    """Return a text for literal comparison: compatible forms and cases become equal."""
     return text.casefold() if text.isascii() else unicodedata.normalize("NFKD", text).casefold()

@@ -1,26 +1,26 @@
-"""What is looked for: the grammar of a search.
+"""The query language of a search.
 
-A query is a list of things that must all be so:
+A query is a list of conditions that must all hold:
 
-    word  it's  gateway/run.py     a word, or several next to each other
-    "two words"                    a phrase: next to each other, in this order
-    pre*  "two wo"*                the last word is only a beginning
-    -word  -"two words"            must not be there
+    word  it's  gateway/run.py     a word, or several adjacent ones
+    "two words"                    a phrase: adjacent words in this order
+    pre*  "two wo"*                the last word is a prefix
+    -word  -"two words"            must not occur
     title:word  title:"two words"  in the title of the session
-    role:tool                      said by: system, user, assistant, tool, summary
-    scope:x  agent:x  session:x    of these sessions
+    role:tool                      system, user, assistant, tool or summary
+    scope:x  agent:x  session:x    in these sessions
     since:7d  until:2026-01-31     h, d, w, m (months), y ago; a day, a month, a year; day and time
 
-Anything else is text, so no string is wrong: `TODO: fix` and `a:b` are words, a quote that is not
-closed is a character, `AND` is a word, `--flag` and `->` are no exclusions, `role:nobody` are two
-words. Of two filters of one kind the last one counts. What consists of marks alone (`==`) has no
-words; it is looked for as it stands, and no index of words can do that. A lone `-`, `*` or `"` is
-nothing. `literal` takes the whole query as one phrase.
+Anything else is text, so every string is a valid query: `TODO: fix` and `a:b` are words, an
+unclosed quote is a character, `AND` is a word, `--flag` and `->` exclude nothing, `role:nobody` are
+two words. Of two filters of one kind the last one counts. A term of punctuation only (`==`) has no
+words; it is searched for literally, which an index of words cannot do. A lone `-`, `*` or `"` is
+ignored. `literal` takes the whole query as one phrase.
 
-A time is a moment: `since` counts from it on, `until` up to before it. A day, month or year means
-all of it, so `until:2026-01-31` ends when February begins, where `now` is.
+`since` is inclusive, `until` exclusive. A day, month or year means all of it, so `until:2026-01-31`
+ends when February begins, in the time zone of `now`.
 
-A single name is also looked for by its parts: `userName` finds `getUserName`.
+A single name is also searched for by its parts: `userName` finds `getUserName`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from holdfast.records import Role
 
 
 class Term(msgspec.Struct, frozen=True, gc=False):
-    """Words that stand next to each other, the last one perhaps only a beginning.
+    """Adjacent words; with `prefix` the last one is the beginning of a word.
 
-    `parts` is what the term is among the parts of names, if it is a name. Without `tokens` a term
-    is looked for as it was written: `raw`.
+    If the term is a name, `parts` are the parts of it. A term without `tokens` is searched for
+    literally, as `raw`.
     """
 
     tokens: tuple[str, ...]
@@ -52,7 +52,7 @@ class Term(msgspec.Struct, frozen=True, gc=False):
 
 
 class Filters(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What must be so beside the words. `since` is included, `until` is not."""
+    """Conditions apart from the words. `since` is inclusive, `until` exclusive."""
 
     role: Role | None = None
     scope: str | None = None
@@ -64,29 +64,29 @@ class Filters(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
-    """What is looked for. One without terms, or only with exclusions, lists."""
+    """Terms and filters. Without wanted terms a query lists all messages that pass the rest."""
 
     terms: tuple[Term, ...] = ()
     filters: Filters = Filters()
 
     @property
     def wanted(self) -> tuple[Term, ...]:
-        """The terms that must be there, in the order of a match's frequencies."""
+        """The terms that must occur, in the order of a match's frequencies."""
         return tuple(term for term in self.terms if not term.excluded)
 
     @property
     def unwanted(self) -> tuple[Term, ...]:
-        """The terms that must not be there."""
+        """The terms that must not occur."""
         return tuple(term for term in self.terms if term.excluded)
 
     @property
     def needs_scan(self) -> bool:
-        """Whether a term has no words, so that only the texts themselves can tell."""
+        """True if a term has no words, so that it can only be checked in the texts."""
         return any(not term.tokens for term in self.terms)
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
-    """A stretch of a query up to white space, or a quotation, and what stands before it."""
+    """A part of a query up to white space, or a quotation, with its sign and its field."""
 
     excluded: bool
     field: str
@@ -107,22 +107,22 @@ _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}\S*")
 
 
 def parse(text: str, *, literal: bool = False, now: datetime) -> Query:
-    """Understand a query; there is no string that cannot be."""
+    """Parse a query; every string is valid."""
     if literal:
         return Query((_term(text.strip()),)) if text.strip() else Query()
     terms: dict[tuple[object, ...], Term] = {}
     filters = Filters()
     for item in _items(text):
-        understood = _filtered(filters, item, now)
-        if understood is not None:
-            filters = understood
+        extended = _filtered(filters, item, now)
+        if extended is not None:
+            filters = extended
         elif (term := _text_term(item)) is not None:
             terms.setdefault(_sense(term), term)
     return Query(tuple(terms.values()), filters)
 
 
 def _sense(term: Term) -> tuple[object, ...]:
-    """Return what makes two terms one, however they are written."""
+    """Return the key by which terms that differ only in spelling are recognised as the same."""
     return (term.tokens or term.raw, term.prefix, term.excluded, term.parts)
 
 
@@ -147,7 +147,7 @@ def _items(text: str) -> Iterator[_Item]:
 
 
 def _unstarred(value: str) -> tuple[str, bool]:
-    """Take the star off a beginning; `**bold**` and `*.py` are none."""
+    """Strip the star of a prefix, and return whether there was one; `**bold**` has none."""
     starred = value.endswith("*") and value.count("*") == 1 and value != "*"
     return (value[:-1], True) if starred else (value, False)
 
@@ -168,7 +168,7 @@ def _text_term(item: _Item) -> Term | None:
 
 
 def _words_only(item: _Item) -> Term | None:
-    """Take as text what looks like a filter and is none; quotes around nothing are nothing."""
+    """Return an item that looks like a filter, but is not, as text; None if it has no words."""
     term = _term(item.whole.removeprefix("-"), excluded=item.excluded)
     return term if term.tokens else None
 
@@ -186,7 +186,7 @@ def _term(raw: str, *, excluded: bool = False, starred: bool = False) -> Term:
 
 
 def _filtered(filters: Filters, item: _Item, now: datetime) -> Filters | None:
-    """Add what an item says to the filters; one that is no filter gives nothing."""
+    """Return the filters with an item added; None if the item is not a filter."""
     value = f"{item.value}*" if item.starred else item.value
     if not item.field or not value.strip():
         return None
@@ -196,8 +196,8 @@ def _filtered(filters: Filters, item: _Item, now: datetime) -> Filters | None:
         return None
     match item.field:
         case "since" | "until":
-            moment = _moment(value, now, end=item.field == "until")
-            return msgspec.structs.replace(filters, **{item.field: moment}) if moment else None
+            time = _moment(value, now, end=item.field == "until")
+            return msgspec.structs.replace(filters, **{item.field: time}) if time else None
         case "role":
             role = value.casefold()
             return msgspec.structs.replace(filters, role=role) if role in get_args(Role) else None
@@ -213,7 +213,7 @@ def _titled(filters: Filters, item: _Item) -> Filters | None:
 
 
 def _moment(text: str, now: datetime, *, end: bool) -> datetime | None:
-    """Read a time; of a day, a month or a year its begin or its end."""
+    """Parse a time; of a day, a month or a year return the start or the end. None if invalid."""
     here = now if now.tzinfo is not None else now.replace(tzinfo=UTC)
     try:
         if (ago := _AGO.fullmatch(text)) is not None:
@@ -221,9 +221,9 @@ def _moment(text: str, now: datetime, *, end: bool) -> datetime | None:
         if (day := _DAY.fullmatch(text)) is not None:
             return _bound(day, here.tzinfo, end=end)
         if _TIME.fullmatch(text):
-            moment = datetime.fromisoformat(text)
-            return moment if moment.tzinfo is not None else moment.replace(tzinfo=here.tzinfo)
-    except (ValueError, OverflowError):  # no day of any calendar
+            time = datetime.fromisoformat(text)
+            return time if time.tzinfo is not None else time.replace(tzinfo=here.tzinfo)
+    except (ValueError, OverflowError):  # not a date of the calendar
         return None
     return None
 
@@ -239,7 +239,7 @@ def _months_before(now: datetime, count: int) -> datetime:
     year, month = divmod(now.year * 12 + now.month - 1 - count, 12)
     if year < MINYEAR:
         raise OverflowError
-    last_day = monthrange(year, month + 1)[1]  # a month before 31 March is the end of February
+    last_day = monthrange(year, month + 1)[1]  # one month before 31 March is the end of February
     return now.replace(year=year, month=month + 1, day=min(now.day, last_day))
 
 
@@ -255,14 +255,14 @@ def _bound(found: re.Match[str], zone: tzinfo | None, *, end: bool) -> datetime:
     return first.replace(year=first.year + 1)
 
 
-# ----------------------------------------------------------------------------------------- telling
+# -------------------------------------------------------------------------------------- describing
 
 
 def describe(query: Query) -> str:
-    """Say in words how a query was understood."""
+    """Return a description of how a query was parsed."""
     filters = query.filters
-    said = [_told(term) for term in query.terms]
-    said += [f"title {_told(term)}" for term in filters.title]
+    conditions = [_told(term) for term in query.terms]
+    conditions += [f"title {_told(term)}" for term in filters.title]
     named = {
         "role": filters.role,
         "scope": filters.scope,
@@ -271,8 +271,8 @@ def describe(query: Query) -> str:
         "since": filters.since and filters.since.isoformat(timespec="minutes"),
         "before": filters.until and filters.until.isoformat(timespec="minutes"),
     }
-    said += [f"{name} {value}" for name, value in named.items() if value is not None]
-    return ", ".join(said) or "everything"
+    conditions += [f"{name} {value}" for name, value in named.items() if value is not None]
+    return ", ".join(conditions) or "everything"
 
 
 def _told(term: Term) -> str:

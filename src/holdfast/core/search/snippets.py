@@ -1,14 +1,14 @@
-"""The place in a text that shows why it was found.
+"""The part of a text that shows why it matches.
 
-A snippet is the stretch of a text in which the most different terms of a query stand close together
-(of several such the first), with white space folded, cut between words where there are spaces, and
-`…` where something was left out. Its marks are what matches, as ranges of its own text: whole words
-as they were written, also where a prefix, a folded letter or a part of a name was looked for. Where
-nothing matches (the title did, or there are no terms) it is the beginning.
+A snippet is the part of a text in which the most different terms of a query are close together (of
+several such parts the first), with white space collapsed, cut between words where there are spaces,
+and `…` where something is omitted. Its marks are the matches, as ranges of its own text: whole
+words as they were written, also for a prefix, a folded letter or a part of a name. Without a match
+(the title matched, or there are no terms) it is the beginning of the text.
 
-A long text is looked through piece by piece, up to the first piece that has all terms together.
-Which terms a piece has is known at once. Where they are takes longer, and is asked only of a piece
-that may have more terms together than were found before.
+A long text is searched piece by piece, up to the first piece that has all terms together. It is
+fast to determine which terms a piece has; their positions are slower, and are computed only for a
+piece that may have more terms together than the best one so far.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from holdfast.core.search.words import Traced, traced_parts, traced_words
 
 LEFT_OUT: Final = "…"
 _PIECE: Final = 800
-_OVERLAP: Final = 400  # what stands close together is together in one piece
+_OVERLAP: Final = 400  # so that terms which are close together are in one piece
 _TRIES: Final = 8  # pieces that have the terms, but perhaps not close together
-_ENOUGH: Final = 2_000_000  # as far as a better place is looked for
-_FEW: Final = 12  # terms that are looked for one by one
+_ENOUGH: Final = 2_000_000  # no better part is searched for beyond
+_FEW: Final = 12  # more terms than that are found through an index of all tokens
 _NARROWEST: Final = 16
-_LONG_WORD: Final = 24  # what is longer may be cut; there may be no spaces at all
+_LONG_WORD: Final = 24  # longer words may be cut: some texts have no spaces at all
 
 
 class Snippet(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Snippet(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):
-    """Where a term is."""
+    """An occurrence of a term: its range in the text, and the number of the term."""
 
     start: int
     end: int
@@ -49,22 +49,22 @@ class _Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Best(msgspec.Struct, frozen=True):
-    """Where the most different terms are close together, how many, and all places around."""
+    """The number of different terms that are closest together, their range, and all occurrences."""
 
     terms: int = 0
     first: int = 0
     last: int = 0
-    places: Sequence[_Place] = ()
+    occurrences: Sequence[_Place] = ()
 
 
 def snippet(text: str, query: Query, *, width: int = 160) -> Snippet:
-    """Show the best place of a text for a query in at most `width` characters (or 16)."""
+    """Return the best part of a text for a query, in at most `width` (at least 16) characters."""
     whole, width = " ".join(text.split()), max(width, _NARROWEST)
     return _cut(whole, _best(whole, query.wanted, width), width)
 
 
 def marked(snippet: Snippet, before: str, after: str) -> str:
-    """Write a snippet with something around each of its marks."""
+    """Return the text of a snippet with `before` and `after` around each of its marks."""
     pieces, at = [], 0
     for start, end in snippet.marks:
         pieces += [snippet.text[at:start], before, snippet.text[start:end], after]
@@ -76,7 +76,7 @@ def marked(snippet: Snippet, before: str, after: str) -> str:
 
 
 def _best(text: str, terms: Sequence[Term], width: int) -> _Best:
-    """Find where in a text the most different terms are close together."""
+    """Return the part of a text in which the most different terms are close together."""
     best, tries = _Best(), _TRIES
     if not terms:
         return best
@@ -105,34 +105,38 @@ def _pieces(text: str, overlap: int) -> Iterator[tuple[int, int]]:
 def _best_of(
     text: str, begin: int, end: int, terms: Sequence[Term], width: int, *, known: int
 ) -> _Best | None:
-    """Find the best place that begins in a piece; what is shown may reach further.
+    """Return the best part that starts in a piece; it may extend beyond the piece.
 
-    Nothing if the piece has no more terms than are known to be together elsewhere.
+    None if the piece has no more terms than are `known` to be together elsewhere.
     """
     if not _is_whole(text, begin, end) and how_many(terms, text[begin:end]) <= known:
         return None
     left = _word_begin(text, max(begin - width, 0))
     right = _word_end(text, min(end + width, len(text)))
-    places = [
-        _Place(left + place.start, left + place.end, place.term)
-        for place in _places(text[left:right], terms)
+    occurrences = [
+        _Place(left + occurrence.start, left + occurrence.end, occurrence.term)
+        for occurrence in _places(text[left:right], terms)
     ]
-    inside = [place for place in places if begin <= place.start and place.end <= end]
+    inside = [
+        occurrence
+        for occurrence in occurrences
+        if begin <= occurrence.start and occurrence.end <= end
+    ]
     is_all = begin == 0 and end == len(text)
-    if not is_all and len({place.term for place in inside}) <= known:
+    if not is_all and len({occurrence.term for occurrence in inside}) <= known:
         return None
     count, first, last = _closest(inside, width - 2 * len(LEFT_OUT))
-    return _Best(count, first, last, places)
+    return _Best(count, first, last, occurrences)
 
 
 def _is_whole(text: str, begin: int, end: int) -> bool:
-    """Return whether a piece begins and ends with whole words: then it has no others."""
+    """True if a piece begins and ends with whole words, so that it has no cut ones."""
     begins = begin == 0 or text[begin - 1] == " "
     return begins and (end == len(text) or text[end] == " ")
 
 
 def _word_begin(text: str, at: int) -> int:
-    """Go on to where a word begins, unless there is none near."""
+    """Return the start of the next word; `at` if none is near."""
     if at <= 0 or at >= len(text) or text[at - 1] == " ":
         return at
     space = text.find(" ", at, at + _LONG_WORD)
@@ -140,29 +144,29 @@ def _word_begin(text: str, at: int) -> int:
 
 
 def _word_end(text: str, at: int) -> int:
-    """Go back to where a word ends, unless there is none near."""
+    """Return the end of the previous word; `at` if none is near."""
     if at >= len(text) or text[at] == " ":
         return at
     space = text.rfind(" ", max(at - _LONG_WORD, 0), at)
     return at if space < 0 else space
 
 
-# ----------------------------------------------------------------------------------- the places
+# ---------------------------------------------------------------------------------- occurrences
 
 
 def _places(text: str, terms: Sequence[Term]) -> list[_Place]:
-    """Find the terms in a text, in the order of the text."""
+    """Return the occurrences of terms in a text, in the order of the text."""
     traced = _Traced(text, many=len(terms) > _FEW)
     found = [
         _Place(start, end, number)
         for number, term in enumerate(terms)
         for start, end in traced.ranges(term)
     ]
-    return sorted(found, key=lambda place: (place.start, -place.end))
+    return sorted(found, key=lambda occurrence: (occurrence.start, -occurrence.end))
 
 
 class _Traced:
-    """The words of a text and the parts of its names: these are few, and often not needed."""
+    """The words of a text, and the parts of its names, which are computed only if needed."""
 
     def __init__(self, text: str, *, many: bool) -> None:
         self._text = text
@@ -174,7 +178,7 @@ class _Traced:
         return traced_parts(self._text)
 
     def ranges(self, term: Term) -> Iterator[tuple[int, int]]:
-        """Return where a term is."""
+        """Return the ranges of a term in the text."""
         if not term.tokens:
             yield from _literally(self._text, " ".join(term.raw.split()))
             return
@@ -197,7 +201,7 @@ def _literally(text: str, raw: str) -> Iterator[tuple[int, int]]:
 
 def _cut(text: str, best: _Best, width: int) -> Snippet:
     if len(text) <= width:
-        return Snippet(text, _merged(best.places, 0, len(text), 0))
+        return Snippet(text, _merged(best.occurrences, 0, len(text), 0))
     room = width - 2 * len(LEFT_OUT)
     first, last = best.first, best.last
     start = max(0, min(first - max(room - (last - first), 0) // 2, len(text) - room))
@@ -208,32 +212,35 @@ def _cut(text: str, best: _Best, width: int) -> Snippet:
     before = LEFT_OUT if start else ""
     after = LEFT_OUT if end < len(text) else ""
     shown = f"{before}{text[start:end]}{after}"
-    return Snippet(shown, _merged(best.places, start, end, len(before) - start))
+    return Snippet(shown, _merged(best.occurrences, start, end, len(before) - start))
 
 
-def _closest(places: Sequence[_Place], room: int) -> tuple[int, int, int]:
-    """Return how many different terms are within a room, from where to where, then the most."""
+def _closest(occurrences: Sequence[_Place], room: int) -> tuple[int, int, int]:
+    """Return the largest number of different terms within `room` characters, and their range.
+
+    Of equal ranges the one with the most occurrences is taken.
+    """
     best, best_range = (0, 0), (0, 0)
-    for at, place in enumerate(places):
-        together = [place]
-        for other in places[at + 1 : at + 1 + room]:
-            if other.start >= place.start + room:
+    for at, occurrence in enumerate(occurrences):
+        together = [occurrence]
+        for other in occurrences[at + 1 : at + 1 + room]:
+            if other.start >= occurrence.start + room:
                 break
-            if other.end <= place.start + room:
+            if other.end <= occurrence.start + room:
                 together.append(other)
         worth = (len({other.term for other in together}), len(together))
         if worth > best:
-            best, best_range = worth, (place.start, max(other.end for other in together))
+            best, best_range = worth, (occurrence.start, max(other.end for other in together))
     return best[0], *best_range
 
 
 def _merged(
-    places: Sequence[_Place], start: int, end: int, shift: int
+    occurrences: Sequence[_Place], start: int, end: int, shift: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of the places within a cut, in the cut; those that overlap are one."""
+    """Return the ranges of occurrences within a cut, shifted into it; overlapping ones merged."""
     merged: list[tuple[int, int]] = []
-    for place in places:
-        left, right = max(place.start, start) + shift, min(place.end, end) + shift
+    for occurrence in occurrences:
+        left, right = max(occurrence.start, start) + shift, min(occurrence.end, end) + shift
         if left >= right:
             continue
         if merged and left < merged[-1][1]:

@@ -1,26 +1,26 @@
-"""A text as its words: what is compared when something is looked for.
+"""The tokenizer: splits texts and queries into words, and names into their parts.
 
-A word is a run of letters and digits, folded (see `folding`). Everything else separates words, so
-`gateway/run.py` is three and `it's` two. Exceptions, because people look for these things:
+A word is a run of letters and digits, folded (see `fold`). Everything else separates words, so
+`gateway/run.py` is three and `it's` two. Exceptions, because users search for these:
 
 - `+ # % $` are words where they touch one: `C++` is `c ++`, `50%` is `50 %`, `$5` is `$ 5`. Alone,
-  as in `# Title` or `a + b`, they are nothing: a heading is found without its marks.
+  as in `# Title` or `a + b`, they are ignored: a heading is found without its `#`.
 - A symbol or an emoji is a word by itself, and so is every character of a script that is written
   without spaces. They are found from one character up, and as phrases.
-- The `T` between day and hour separates: `2026-01-31T10:00` is found by its date. So do the escape
-  sequences by which programs colour what they print.
-- A run of more than 64 characters is cut into words of 64, which stand next to each other.
+- The `T` between day and hour is a separator: `2026-01-31T10:00` is found by its date. So are the
+  escape sequences by which programs colour their output.
+- A run of more than 64 characters is cut into adjacent words of 64.
 
-What is looked for is cut the same way, and stands in the text next to each other in the same order.
-Nothing depends on what is further away than the neighbouring character, so any piece of a text that
-begins and ends with whole words is found in it.
+A query is split the same way; its words match where they are adjacent in the text, in the same
+order. Tokenizing depends only on neighbouring characters, so any piece of a text that begins and
+ends with whole words is found in it.
 
-Names are made of words, too: the *parts* of `getUserName` are `get user name`, and `http server 2`
-those of `HTTPServer2`. They are kept beside the words of a text, in the same order, and only of
-words that have parts. Hexadecimal digits, and what else breaks into many tiny pieces (base64), are
-no names and have none.
+Names consist of words, too: the *parts* of `getUserName` are `get user name`, those of
+`HTTPServer2` are `http server 2`. They are stored separately from the words of a text, in the same
+order, and only for words that have parts. Hexadecimal digits, and strings that break into many tiny
+pieces (base64), do not count as names and have none.
 
-Tokens hold nothing but `a-z`, `0-9`, `+#%$` and characters outside ASCII.
+Tokens contain nothing but `a-z`, `0-9`, `+#%$` and characters outside ASCII.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from holdfast.core.search.folding import (
 )
 
 LONGEST: Final = 64
-# An index that was made with another version holds other tokens: it has to be made again.
+# An index that was built with another version has other tokens and must be rebuilt.
 VERSION: Final = f"1/{unicodedata.unidata_version}"
 
 Span: TypeAlias = tuple[str, int, int]
@@ -55,7 +55,7 @@ _HOUR: Final = re.compile(r"T(?<=[0-9]{2}T)(?=[0-9]{2})")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 _TOKEN: Final = re.compile(rf"[a-z0-9\x80-\U0010ffff]{{1,{LONGEST}}}|[{_SIGNS}]{{1,{LONGEST}}}")
 # A small letter before a capital or a digit, a digit before a letter, a capital before a digit or a
-# capitalised word. Each has a capital or a digit, and few words have: so these are looked for.
+# capitalised word. Each starts at a capital or a digit, which few words have: that makes it fast.
 _SEAM: Final = re.compile(
     f"[{_UPPER}0-9](?:(?<=[{_OTHER}][{_UPPER}0-9])|(?<=[0-9])[{_UPPER}{_OTHER}]"
     f"|(?<=[{_UPPER}])(?:[0-9]|[{_UPPER}][{_OTHER}]))"
@@ -64,7 +64,7 @@ _PIECE: Final = re.compile(
     f"[{_UPPER}]{{2,}}s(?![{_OTHER}])"  # IDs, URLs
     f"|[{_UPPER}]+(?![{_OTHER}])|[{_UPPER}]?[{_OTHER}]+|[0-9]+"
 )
-# The end of an ISO time, and hexadecimal digits that change between letters and digits again.
+# The end of an ISO time, and hexadecimal strings that alternate between letters and digits.
 _TIME: Final = r"[0-9]+Z"
 _HASH: Final = r"(?:[0-9]+[{0}]+[0-9]|[{0}]+[0-9]+[{0}])[0-9{0}]*"
 _NO_NAME: Final = re.compile(f"{_TIME}|{_HASH.format('a-f')}|{_HASH.format('A-F')}")
@@ -72,11 +72,11 @@ _CHARACTER: Final = re.compile(rf"[\x00-\x7f]+|{JOINED}|[\s\S]")
 _LONE_SIGNS: Final = re.compile(rf"(?<![^ ])[{_SIGNS}]+(?![^ ])")
 _LONG: Final = re.compile(f" [^ ]{{{LONGEST + 1}}}")
 _FEW_PIECES: Final = 3
-_MANY_PIECES_LENGTH: Final = 2  # on average, to be a name
+_MANY_PIECES_LENGTH: Final = 2  # average length of more pieces, to be a name
 
 
 def _table(kept: str, *, lower: bool) -> bytes:
-    """Return what each byte of UTF-8 becomes: a space, unless it is of something that is kept."""
+    """Return a translation table for UTF-8: every ASCII byte that is not kept becomes a space."""
     inside = "".join(one if one.isalnum() or one in kept else " " for one in map(chr, range(0x80)))
     return (inside.lower() if lower else inside).encode() + bytes(range(0x80, 0x100))
 
@@ -108,12 +108,12 @@ def _has_signs(text: str) -> bool:
 
 
 def _separated(text: str, table: bytes) -> str:
-    # Bytes are translated at the speed of memory, also where a few of them are not ASCII.
+    # Translating bytes is much faster than translating characters, also with a few non-ASCII ones.
     return _without_marks(text).encode().translate(table).decode()
 
 
 def _without_marks(text: str) -> str:
-    """Put as many spaces where letters are no words."""
+    """Replace escape sequences and the `T` of times by as many spaces."""
     return _ESCAPE.sub(_spaces, _HOUR.sub(" ", text))
 
 
@@ -128,7 +128,7 @@ def parts(text: str) -> list[str]:
 
 
 def _names(separated: str) -> Iterator[tuple[int, str]]:
-    """Return what may have parts, and where it is: most words have no seam, and are jumped over."""
+    """Yield the words that may have parts, and their positions; others are skipped quickly."""
     seam = _SEAM.search(separated)
     while seam is not None:
         start = separated.rfind(" ", 0, seam.start()) + 1
@@ -141,14 +141,14 @@ def _names(separated: str) -> Iterator[tuple[int, str]]:
 
 @lru_cache(maxsize=1_024)
 def _behind(tokens: tuple[str, ...], *, prefix: bool) -> re.Pattern[str]:
-    """Return what stands behind the first token of some, up to the end of the last."""
+    """Return a pattern for the tokens of a phrase after the first, up to the last one's end."""
     words = "".join(f" +{re.escape(token)}" for token in tokens)
     return re.compile(f"{words}[^ ]*" if prefix else f"{words}(?= )")
 
 
 @lru_cache(maxsize=16_384)
 def _pieces(name: str) -> tuple[Span, ...]:
-    """Take a name apart; what is none gives nothing."""
+    """Return the parts of a name; none if the word is not a name."""
     if not _SEAM.search(name) or _NO_NAME.fullmatch(name):
         return ()
     found = tuple((piece[0].casefold(), *piece.span()) for piece in _PIECE.finditer(name))
@@ -157,17 +157,17 @@ def _pieces(name: str) -> tuple[Span, ...]:
 
 
 def spans(text: str) -> list[Span]:
-    """Return the tokens of a text as `words` does, each with where it begins and ends."""
+    """Return the tokens of a text as `words` does, each with its start and end."""
     return traced_words(text).spans()
 
 
 def part_spans(text: str) -> list[Span]:
-    """Return the parts of names as `parts` does, each with where it begins and ends."""
+    """Return the parts of names as `parts` does, each with its start and end."""
     return traced_parts(text).spans()
 
 
 def traced_words(text: str) -> Traced:
-    """Return the tokens of a text with a way back to it."""
+    """Return the tokens of a text with their positions in it."""
     separated = _separated(folded(text), _WORDS)
     signs = _has_signs(separated)
     if signs:
@@ -176,7 +176,7 @@ def traced_words(text: str) -> Traced:
 
 
 def traced_parts(text: str) -> Traced:
-    """Return the parts of names in a text with a way back to it."""
+    """Return the parts of names in a text with their positions in it."""
     separated = _separated(folded_in_case(text), _NAMES)
     found = [
         (piece, at + start, at + end)
@@ -187,14 +187,14 @@ def traced_parts(text: str) -> Traced:
 
 
 class _Lengths(dict[str, int]):
-    """How long signs are when they are folded, found out when they are met first."""
+    """The lengths of folded signs, computed when first needed."""
 
     def __init__(self, fold: Callable[[str], str]) -> None:
         super().__init__()
         self._fold = fold
 
     def __missing__(self, sign: str) -> int:
-        if sign.isascii():  # It is any number of characters, and may never come again.
+        if sign.isascii():  # A run of any length, which may never recur: not worth caching.
             return len(sign)
         self[sign] = length = len(self._fold(sign))
         return length
@@ -205,10 +205,10 @@ _LENGTHS_IN_CASE: Final = _Lengths(folded_sign_in_case)
 
 
 class Traced:
-    """Tokens, and where in their text they came from.
+    """Tokens, and their positions in the original text.
 
-    To find that out takes longer than to find the tokens, most of all where the text is not ASCII:
-    it is done only for what is asked for.
+    Positions take longer to compute than tokens, above all if the text is not ASCII, so they are
+    computed only for the tokens that are searched for.
     """
 
     def __init__(
@@ -220,10 +220,10 @@ class Traced:
         *,
         whole: bool = False,
     ) -> None:
-        """Take a folded text, and how long signs are in it.
+        """Take a text, its folded form with separators, and the lengths of folded signs.
 
-        Its tokens are these pieces, or else what stands between spaces; a `whole` one may be too
-        long and be cut, but is otherwise a token as it is.
+        The tokens are `pieces`, or else the strings between spaces. `whole`: each such string is
+        one token, unless it is too long and has to be cut.
         """
         self._text = text
         self._separated = separated
@@ -243,7 +243,7 @@ class Traced:
         return [piece for piece, _, _ in self._pieces]
 
     def spans(self) -> list[Span]:
-        """Return the tokens with their places."""
+        """Return the tokens with their positions."""
         return [
             (token, *self._place(start, end))
             for token, (start, end) in zip(self.tokens, self._places, strict=True)
@@ -251,7 +251,7 @@ class Traced:
 
     @cached_property
     def _places(self) -> list[tuple[int, int]]:
-        """Where the tokens are in the folded text."""
+        """The ranges of the tokens in the folded text."""
         if self._pieces is not None:
             return [(start, end) for _, start, end in self._pieces]
         found, end = [], 0
@@ -262,7 +262,7 @@ class Traced:
         return found
 
     def may_be_within(self, token: str) -> bool:
-        """Return whether a token may be a part of a word of a text; false only if it is not."""
+        """True if a token may occur inside a longer word; False only if it certainly does not."""
         if not self._text.isascii() or token[0] in token[1:]:
             return True
         padded = self._padded
@@ -272,9 +272,9 @@ class Traced:
     def find(
         self, tokens: Sequence[str], *, prefix: bool, many: bool = False
     ) -> Iterator[tuple[int, int]]:
-        """Return where in the text tokens stand next to each other; the last may be a beginning.
+        """Return the ranges of the text in which tokens are adjacent; `prefix`: the last is one.
 
-        If `many` are going to be looked for, all tokens are put in order first.
+        If `many` phrases will be searched for, build an index of all tokens first.
         """
         found = (
             self._literally(tokens, prefix=prefix)
@@ -284,7 +284,7 @@ class Traced:
         return (self._place(start, end) for start, end in found)
 
     def _literally(self, tokens: Sequence[str], *, prefix: bool) -> Iterator[tuple[int, int]]:
-        """Look for tokens between spaces. What is padded is one further than the folded text."""
+        """Find tokens between spaces; positions in the padded text are one too high."""
         padded, behind = self._padded, _behind(tuple(tokens[1:]), prefix=prefix)
         alone = len(tokens) == 1
         needle = f" {tokens[0]}" if alone and prefix else f" {tokens[0]} "
@@ -309,7 +309,7 @@ class Traced:
 
     @cached_property
     def _index(self) -> dict[str, list[int]]:
-        """Where each token is among all."""
+        """The positions of each token in the list of all tokens."""
         found: dict[str, list[int]] = {}
         for at, token in enumerate(self.tokens):
             found.setdefault(token, []).append(at)
@@ -325,7 +325,7 @@ class Traced:
         return sorted(at for token in alike for at in self._index[token])
 
     def _place(self, start: int, end: int) -> tuple[int, int]:
-        """Say from where to where in the text something of the folded one is."""
+        """Return the range of the text for a range of the folded text."""
         if self._text.isascii():
             return start, end
         if not self._signs:
@@ -348,5 +348,5 @@ class Traced:
         end = self._folded_ends[sign]
         if at < end and self._signs[sign].isascii():
             return self._ends[sign] - (end - at)
-        # An accent belongs to what it is on: it is folded to nothing, so it ends where that does.
+        # An accent belongs to its letter: it is folded to nothing, so both end at one position.
         return self._ends[bisect_right(self._folded_ends, end) - 1]
