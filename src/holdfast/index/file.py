@@ -144,7 +144,7 @@ class IndexFile:
             return self._probe.moved()
 
     @contextmanager
-    def reading(self, wanted: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
+    def reading(self, prefetch: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
         """Read everything in the block from one snapshot."""
         self._run("BEGIN")
         try:
@@ -174,7 +174,7 @@ class IndexFile:
         with backend.snapshot() as log:
             yield log, is_behind(log, self.activity)
 
-    def expect(self, places: Sequence[Segment]) -> None:
+    def expect(self, segments: Sequence[Segment]) -> None:
         """Do nothing: reads of the log are local."""
 
     def narrowed(
@@ -199,7 +199,7 @@ class IndexFile:
         with telling():
             self._connection.execute(text)
 
-    # --------------------------------------------------------------------------- what it holds
+    # -------------------------------------------------------------------------------- contents
 
     @telling()
     def _read_state(self) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class IndexFile:
         row = self._connection.execute(text, values).fetchone()
         return None if row is None else row[0]
 
-    # ------------------------------------------------------------------------- adding, dropping
+    # ----------------------------------------------------------------------- adding, removing
 
     @telling()
     def add(self, docs: Sequence[Doc]) -> None:

@@ -39,8 +39,6 @@ _forking: list[Index] = []
 _BRIEFLY: Final = 0.25  # how long a search may bring the index up to date before it queries it
 _PATIENCE: Final = 5.0  # how long an erasure waits for other writers, and a fork for searches
 _MOST_FAILURES: Final = 3
-
-
 _NO_GOOD: Final = (Lost, Hindered, Outdated, OSError)
 
 
@@ -118,9 +116,9 @@ class Index:
     def _open_reader(self) -> Kept | None:
         if self._reader is not None and self._reader.moved():
             self._close_reader()
-        place = None if self._stop.is_set() else self.place
-        if self._reader is None and place is not None:
-            self._reader = place.open(readonly=self._backend.readonly)
+        location = None if self._stop.is_set() else self.place
+        if self._reader is None and location is not None:
+            self._reader = location.open(readonly=self._backend.readonly)
         return self._reader
 
     def _close_reader(self) -> None:
@@ -212,12 +210,12 @@ class Index:
     def _open_writer(self, *, create: bool) -> Kept | None:
         if self._writer is not None and self._writer.moved():
             self._close_writer()
-        place = self.place
-        if self._writer is None and place is not None:
-            self._writer = place.open()
+        location = self.place
+        if self._writer is None and location is not None:
+            self._writer = location.open()
             if self._writer is None and create:
-                place.create()
-                self._writer = place.open()
+                location.create()
+                self._writer = location.open()
         return self._writer
 
     def _close_writer(self) -> None:
@@ -322,8 +320,8 @@ class Index:
 
     def status(self) -> IndexStatus:
         """Return the state of the index."""
-        place, stored = self.place, self._backend.stats().messages
-        if place is None:
+        location, stored = self.place, self._backend.stats().messages
+        if location is None:
             return IndexStatus(state="none", behind=stored)
         with self._reading:
             try:
@@ -331,8 +329,8 @@ class Index:
             except _NO_GOOD as error:
                 _log.info("the search index cannot be read: %s", error)
                 self._close_reader()
-                return IndexStatus(state="damaged", path=place.shown, behind=stored)
-        return found or IndexStatus(state="missing", path=place.shown, behind=stored)
+                return IndexStatus(state="damaged", path=location.shown, behind=stored)
+        return found or IndexStatus(state="missing", path=location.shown, behind=stored)
 
     def _again_if_hindered(self, read: Callable[[Kept], T]) -> T | None:
         """Read the index, a second time if it was unavailable (say, the connection was lost)."""

@@ -133,8 +133,8 @@ class Kept(Protocol):
         """Set how long to wait for another writer."""
         ...
 
-    def reading(self, wanted: Wanted | None = None) -> AbstractContextManager[None]:
-        """Read everything in the block from one snapshot; `wanted` is only a hint."""
+    def reading(self, prefetch: Wanted | None = None) -> AbstractContextManager[None]:
+        """Read everything in the block from one snapshot; `prefetch` is only a hint."""
         ...
 
     def open_log(self, backend: Backend) -> AbstractContextManager[tuple[Snapshot, bool]]:
@@ -144,7 +144,7 @@ class Kept(Protocol):
         """
         ...
 
-    def expect(self, places: Sequence[Segment]) -> None:
+    def expect(self, segments: Sequence[Segment]) -> None:
         """Prefetch messages of the log that will probably be read next."""
         ...
 

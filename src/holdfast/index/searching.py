@@ -176,7 +176,7 @@ class _Search:
         A message that is on several branches counts once.
         """
         best: dict[str, Weighed] = {}
-        marks: dict[str, set[int]] = {}
+        id_hashes: dict[str, set[int]] = {}
         lineages: dict[int, str] = {}
         for item in items:
             session = item[6]
@@ -185,14 +185,14 @@ class _Search:
                 lineage = lineages[session.n] = self._views.lineage(session)
             known = best.get(lineage)
             if known is None:
-                best[lineage], marks[lineage] = item, {item[5]}
+                best[lineage], id_hashes[lineage] = item, {item[5]}
                 continue
-            marks[lineage].add(item[5])
+            id_hashes[lineage].add(item[5])
             if item < known:
                 best[lineage] = item
         order = sorted(best, key=lambda lineage: best[lineage][:5])
         return [
-            _Found(Rank(*best[lineage][:5]), best[lineage][6], len(marks[lineage]) - 1)
+            _Found(Rank(*best[lineage][:5]), best[lineage][6], len(id_hashes[lineage]) - 1)
             for lineage in order
         ]
 
@@ -211,15 +211,17 @@ class _Search:
         found: list[Weighed] = []
         shown_by = self._views.shown_by
         for chunk in self._chunks():
-            weights = self._weighed(chunk)
+            scores = self._weighed(chunk)
             if self._file is not None and self._file.far and not found:
-                self._file.expect(self._likely(chunk.entries, weights))
-            shown = self._views.simply({entry[0] for entry in chunk.entries})
-            for (branch, seq, at, mark, _, _), weight in zip(chunk.entries, weights, strict=True):
-                session = shown[branch] or shown_by(branch, seq)
+                self._file.expect(self._likely(chunk.entries, scores))
+            owners = self._views.simply({entry[0] for entry in chunk.entries})
+            for (branch, seq, at, id_hash, _, _), negated in zip(
+                chunk.entries, scores, strict=True
+            ):
+                session = owners[branch] or shown_by(branch, seq)
                 if session is None:
                     continue
-                found.append((1, weight, -at, -branch, -seq, mark, session))
+                found.append((1, negated, -at, -branch, -seq, id_hash, session))
                 if len(found) == MOST:
                     return found
         return found
@@ -230,7 +232,7 @@ class _Search:
         A score is the product of a factor for the words and one for the age. Both repeat often, so
         they are cached.
         """
-        weights, ages, now, found = self._weights, self._ages, self._now, []
+        weights, ages, now, scores = self._weights, self._ages, self._now, []
         for _, _, at, _, length, counts in chunk.entries:
             weight, age = weights.get((counts, length)), (now - at) // _HOUR
             if weight is None:
@@ -239,23 +241,23 @@ class _Search:
             factor = ages.get(age)
             if factor is None:
                 factor = ages[age] = _faded(age)
-            found.append(-weight * factor)
-        return found
+            scores.append(-weight * factor)
+        return scores
 
-    def _likely(self, entries: Sequence[Entry], weights: Sequence[float]) -> list[Segment]:
+    def _likely(self, entries: Sequence[Entry], scores: Sequence[float]) -> list[Segment]:
         """Guess which messages the page will show: the best of each branch, if all are visible."""
         if self._asked.after is not None:
             return []
         best: dict[int, tuple[float, int, int, int]] = {}
-        for (branch, seq, at, _, _, _), weight in zip(entries, weights, strict=True):
-            rank = (weight, -at, -branch, -seq)
+        for (branch, seq, at, _, _, _), negated in zip(entries, scores, strict=True):
+            rank = (negated, -at, -branch, -seq)
             if branch not in best or rank < best[branch]:
                 best[branch] = rank
         likely = nsmallest(min(_CHUNK, self._asked.limit), best.values())
         return [Segment(-branch, -seq, -seq, "") for _, _, branch, seq in likely]
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Return the messages that match, visible or not: first those not indexed, the newest."""
+        """Yield the messages that match, visible or not: unindexed ones first, being newer."""
         yield from _chunked(self._scanned())
         if self._file is None:
             return
@@ -321,9 +323,9 @@ class _Search:
         whole = {word for term in plain for word in term.tokens}
         for session in self._snapshot.titled(needed):
             at = session.updated_at
-            late = bounds.since is not None and at < bounds.since
-            early = bounds.until is not None and at >= bounds.until
-            if late or early or not self._is_asked_for(session):
+            too_early = bounds.since is not None and at < bounds.since
+            too_late = bounds.until is not None and at >= bounds.until
+            if too_early or too_late or not self._is_asked_for(session):
                 continue
             if not whole <= _title_words(session.title or ""):
                 continue

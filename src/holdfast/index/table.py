@@ -83,11 +83,11 @@ class TablePlace:
         """Open the index; None if there is none."""
         table = IndexTable(self._tables)
         try:
-            there = table.is_there()
+            exists = table.is_there()
         except BaseException:
             table.close()
             raise
-        if there:
+        if exists:
             return table
         table.close()
         return None
@@ -100,40 +100,40 @@ class TablePlace:
     def remove(self) -> None:
         """Remove the index. Open snapshots stay readable; later ones find that it is gone."""
         with telling():
-            link = self._tables.connect()
+            connection = self._tables.connect()
             try:
-                link.begin_writing(_PATIENCE)
-                link.send(SQL["remove"])
-                link.commit()
+                connection.begin_writing(_PATIENCE)
+                connection.send(SQL["remove"])
+                connection.commit()
             finally:
-                link.close()
+                connection.close()
             self._clear(_leave)
 
     def _clear(self, then: Callable[[TableLink], None]) -> None:
         """Delete the rows of a removed index, unless another process has created a new one."""
-        link = self._tables.connect()
+        connection = self._tables.connect()
         try:
             while True:
-                link.begin_writing(_PATIENCE)
-                if link.rows(SQL["state"]):
-                    link.roll_back()
+                connection.begin_writing(_PATIENCE)
+                if connection.rows(SQL["state"]):
+                    connection.roll_back()
                     return
-                ((removed,),) = link.rows(SQL["remove_rows"], (_REMOVED_AT_ONCE,))
+                ((removed,),) = connection.rows(SQL["remove_rows"], (_REMOVED_AT_ONCE,))
                 done = removed < _REMOVED_AT_ONCE
                 if done:
-                    then(link)
-                link.commit()
+                    then(connection)
+                connection.commit()
                 if done:
                     return
         finally:
-            link.close()
+            connection.close()
 
 
-def _create(link: TableLink) -> None:
-    link.send(SQL["create"], (stamp(),))
+def _create(connection: TableLink) -> None:
+    connection.send(SQL["create"], (stamp(),))
 
 
-def _leave(link: TableLink) -> None:
+def _leave(connection: TableLink) -> None:
     """Create no index."""
 
 
@@ -205,19 +205,19 @@ class IndexTable:
         return self._link.rows(SQL["has_rows"]) == [(True,)]
 
     @contextmanager
-    def reading(self, wanted: Wanted | None = None) -> Iterator[None]:
+    def reading(self, prefetch: Wanted | None = None) -> Iterator[None]:
         """Read everything in the block from one snapshot.
 
-        The queries that `wanted` and the state of the last time predict are sent together with the
-        query for the state, which saves round trips.
+        The reads that `prefetch` and the last known state predict are sent together with the query
+        for the state, which saves round trips.
         """
         with telling():
             self._link.begin_reading()
         try:
             with telling():
                 state = self._link.send(SQL["state"])
-                if wanted is not None:
-                    self._foresee(wanted)
+                if prefetch is not None:
+                    self._foresee(prefetch)
                 found = state.fetchall()
             self._learn(found)
             yield
@@ -225,17 +225,17 @@ class IndexTable:
             self._foreseen = None
             self._link.roll_back()
 
-    def _foresee(self, wanted: Wanted) -> None:
+    def _foresee(self, prefetch: Wanted) -> None:
         anchor = None if self._known is None else self._known.anchor
         anchors = [] if anchor is None else [Segment(anchor.branch, anchor.seq, anchor.seq, "")]
-        self._link.foresee(anchors, wanted.titles)
-        statements = Asked(wanted.query, wanted.bounds, self._code, thinking=wanted.thinking)
-        if not statements.wanted or not wanted.certain or self._known is None:
+        self._link.foresee(anchors, prefetch.titles)
+        statements = Asked(prefetch.query, prefetch.bounds, self._code, thinking=prefetch.thinking)
+        if not statements.wanted or not prefetch.certain or self._known is None:
             return
         few = self._known.highest <= _ONE_BY_ONE
         ahead = statements.by_lexemes(_first_blocks(_ONE_BY_ONE)) if few else statements.probe()
         answer = self._link.send(ahead.text, ahead.values)
-        self._foreseen = _Foreseen(wanted.query, wanted.bounds, wanted.thinking, few, answer)
+        self._foreseen = _Foreseen(prefetch.query, prefetch.bounds, prefetch.thinking, few, answer)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -283,10 +283,10 @@ class IndexTable:
             # Only this connection failed; the log can still be read by others.
             raise Hindered(str(error)) from error
 
-    def expect(self, places: Sequence[Segment]) -> None:
+    def expect(self, segments: Sequence[Segment]) -> None:
         """Prefetch messages of the log that will probably be read next."""
         with telling():
-            self._link.foresee(places)
+            self._link.foresee(segments)
 
     def narrowed(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
@@ -301,7 +301,7 @@ class IndexTable:
             raise Hindered("the state of the index was not read yet")
         return self._known
 
-    # --------------------------------------------------------------------------- what it holds
+    # -------------------------------------------------------------------------------- contents
 
     @property
     def activity(self) -> int:
@@ -368,7 +368,7 @@ class IndexTable:
         with telling():
             return self._link.rows(SQL[name], values)
 
-    # ------------------------------------------------------------------------- adding, dropping
+    # ----------------------------------------------------------------------- adding, removing
 
     def add(self, docs: Sequence[Doc]) -> None:
         """Add consecutive messages of one branch."""
