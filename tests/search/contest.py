@@ -1,4 +1,4 @@
-"""Two erasures that meet: one pauses behind its write until the other has come as far as it can.
+"""Two concurrent erasures: one pauses after its write until the other can get no further.
 
 That is when the other one waits for a lock of the index, or was let in where it should have waited.
 """
@@ -22,14 +22,14 @@ LONG = 60.0  # seconds
 
 
 class Contest:
-    """Brings two erasures together."""
+    """Runs two erasures at the same time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.written = threading.Event()
         self.met = threading.Event()
         self.refused: list[Exception] = []
-        """Why erasures could not have the index."""
+        """Why erasures could not lock the index."""
         prepare = Eraser.prepare
 
         def prepared(eraser: Eraser, doomed: Sequence[Segment] | None) -> None:
@@ -46,12 +46,12 @@ class Contest:
         monkeypatch.setattr(file, "IndexFile", _patient_file(self))
 
     def meet(self) -> None:
-        """Note that the second one has come as far as it can, if the first has written."""
+        """Note that the second one can get no further, if the first has written."""
         if self.written.is_set():
             self.met.set()
 
     def pause(self, store: Store) -> None:
-        """Pause the next write of a store behind its commit."""
+        """Pause the next write of a store after its commit."""
         write = store.backend.write
 
         def paused(verb: Verb[T], *, alone: bool = False) -> T:
@@ -74,7 +74,7 @@ class Contest:
 
 
 class _Threading:
-    """Stands for the module of this name, with locks that report when a thread waits for one."""
+    """Replaces the module `threading`, with locks that report when a thread waits for one."""
 
     Event = threading.Event
     Thread = threading.Thread
@@ -112,7 +112,7 @@ class _Lock:
 
 def _patient_file(contest: Contest) -> type[file.IndexFile]:
     class PatientFile(file.IndexFile):
-        """An index for whose lock an erasure waits as long as it takes."""
+        """An index for whose lock an erasure waits without a timeout."""
 
         def be_patient(self, seconds: float) -> None:
             super().be_patient(seconds)

@@ -1,4 +1,4 @@
-"""Stores with a random past: forks, undone turns, replaced histories, a trash, other tenants.
+"""Stores with random histories: forks, undone turns, replaced histories, a trash, other tenants.
 
 What a search must find is worked out from what the API shows of each session, message by message,
 with the rule of `core.search.matching`: no index, no branches, no shortcuts.
@@ -53,7 +53,7 @@ def message(rnd: random.Random) -> Message:
 
 
 def live(store: Store, rnd: random.Random, steps: int) -> Iterator[str]:
-    """Let sessions happen; tells what happens."""
+    """Run random operations on sessions; yield a description of each."""
     known: list[Session] = []
     for _ in range(steps):
         choice = rnd.random()
@@ -116,7 +116,7 @@ def _change(
 
 
 class Truth:
-    """What a store has, read once, as long as nobody writes to it."""
+    """The contents of a store, read once; valid until the next write."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class Truth:
     def expected(
         self, text: str, *, thinking: bool = False, all_branches: bool = False
     ) -> dict[str, set[str]]:
-        """By session outside the trash, the ids of the messages in it that are to be found."""
+        """The ids of the messages that a search must find, by session outside the trash."""
         query = parse(text, now=NOW)
         return {
             info.id: {
@@ -145,7 +145,7 @@ class Truth:
         return self._shown[id, all_branches]
 
     def titled(self, text: str) -> set[str]:
-        """The sessions whose titles have all that is wanted."""
+        """The sessions whose titles have all wanted words."""
         query = parse(text, now=NOW)
         filters = query.filters
         if not query.wanted or filters.role or filters.since or filters.until:
@@ -161,14 +161,14 @@ class Truth:
         }
 
     def lineage(self, session_id: str) -> str:
-        """The oldest session that a session shares history with, as far as anything is known."""
+        """Return the oldest known session with which a session shares history."""
         if session_id not in self._lineages:
             self._lineages[session_id] = lineage(self._store, session_id)
         return self._lineages[session_id]
 
 
 def shown(session: Session, *, all_branches: bool) -> dict[str, Message]:
-    """Everything that a session shows, by id."""
+    """Return all messages that a session shows, by id."""
     numbers = [branch.number for branch in session.branches()] if all_branches else [None]
     found = {item.id: item for number in numbers for item in session.messages(branch=number)}
     return {id: item for id, item in found.items() if item.status not in {"erased", "damaged"}}
@@ -190,7 +190,7 @@ def fits(query: Query, info: SessionInfo, item: Message, *, thinking: bool) -> b
 
 
 def lineage(store: Store, session_id: str) -> str:
-    """The oldest session that a session shares history with, as far as anything is known."""
+    """Return the oldest known session with which a session shares history."""
     links = store.get(session_id).lineage()
     for link in reversed(links):
         if link.created_at is None:  # only its name is left

@@ -1,4 +1,4 @@
-"""What is found and what is not: one stored text, one query, and whether it is a hit.
+"""The table of queries: one stored text, one query, and whether it is a hit.
 
 Every way to search has to agree with this table, whatever it searches with. The queries have no
 filters, so a row says the same for a message of any role in any session.
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class Row(NamedTuple):
-    """A text, a query, and whether the one is found by the other."""
+    """A text, a query, and whether the query finds the text."""
 
     name: str
     text: str

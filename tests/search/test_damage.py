@@ -1,4 +1,4 @@
-"""Whatever happens to the index, a search finds what is there and an append goes through."""
+"""Whatever happens to the index, searches find all messages and appends succeed."""
 
 import os
 import random
@@ -28,7 +28,7 @@ def _fill(store: Store) -> None:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with an index that has everything."""
+    """A store with a complete index."""
     path = tmp_path_factory.mktemp("base") / "agent.db"
     with holdfast.open(path) as store:
         _fill(store)
@@ -57,7 +57,7 @@ def _must_find(store: Store, talks: int = _TALKS) -> None:
 
 
 def _must_go_on(store: Store) -> None:
-    """Search, append, search: and by then there is a sound index again."""
+    """Search, append, search: then there is a sound index again."""
     _must_find(store)
     store.session(f"talk-{_TALKS}").append(Message.user(f"needle n{_TALKS}"))
     _must_find(store, _TALKS + 1)
@@ -65,7 +65,7 @@ def _must_go_on(store: Store) -> None:
 
 
 def test_the_index_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is looked through that the index has."""
+    """No message that is indexed is scanned."""
     monkeypatch.setattr("holdfast.index.scanning.entries", None)
     with holdfast.open(path) as store:
         _must_find(store)
@@ -84,7 +84,7 @@ def test_a_flipped_byte_is_noticed(path: Path, seed: int) -> None:
 
 
 def test_damage_that_only_a_search_meets(path: Path) -> None:
-    """It is replaced, though there was nothing to add to it."""
+    """It is replaced, although there was nothing to add to it."""
     data = bytearray(_index(path).read_bytes())
     for place in range(3 * 4096, len(data), 4096):
         data[place + 50] ^= 1
@@ -143,7 +143,7 @@ def test_replaced_under_a_running_process_by_one_of_another_store(path: Path) ->
 
 
 def test_the_log_put_back_to_an_earlier_state(path: Path) -> None:
-    """An index that knows more than the log is of no use."""
+    """An index with more messages than the log is discarded."""
     earlier = path.read_bytes()
     with holdfast.open(path) as store:
         store.session("talk-0").append(Message.user("needle that will not have been"))
@@ -196,7 +196,7 @@ def test_the_index_is_private(path: Path) -> None:
 
 
 def test_a_read_only_store_is_searched(path: Path) -> None:
-    """With the index that is there, and without."""
+    """With an existing index, and without one."""
     for there in (True, False):
         if not there:
             _index(path).unlink()
@@ -221,7 +221,7 @@ def test_no_index_can_be_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_engine_fails_while_it_adds(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: type[apsw.Error]
 ) -> None:
-    """A full disk costs only the index, and only as long as it is full."""
+    """A full disk affects only the index, and only while it is full."""
     real: Callable[..., None] = IndexFile.add
 
     def fail(self: IndexFile, docs: object) -> None:
@@ -281,7 +281,7 @@ def test_an_append_knows_nothing_of_the_index(path: Path, monkeypatch: pytest.Mo
 )
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_damaged_session_hides_no_other(path: Path, damage: str, indexed: bool) -> None:
-    """Whether it is in the index or has to be looked through."""
+    """Whether it is indexed or has to be scanned."""
     if not indexed:
         _index(path).unlink()
     connection = apsw.Connection(str(path))

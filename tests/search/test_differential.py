@@ -1,4 +1,4 @@
-"""Search against the truth: on random stores, what is found is exactly what is to be found."""
+"""Search compared with an oracle: on random stores, exactly the right messages are found."""
 
 import random
 from collections import Counter, defaultdict
@@ -50,7 +50,7 @@ def _open(url: str, tenant: str = "default") -> Store:
 
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_what_is_found_is_what_is_there(store_url: str, seed: int) -> None:
-    """Also while sessions go on between searches, so that the index has only some of it."""
+    """Also while sessions are written to between searches, so that the index is partial."""
     rnd = random.Random(seed)
     with _open(store_url) as store:
         for round_ in range(4):
@@ -75,7 +75,7 @@ def test_what_is_found_is_what_is_there(store_url: str, seed: int) -> None:
 def test_an_index_that_has_half_of_it(
     seed: int, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it lacks is looked through: the answer is the same wherever it stopped."""
+    """What it lacks is scanned: the result is the same wherever indexing stopped."""
     rnd = random.Random(seed)
     with _open(shared_url) as store:
         for _ in live(store, rnd, 80):

@@ -1,4 +1,4 @@
-"""What is erased is gone from the index, too: no file beside the store has a byte of it.
+"""What is erased is gone from the index, too: no file next to the store has a byte of it.
 
 Words are kept in the index in lower case and without the beginning that they share with the word
 before them, so it is the middle of a word like no other that is looked for.
@@ -69,7 +69,7 @@ say("finished")
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in whose index the words of a doomed session are everywhere."""
+    """A store in whose index the words of the session to be purged are everywhere."""
     path, rnd = tmp_path_factory.mktemp("base") / "agent.db", random.Random(3)
     with holdfast.open(path) as store:
         sessions = [store.session("doomed"), *(store.session(f"talk-{n}") for n in range(5))]
@@ -103,7 +103,7 @@ def path(base: Path, tmp_path: Path) -> Path:
 
 
 def _holding(path: Path) -> set[str]:
-    """Name the files that hold a canary."""
+    """Return the files that contain a canary."""
     needle = _CANARY[1:].lower().encode()
     return {file.name for file in path.parent.iterdir() if needle in file.read_bytes().lower()}
 
@@ -117,12 +117,12 @@ def _must_be_gone(store: Store, path: Path) -> None:
 
 
 def _index_files_holding(path: Path) -> set[str]:
-    """Name those of them that belong to an index."""
+    """Return those of them that belong to an index."""
     return {name for name in _holding(path) if "-search" in name}
 
 
 def _die(path: Path, when: str = "before the index forgets") -> None:
-    """Kill a process that purges the doomed session; the words are still in the index."""
+    """Kill a process that purges the session; the words are still in the index."""
     done = subprocess.run([sys.executable, "-c", _DIES, str(path), when], check=False)
     assert done.returncode == -signal.SIGKILL
     assert _index_files_holding(path)
@@ -141,7 +141,7 @@ def test_the_canary_is_in_both_files(path: Path) -> None:
 
 
 def test_a_purge(path: Path) -> None:
-    """The rest of the index stays: nothing is made anew."""
+    """The rest of the index stays: it is not rebuilt."""
     before = _documents(path)
     with holdfast.open(path) as store:
         doomed = store.get("doomed").info().messages
@@ -165,7 +165,7 @@ def test_a_purge_that_takes_from_forks(path: Path) -> None:
 
 
 def test_a_purge_that_leaves_something_to_forks(path: Path) -> None:
-    """It is found there, and goes with the last of them."""
+    """It is found there, and is erased with the last of them."""
     with holdfast.open(path) as store:
         fork = store.get("doomed").fork()
         store.search("red")
@@ -224,7 +224,7 @@ def test_so_much_that_the_index_goes(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_engine_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the index goes as a whole, and the purge went through."""
+    """Then the whole index is removed, and the purge succeeds."""
 
     def fail(self: IndexFile, docs: object) -> None:
         raise OSError
@@ -248,7 +248,7 @@ def test_a_damaged_index(path: Path) -> None:
 
 
 def test_killed_before_the_index_forgets(path: Path) -> None:
-    """It goes when the store is next opened to be written to."""
+    """It is removed when the store is next opened for writing."""
     _die(path)
     with holdfast.open(path, readonly=True) as store:
         assert len(store.search(f"{_CANARY}*")) == 0
@@ -288,7 +288,7 @@ def test_killed_before_it_wipes_while_another_process_has_the_index_open(path: P
 
 @pytest.mark.parametrize("when", ["before the index forgets", "before the index is wiped"])
 def test_killed_before_another_tenant_purges(path: Path, when: str) -> None:
-    """That purge knows nothing of the index: the words go when the store is next opened."""
+    """That purge does not touch the index: the words go when the store is next opened."""
     with holdfast.open(path, tenant="other") as other:
         other.session("k").append(Message.user("x"))
         _die(path, when)
@@ -299,7 +299,7 @@ def test_killed_before_another_tenant_purges(path: Path, when: str) -> None:
 
 
 class _Pausing:
-    """A process that purges the doomed session and pauses before its index forgets the words."""
+    """A process that purges the session and pauses before its index removes the words."""
 
     def __init__(self, path: Path) -> None:
         command, pipe = [sys.executable, "-c", _PAUSES, str(path)], subprocess.PIPE
@@ -340,7 +340,7 @@ def pausing(path: Path) -> Iterator[_Pausing]:
 def test_killed_while_another_process_wipes(
     path: Path, pausing: _Pausing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who wipes for itself does not settle what the other one owes."""
+    """A process that wipes its own erasure does not complete that of the other one."""
     with holdfast.open(path) as store:
         scrub = store.backend.scrub
 
@@ -360,7 +360,7 @@ def test_killed_while_another_process_wipes(
 def test_while_another_process_erases_and_does_not_come_to_an_end(
     path: Path, pausing: _Pausing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index goes as a whole, under that process, which notices and finishes all the same."""
+    """The whole index is removed under that process, which notices and finishes anyway."""
     monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
     with holdfast.open(path) as store:
         session = store.session("talk-0")
@@ -376,7 +376,7 @@ def test_while_another_process_erases_and_does_not_come_to_an_end(
 
 
 def test_refused(path: Path) -> None:
-    """A purge that does not happen changes nothing."""
+    """A purge that fails changes nothing."""
     with holdfast.open(path) as store:
         session = store.get("doomed")
         with session.turn(), pytest.raises(holdfast.errors.SessionBusy):
@@ -386,7 +386,7 @@ def test_refused(path: Path) -> None:
 
 
 def test_while_others_search_and_append(path: Path) -> None:
-    """Everybody is served, and nothing is left."""
+    """All operations succeed, and no word remains."""
     failed: list[BaseException] = []
     stop = threading.Event()
 
@@ -421,7 +421,7 @@ Meanwhile = Callable[[Callable[[], object]], None]
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Lets something happen when the next erasure has read what will go, and not written yet."""
+    """Calls a function when the next erasure has read what it will erase, before its write."""
     waiting: list[Callable[[], object]] = []
     surround = Runtime.erasing
 
@@ -443,7 +443,7 @@ def _copied(store: Store, fork: Session) -> None:
 
 
 def test_a_purge_while_a_fork_is_made(path: Path, meanwhile: Meanwhile) -> None:
-    """What it keeps for the fork is found there."""
+    """What is preserved for the fork is found there."""
     with holdfast.open(path) as store, holdfast.open(path) as other:
         session, forks = store.get("doomed"), list[Session]()
         meanwhile(lambda: forks.append(other.get("doomed").fork(20)))
@@ -478,7 +478,7 @@ def test_one_message_while_it_is_copied(path: Path, meanwhile: Meanwhile) -> Non
 
 
 def test_emptying_the_trash_while_a_relative_is_purged(path: Path, meanwhile: Meanwhile) -> None:
-    """What both were the last to share goes with the second, and so do its words."""
+    """What only these two shared is erased with the second, and so are its words."""
     with holdfast.open(path) as store, holdfast.open(path) as other:
         forks = [store.get("doomed").fork() for _ in range(2)]
         store.purge("doomed")
@@ -526,7 +526,7 @@ def test_two_at_once(path: Path, contest: Contest, stores: int) -> None:
 def test_one_that_is_under_way_in_another_thread_is_not_settled(
     path: Path, contest: Contest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The note that wiping is owed stays until the index has lost the words."""
+    """The note that wiping is pending stays until the words are out of the index."""
     begin, left = threading.Event(), list[set[str]]()
     settle = Erasure.settle
     with holdfast.open(path) as store:
@@ -557,7 +557,7 @@ def test_one_that_is_under_way_in_another_thread_is_not_settled(
 def test_somebody_who_knows_of_no_index_erases_too(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then nobody knows what the index has, and it goes as a whole."""
+    """Then the state of the index is unknown, and it is removed as a whole."""
     with holdfast.open(path) as store, holdfast.open(path) as other:
         session = other.get("talk-0")
         session.append(_doomed(3000))

@@ -1,4 +1,4 @@
-"""Several processes and one index: killed while they index, at it at once, forked."""
+"""Several processes and one index: killed while indexing, indexing concurrently, forked."""
 
 import os
 import pkgutil
@@ -42,7 +42,7 @@ _MOMENTS = {
 
 
 class Children(list[Child]):
-    """Processes that are cleared away when a test is over."""
+    """Processes that are ended with the test."""
 
     def start(self, *what: Any) -> Child:  # noqa: ANN401 - a function, and what it is given
         self.append(Child(*what))
@@ -67,7 +67,7 @@ def _index(pipe: Pipe, url: str, times: int) -> None:
 
 
 def _index_until(pipe: Pipe, url: str, what: str, nth: int, behind: bool) -> None:
-    """Make the index anew, and die where something is called."""
+    """Rebuild the index, and die when a function is called."""
     name, _, last = what.rpartition(".")
     owner, calls = pkgutil.resolve_name(name), 0
     real = getattr(owner, last)
@@ -126,7 +126,7 @@ def _must_be_sound(url: str, folder: Path) -> None:
 
 
 def test_killed_while_it_indexes(shared_url: str, tmp_path: Path, children: Children) -> None:
-    """What is there is sound, and is gone on with."""
+    """The partial index is sound, and is completed."""
     with holdfast.open(shared_url, durability="process") as store:
         _fill(store)
         store.catch_up_index()
@@ -148,7 +148,7 @@ def test_killed_while_it_indexes(shared_url: str, tmp_path: Path, children: Chil
 def test_killed_whenever_it_indexes(
     seed: int, shared_url: str, tmp_path: Path, children: Children
 ) -> None:
-    """The same at any moment."""
+    """The same at a random time."""
     rnd = random.Random(seed)
     with holdfast.open(shared_url, durability="process") as store:
         _fill(store)
@@ -163,7 +163,7 @@ def test_killed_whenever_it_indexes(
 
 
 def test_several_at_once(shared_url: str, children: Children) -> None:
-    """Each sees at once what it appended, whoever indexes it."""
+    """Each finds at once what it appended, whichever process indexes it."""
     with holdfast.open(shared_url, durability="process") as store:
         _fill(store)
         for name in ("a", "b", "c"):
@@ -179,7 +179,7 @@ def test_several_at_once(shared_url: str, children: Children) -> None:
 
 
 def test_across_a_fork(shared_url: str) -> None:
-    """Parent and child go on, each with connections of its own."""
+    """Parent and child continue, each with its own connections."""
     with holdfast.open(shared_url, durability="process") as store:
         _fill(store, 3)
         _must_be_right(store, 3)

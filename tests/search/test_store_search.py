@@ -1,4 +1,4 @@
-"""The table of queries, asked of stores: in memory by scanning, of others by their index.
+"""The table of queries on stores: in memory by scanning, on the others by their index.
 
 Without an index all of them go through their messages one by one, as the rule does that
 `test_table.py` compares with every row; so there a part of the rows must do.
@@ -21,7 +21,7 @@ _PART = 12
 
 
 class Told(NamedTuple):
-    """A store with each text of the table in a session of its own, their ids, what to ask."""
+    """A store with each text of the table in its own session, their ids, and the queries."""
 
     store: Store
     ids: dict[str, str]

@@ -1,4 +1,4 @@
-"""Strings as people look for them: none raises, and each finds where it was said."""
+"""Strings as users search for them: none raises, and each finds its message."""
 
 import random
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_every_string_is_found_where_it_was_said(store_url: str) -> None:
 
 
 def test_a_query_of_very_many_words(store_url: str) -> None:
-    """More than a statement of any engine may have: every one of them counts."""
+    """More terms than an SQL statement may have values: every one of them counts."""
     text = " ".join(f"w{number}" for number in range(1_100))
     with holdfast.open(store_url) as store:
         session = store.session("all")

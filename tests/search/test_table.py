@@ -1,4 +1,4 @@
-"""The table of queries, against the rule that every index has to keep."""
+"""The table of queries, against the rule that every index has to agree with."""
 
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ def test_the_table(row: Row) -> None:
 
 
 def test_the_table_is_complete() -> None:
-    """Each row can be named, none asks for a filter, and hits and misses keep a balance."""
+    """Names are unique, no query has a filter, and hits and misses are balanced."""
     names = [row.name for row in ROWS]
     assert len(names) == len(set(names)) >= 120
     assert sum(not row.hit for row in ROWS) > len(ROWS) // 5

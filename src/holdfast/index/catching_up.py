@@ -41,25 +41,25 @@ class Step(msgspec.Struct):
     complete: bool
 
 
-def step(backend: Backend, file: Kept) -> Step:
+def step(backend: Backend, storage: Kept) -> Step:
     """Add the next messages to an index, within a write transaction of it."""
-    activity = file.activity
-    found = backend.read(lambda snapshot: _gather(snapshot, file, activity))
-    file.put_meta(erasures=found.erasures)
+    activity = storage.activity
+    found = backend.read(lambda snapshot: _gather(snapshot, storage, activity))
+    storage.put_meta(erasures=found.erasures)
     for run in found.runs:
-        file.add(run)
+        storage.add(run)
     if found.runs:
         newest = found.runs[-1][-1]
-        file.anchor = Anchor(newest.branch, newest.seq, newest.crc)
+        storage.anchor = Anchor(newest.branch, newest.seq, newest.crc)
     if found.activity != activity:
-        file.put_meta(activity=found.activity)
+        storage.put_meta(activity=found.activity)
     return found
 
 
-def is_whole(snapshot: Snapshot, file: Kept) -> bool:
+def is_whole(snapshot: Snapshot, storage: Kept) -> bool:
     """True if an index lacks nothing; raise `IndexStale` if it does not match the log."""
-    check(snapshot, file)
-    return not lacks(snapshot, file.activity)
+    check(snapshot, storage)
+    return not lacks(snapshot, storage.activity)
 
 
 def lacks(snapshot: Snapshot, activity: int) -> bool:
@@ -86,15 +86,15 @@ def is_behind(snapshot: Snapshot, activity: int) -> bool:
     return any(number > activity for number in numbers) or lacks(snapshot, activity)
 
 
-def check(snapshot: Snapshot, file: Kept) -> int:
+def check(snapshot: Snapshot, storage: Kept) -> int:
     """Return the number of erasures in the log.
 
     Raise `IndexStale` if the index is of another log, or has messages that were erased from it.
     """
     erasures = snapshot.erasures()
-    if file.erasures not in (None, erasures):
+    if storage.erasures not in (None, erasures):
         raise Outdated("messages were erased since it was updated")
-    anchor = file.anchor
+    anchor = storage.anchor
     if anchor is None:
         return erasures
     segment = Segment(anchor.branch, anchor.seq, anchor.seq, "")
@@ -104,15 +104,15 @@ def check(snapshot: Snapshot, file: Kept) -> int:
     return erasures
 
 
-def _gather(snapshot: Snapshot, file: Kept, activity: int) -> Step:
+def _gather(snapshot: Snapshot, storage: Kept, activity: int) -> Step:
     # First, because on this call some backends restart the whole query.
     written = snapshot.activity_after(activity, _SESSIONS)
-    gathered = Step([], activity, check(snapshot, file), complete=True)
+    gathered = Step([], activity, check(snapshot, storage), complete=True)
     room, text = _STEP_MESSAGES, _STEP_TEXT
     lasts: dict[int, int] = {}
     for number, session_id, _, _ in written:
         row = snapshot.find_session(id=session_id)
-        for segment in () if row is None else lacking(snapshot, row, _known(file, lasts)):
+        for segment in () if row is None else lacking(snapshot, row, _known(storage, lasts)):
             if room <= 0 or text <= 0:
                 gathered.complete = False
                 return gathered
@@ -131,10 +131,10 @@ def _gather(snapshot: Snapshot, file: Kept, activity: int) -> Step:
     return gathered
 
 
-def _known(file: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
+def _known(storage: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
     def last(branch: int) -> int:
         if branch not in lasts:
-            lasts[branch] = file.last(branch)
+            lasts[branch] = storage.last(branch)
         return lasts[branch]
 
     return last

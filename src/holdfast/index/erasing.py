@@ -23,9 +23,9 @@ _MOST = 5_000  # rebuilding the index is faster than removing more messages than
 class Eraser:
     """One erasure, from before the write to the log until the words are out of the index."""
 
-    def __init__(self, backend: Backend, file: Kept) -> None:
+    def __init__(self, backend: Backend, storage: Kept) -> None:
         self._backend = backend
-        self._file = file
+        self._file = storage
         self._open = ExitStack()
         self._docs: list[Doc] = []
         self._doomed: tuple[Segment, ...] = ()

@@ -122,9 +122,9 @@ class Index:
         return self._reader
 
     def _close_reader(self) -> None:
-        file, self._reader = self._reader, None
-        if file is not None:
-            file.close()
+        storage, self._reader = self._reader, None
+        if storage is not None:
+            storage.close()
 
     # ----------------------------------------------------------------------------- catching up
 
@@ -150,11 +150,11 @@ class Index:
     def _is_whole(self) -> bool:
         """True if the index lacks nothing; read without taking its writer lock."""
         try:
-            file = self._open_writer(create=False)
-            if file is None or self._suspect:
+            storage = self._open_writer(create=False)
+            if storage is None or self._suspect:
                 return False
-            with file.reading():
-                return self._backend.read(lambda log: catching_up.is_whole(log, file))
+            with storage.reading():
+                return self._backend.read(lambda log: catching_up.is_whole(log, storage))
         except (*_NO_GOOD, HoldfastError):
             return False
 
@@ -181,11 +181,11 @@ class Index:
         if self._suspect:
             self._replace("a search found it corrupt")
         try:
-            file = self._open_writer(create=True)
-            if file is None:
+            storage = self._open_writer(create=True)
+            if storage is None:
                 return None
-            with file.writing():
-                complete = catching_up.step(self._backend, file).complete
+            with storage.writing():
+                complete = catching_up.step(self._backend, storage).complete
         except Hindered:
             return None
         except HoldfastError as error:
@@ -219,9 +219,9 @@ class Index:
         return self._writer
 
     def _close_writer(self) -> None:
-        file, self._writer = self._writer, None
-        if file is not None:
-            file.close()
+        storage, self._writer = self._writer, None
+        if storage is not None:
+            storage.close()
 
     def _replace(self, why: object) -> None:
         """Remove the index; other connections notice, and the next step creates a new one."""
@@ -292,14 +292,14 @@ class Index:
         if self._backend.readonly or self._stop.is_set() or self.place is None:
             return None
         try:
-            file = self._open_writer(create=False)
+            storage = self._open_writer(create=False)
         except _NO_GOOD as error:
             self._replace(error)
             return None
-        if file is None:
+        if storage is None:
             return None
-        eraser = Eraser(self._backend, file)
-        file.be_patient(_PATIENCE)
+        eraser = Eraser(self._backend, storage)
+        storage.be_patient(_PATIENCE)
         try:
             eraser.prepare(erased)
         except (*_NO_GOOD, HoldfastError) as error:
@@ -308,7 +308,7 @@ class Index:
             return None
         finally:
             if self._writer is not None:
-                file.be_patient(BUSY)
+                storage.be_patient(BUSY)
         return eraser
 
     def _undo(self, eraser: Eraser) -> None:
@@ -325,7 +325,7 @@ class Index:
             return IndexStatus(state="none", behind=stored)
         with self._reading:
             try:
-                found = self._again_if_hindered(lambda file: self._describe(file, stored))
+                found = self._again_if_hindered(lambda storage: self._describe(storage, stored))
             except _NO_GOOD as error:
                 _log.info("the search index cannot be read: %s", error)
                 self._close_reader()
@@ -336,31 +336,33 @@ class Index:
         """Read the index, a second time if it was unavailable (say, the connection was lost)."""
         for last in (False, True):
             try:
-                file = self._open_reader()
-                if file is None:
+                storage = self._open_reader()
+                if storage is None:
                     return None
-                with file.reading():
-                    return read(file)
+                with storage.reading():
+                    return read(storage)
             except Hindered:
                 self._close_reader()
                 if last:
                     raise
         return None
 
-    def _describe(self, file: Kept, stored: int) -> IndexStatus:
-        documents = file.documents()
+    def _describe(self, storage: Kept, stored: int) -> IndexStatus:
+        documents = storage.documents()
         try:
-            self._backend.read(lambda snapshot: catching_up.check(snapshot, file))
+            self._backend.read(lambda snapshot: catching_up.check(snapshot, storage))
         except Outdated:
-            return IndexStatus(state="outdated", path=file.shown, bytes=file.size(), behind=stored)
+            return IndexStatus(
+                state="outdated", path=storage.shown, bytes=storage.size(), behind=stored
+            )
         behind = max(0, stored - documents)
         return IndexStatus(
             state="behind" if behind else "ready",
-            path=file.shown,
+            path=storage.shown,
             messages=documents,
             behind=behind,
-            bytes=file.size(),
-            text=file.text(),
+            bytes=storage.size(),
+            text=storage.text(),
         )
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -380,10 +382,10 @@ class Index:
                 self._close_reader()
                 return [f"the index cannot be used: {error}"]
 
-    def _problems(self, file: Kept) -> list[str]:
-        counts = file.counts()
-        differences = self._backend.read(lambda log: _compare(log, file, counts))
-        return [*file.problems(), *differences]
+    def _problems(self, storage: Kept) -> list[str]:
+        counts = storage.counts()
+        differences = self._backend.read(lambda log: _compare(log, storage, counts))
+        return [*storage.problems(), *differences]
 
     # ------------------------------------------------------------------------------------ forks
 
@@ -404,14 +406,14 @@ class Index:
 
     def after_fork_in_child(self) -> None:
         """Reset everything; the child has no background thread."""
-        for file in (self._reader, self._writer):
-            if file is not None:  # It was in use when the process forked: it is the parent's.
-                file.disown()
+        for storage in (self._reader, self._writer):
+            if storage is not None:  # It was in use when the process forked: it is the parent's.
+                storage.disown()
         self._begin()
 
 
-def _compare(snapshot: Snapshot, file: Kept, counts: dict[int, int]) -> list[str]:
-    catching_up.check(snapshot, file)
+def _compare(snapshot: Snapshot, storage: Kept, counts: dict[int, int]) -> list[str]:
+    catching_up.check(snapshot, storage)
     wrong, seen, number = [], set(), 0
     while written := snapshot.activity_after(number, 1000):
         for number, session_id, _, _ in written:
@@ -419,7 +421,7 @@ def _compare(snapshot: Snapshot, file: Kept, counts: dict[int, int]) -> list[str
             for branch in [] if row is None else snapshot.branches(row.n):
                 seen.add(branch.n)
                 expected = branch.last_seq - branch.fork_seq
-                if number <= file.activity and counts.get(branch.n, 0) != expected:
+                if number <= storage.activity and counts.get(branch.n, 0) != expected:
                     wrong.append(
                         f"branch {branch.number} of session {session_id} has {expected} messages, "
                         f"the index has {counts.get(branch.n, 0)}"

@@ -108,9 +108,9 @@ class _Found(msgspec.Struct, gc=False):
 class _Lasts(dict[int, int]):
     """The last indexed seq of each branch, read when first needed."""
 
-    def __init__(self, file: Kept | None) -> None:
+    def __init__(self, storage: Kept | None) -> None:
         super().__init__()
-        self._file = file
+        self._file = storage
 
     def __missing__(self, branch: int) -> int:
         self[branch] = last = 0 if self._file is None else self._file.last(branch)
@@ -123,7 +123,7 @@ class _Search:
     def __init__(
         self,
         snapshot: Snapshot,
-        file: Kept | None,
+        storage: Kept | None,
         request: Request,
         report: Report,
         *,
@@ -140,7 +140,7 @@ class _Search:
         )
         # An index has no punctuation; it helps only if the query has at least one word, too.
         helps = not self._query.needs_scan or any(term.tokens for term in self._query.wanted)
-        self._file = file if helps else None
+        self._file = storage if helps else None
         self._behind = behind or not helps
         self._rows: dict[tuple[int, int], tuple[str, MessageRow]] = {}
         self._weights: dict[tuple[object, int], float] = {}
@@ -265,13 +265,13 @@ class _Search:
         found = self._file.matching(self._query, bounds, thinking=self._asked.thinking)
         yield from _chunked(self._confirmed(found)) if self._query.needs_scan else found
 
-    def _narrowed(self, file: Kept) -> Bounds:
+    def _narrowed(self, storage: Kept) -> Bounds:
         """Return the conditions for the index, with the branches to search if they are known."""
         request, branches = self._asked, None
         if self._only is not None:
             branches = self._branches(self._only)
         elif request.scopes or request.agents:
-            branches = file.narrowed(
+            branches = storage.narrowed(
                 request.scopes, request.agents, all_branches=request.all_branches
             )
         if branches is None:

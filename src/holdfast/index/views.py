@@ -49,7 +49,7 @@ class Views:
         """Return the sessions that show these branches completely, being on them now.
 
         Most sessions never moved to another branch, so one query answers this for most messages.
-        The value is None for a branch whose messages need `shown_by`.
+        The value is None for a branch whose messages need `visible_in`.
         """
         owners = self._snapshot.owners(branches)
         return {

@@ -1,4 +1,4 @@
-"""Texts to search in: every kind of character that is treated in some way of its own."""
+"""Texts to search in: every kind of character that is treated differently."""
 
 from datetime import UTC, datetime
 from typing import Final

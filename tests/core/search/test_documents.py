@@ -1,4 +1,4 @@
-"""What of a message can be searched."""
+"""The searchable text of a message."""
 
 import pytest
 from hypothesis import given
@@ -98,7 +98,7 @@ def test_every_text_in_arguments_can_be_found(arguments: JSON) -> None:
 
 
 def test_deep_arguments_can_be_read() -> None:
-    """As deep as may be stored."""
+    """As deeply nested as may be stored."""
     arguments: JSON = "bottom"
     for _ in range(200):
         arguments = {"in": [arguments]}

@@ -1,4 +1,4 @@
-"""Tokens in the engine: a full-text table that holds them finds what `matching` finds.
+"""Tokens in SQLite: a full-text table of them finds what `match` finds.
 
 A contentless table of FTS5, with the tokens of a text between spaces, cuts them at the spaces and
 nowhere else, and compares them byte by byte. So an index needs no tokenizer of ours inside it.

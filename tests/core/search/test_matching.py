@@ -1,4 +1,4 @@
-"""What is found, against an oracle that knows nothing of tokens, and what a score prefers."""
+"""Matching, against an oracle that does not use tokens, and the order of scores."""
 
 import re
 from datetime import datetime
@@ -139,7 +139,7 @@ def _written(words: list[str], *, excluded: bool, prefix: bool) -> str:
 
 
 def _oracle(text: str, words: list[str], *, prefix: bool) -> bool:
-    """Look for words with a regular expression that says what stands around and between them."""
+    """Find words by a regular expression for the characters around and between them."""
     plain = re.sub("好", " 好 ", text.replace("é", "e"))
     wanted = [word.replace("é", "e") for word in words]
     phrase = r"[^abce好]+".join(wanted)
@@ -196,7 +196,7 @@ def test_another_term_is_better(often: list[int], length: int, age: float, term:
 
 
 def test_the_weight_of_age() -> None:
-    """As it is documented: a month takes a quarter, a year not quite half."""
+    """As documented: a month takes a quarter, a year not quite half."""
     today = score([1], 100, 0)
     assert score([1], 100, 30) == pytest.approx(today * 0.75)
     assert 0.5 < score([1], 100, 365) / today < 0.55

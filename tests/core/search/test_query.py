@@ -1,4 +1,4 @@
-"""The grammar of a search: what each thing means, and that nothing is wrong."""
+"""The query language: what each form means, and that every string is valid."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -32,7 +32,7 @@ def _parse(text: str) -> Query:
 
 
 def _told(text: str) -> list[str]:
-    """Write the terms of a query shortly: excluded, their tokens, a beginning."""
+    """Return the terms of a query in short form: excluded, their tokens, prefix."""
     return [
         f"{'-' * term.excluded}{' '.join(term.tokens)}{'*' * term.prefix}"
         for term in _parse(text).terms
@@ -126,7 +126,7 @@ def test_filters(text: str, expected: Filters) -> None:
     ],
 )
 def test_a_time_that_is_none_is_text(text: str) -> None:
-    """Also one that no calendar has."""
+    """Also one that is not in the calendar."""
     assert _parse(text).filters == Filters()
     assert _parse(text).terms[0].tokens == tuple(words(text))
 
@@ -202,7 +202,7 @@ def test_no_string_is_wrong(text: str, literal: bool) -> None:
 
 @given(text=_queries)
 def test_every_word_of_a_query_means_something(text: str) -> None:
-    """A query that has words asks for something: nothing is dropped without being understood."""
+    """A query with words has terms or filters: no word is dropped silently."""
     query = _parse(text)
     assert query != Query() or not words(text)
 

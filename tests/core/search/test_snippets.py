@@ -1,4 +1,4 @@
-"""What is shown of a text that was found."""
+"""Snippets of texts that match."""
 
 import re
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def test_the_place_with_the_most_different_terms_is_shown() -> None:
 
 
 def test_a_place_far_behind_is_found() -> None:
-    """Not only the first place that has one of the terms."""
+    """Not only the first occurrence of one of the terms."""
     text = f"{_FILLER * 30} red {_FILLER * 300} red and green {_FILLER * 30}"
     assert "[red] and [green]" in _marked(text, "red green", width=70)
 
@@ -121,7 +121,7 @@ def test_a_snippet_is_a_piece_of_its_text(text: str, query: str, width: int) -> 
 
 @given(text=texts, query=texts)
 def test_what_is_found_is_marked(text: str, query: str) -> None:
-    """If all of the text is shown; a mark is what would be found alone, or a part of a name."""
+    """If all of the text is shown; a mark is a match by itself, or a part of a name."""
     asked = parse(query, now=NOW)
     shown = snippet(text, asked, width=10_000)
     folded = " ".join(text.split())
@@ -154,7 +154,7 @@ _RED_OR_GREEN = re.compile(r"\b(?:(r[e\u00e9]d)|green)\b", re.IGNORECASE)
 
 
 def _most_together(text: str, room: int) -> int:
-    """Look at all places of a text at once."""
+    """Find all occurrences in a text at once."""
     found = list(_RED_OR_GREEN.finditer(text))
     return max(
         (
@@ -189,7 +189,7 @@ def test_a_term_is_there_if_it_is_there_at_least_once(text: str, query: str) -> 
 def _every_place(
     spans: list[Span], tokens: tuple[str, ...], *, prefix: bool
 ) -> list[tuple[int, int]]:
-    """Look at every stretch of tokens."""
+    """Check every sequence of tokens."""
     found = []
     for begin in range(len(spans) - len(tokens) + 1):
         stretch = spans[begin : begin + len(tokens)]
@@ -201,7 +201,7 @@ def _every_place(
 
 
 def _wanted(traced: Traced, query: str) -> Iterator[tuple[str, ...]]:
-    """Return something to look for: of the text itself, and of a query."""
+    """Return search terms: from the text itself, and from a query."""
     for tokens in (traced.tokens, words(query)):
         for size in (1, 2, 3):
             yield from (tuple(tokens[at : at + size]) for at in range(len(tokens) - size + 1))
@@ -221,7 +221,7 @@ def test_tokens_are_where_looking_at_every_stretch_finds_them(text: str, query: 
 
 @given(text=texts, query=texts, width=st.integers(0, 60))
 def test_many_terms_are_shown_as_few_are(text: str, query: str, width: int) -> None:
-    """Terms that are looked for one by one, and all at once."""
+    """Terms that are found one by one, and by an index of all tokens."""
     with pytest.MonkeyPatch.context() as patch:
         shown = [_shown(text, query, width=width)]
         patch.setattr(snippets, "_FEW", 0)
@@ -230,7 +230,7 @@ def test_many_terms_are_shown_as_few_are(text: str, query: str, width: int) -> N
 
 
 def test_a_query_of_very_many_words_that_are_all_there() -> None:
-    """It takes no longer than what it is as long as."""
+    """It takes time in proportion to its length."""
     said = [f"word{number * 7919 % 3_000}" for number in range(3_000)]
     shown = _shown(" ".join(said), " ".join(sorted(said)))
     inside = shown.text.removesuffix(LEFT_OUT)
@@ -240,7 +240,7 @@ def test_a_query_of_very_many_words_that_are_all_there() -> None:
 
 @pytest.mark.parametrize(("behind", "expected"), [("green.", 2), ("green, or red.", 3)])
 def test_where_a_piece_ends_makes_no_difference(behind: str, expected: int) -> None:
-    """What is shown is found, and marked, wherever in a long text it stands."""
+    """What is shown matches, and is marked, wherever it is in a long text."""
     for before in range(700, 1_700):
         text = f"{(_FILLER * 2)[:before]} red, or {_FILLER[:100]} {behind} {_FILLER * 2}"
         shown = _shown(text, "green red")

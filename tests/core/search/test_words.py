@@ -1,4 +1,4 @@
-"""Texts as words: tables, and what holds for every text."""
+"""The tokenizer: tables of examples, and properties of every text."""
 
 import re
 import unicodedata
@@ -118,20 +118,20 @@ def test_places_are_in_order_and_hold_their_words(text: str) -> None:
 
 @given(text=texts)
 def test_words_of_words_are_the_same_words(text: str) -> None:
-    """Folding is done once: what is folded does not fold further."""
+    """Folding is idempotent."""
     found = [token for token in words(text) if not set(token) <= set("+#%$")]
     assert words(" ".join(found)) == found
 
 
 def _has_a_seam(name: str) -> bool:
-    """Say letter by letter whether a name of ASCII may be made of several words."""
+    """Determine letter by letter whether an ASCII name may consist of several words."""
     kinds = "".join("a" if one.islower() else "A" if one.isupper() else "0" for one in name)
     return any(seam in kinds for seam in ("aA", "a0", "0a", "0A", "A0", "AAa"))
 
 
 @given(text=st.text("aAbBzZ019xyXY _+.", max_size=80))
 def test_the_parts_of_a_text_are_those_of_its_names_one_by_one(text: str) -> None:
-    """Names are found by their seams, without a look at the words between."""
+    """Names are found by their case boundaries; the words between are not read."""
     names = [name for name in re.findall("[A-Za-z0-9]+", text) if len(name) <= LONGEST]
     assert parts(text) == [piece for name in names for piece in parts(name)]
     for name in names:
@@ -145,7 +145,7 @@ _SIGN = re.compile(rf"{JOINED}|[\s\S]")
 
 @given(text=texts)
 def test_a_place_is_where_the_signs_of_a_word_are(text: str) -> None:
-    """Folding sign by sign says which sign every folded character came from."""
+    """Folding sign by sign gives the sign that every folded character came from."""
     came_from: list[tuple[int, int]] = []
     for sign in _SIGN.finditer(text):
         new = folded(sign[0])
@@ -171,7 +171,7 @@ def test_two_texts_have_the_words_of_both(left: str, right: str) -> None:
 
 @given(text=st.text(max_size=24))
 def test_a_text_has_the_same_words_however_it_is_composed(text: str) -> None:
-    """Up to the order of several marks on one letter, which nobody can see."""
+    """Except for the order of several marks on one letter, which is invisible."""
     composed = unicodedata.normalize("NFC", text)
     decomposed = unicodedata.normalize("NFD", text)
     assert sorted("".join(words(composed))) == sorted("".join(words(decomposed)))
@@ -179,13 +179,13 @@ def test_a_text_has_the_same_words_however_it_is_composed(text: str) -> None:
 
 @given(text=st.text(st.characters(max_codepoint=0x7F)))
 def test_capitals_make_no_words_of_ascii(text: str) -> None:
-    """But for the hour of a time, which is a capital."""
+    """Except for the `T` of a time, which is a capital."""
     assert words(text.replace("T", "t")) == words(text.lower())
 
 
 @pytest.mark.parametrize("kind", ODD)
 def test_half_a_megabyte_of_anything_is_read_in_a_moment(kind: str) -> None:
-    """Nothing is read again and again: the time limit of a test is far more than this takes."""
+    """No quadratic work: the time limit of a test is far more than this takes."""
     character = ODD[kind]
     size = len(character.encode("utf-8", "surrogatepass"))
     assert all(len(token) <= LONGEST for token in words(character * (500_000 // size)))
