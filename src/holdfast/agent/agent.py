@@ -94,7 +94,7 @@ class AsyncAgent:
         """The tools there are."""
         return self._setup.tools
 
-    async def stream(
+    def stream(
         self,
         session: AsyncSession,
         prompt: Content | Message | None = None,
@@ -106,21 +106,17 @@ class AsyncAgent:
         A turn that cannot be finished is ended as failed, and the error raised. Leaving the loop
         ends the turn as cancelled. Either way what was said is kept.
         """
-        setup, running = self._setup, Running(session.id)
+        running = Running(session.id, self._running)
 
         def beside(kind: str, doing: Coroutine[Any, Any, Event | None]) -> None:
             self._do_beside(session.id, kind, doing, running)
 
         def do() -> Coroutine[Any, Any, None]:
-            return work(setup, session, prompt, run_id=run_id, emit=running.emit, beside=beside)
+            return work(
+                self._setup, session, prompt, run_id=run_id, emit=running.emit, beside=beside
+            )
 
-        self._running.add(running)
-        try:
-            async with aclosing(running.events(do)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._running.discard(running)
+        return running.events(do)
 
     async def run(
         self,

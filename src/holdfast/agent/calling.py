@@ -14,8 +14,7 @@ import time
 
 from holdfast.agent.approving import refuse_everything
 from holdfast.agent.events import ToolEnded, ToolStarted
-from holdfast.agent.letting_go import hold
-from holdfast.agent.replying import Emit
+from holdfast.agent.replying import Emit, release
 from holdfast.agent.setup import Setup
 from holdfast.agent.tools.base import Ask, Output, Tool, ToolContext
 from holdfast.agent.tools.functions import ToolError, failure, given_arguments
@@ -119,10 +118,16 @@ class Caller:
 
 async def _run(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
     """Run a tool; what goes wrong is its answer."""
+    task = asyncio.ensure_future(_guarded(tool, context, arguments))
     try:
-        return await hold(_guarded(tool, context, arguments), tool.timeout)
-    except TimeoutError:
+        await asyncio.wait([task], timeout=tool.timeout)
+    except asyncio.CancelledError:
+        await release(task)
+        raise
+    if not task.done():
+        await release(task)
         return Output(f"given up after {tool.timeout:g} s; its outcome is unknown", error=True)
+    return task.result()
 
 
 async def _guarded(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:

@@ -10,11 +10,12 @@ attempt.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from holdfast.agent.events import (
     ContextShrunk,
@@ -25,12 +26,12 @@ from holdfast.agent.events import (
     TextDelta,
     ThinkingDelta,
 )
-from holdfast.agent.listening import listen
 from holdfast.agent.looking import Shown
 from holdfast.agent.models.base import (
     Called,
     Delta,
     Kept,
+    Model,
     Request,
     Said,
     Spent,
@@ -48,11 +49,13 @@ from holdfast.draft import note_failure
 from holdfast.errors import BadMessage, ContextTooLong, HoldfastError, ModelFailed
 from holdfast.ids import message_id
 from holdfast.records import JSON, Message, Usage
+from holdfast.verbs.windowing import window_of
 
 Emit: TypeAlias = Callable[[Event], Awaitable[None]]
 _LONGEST_ID: Final = 256
 _LONGEST_REPR: Final = 10_000
 _READ: Final = 256 * 1024  # characters of a reply in which calls are looked for
+_HANG_UP: Final = 0.5  # seconds
 # The library that spaces attempts would print each of them; here they are events.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
 SUPERSEDED: Final[dict[str, JSON]] = {"hidden": True, "superseded": True}
@@ -86,6 +89,7 @@ class Replier:
         self._calls: dict[str, None] = {}
         self._said: list[str] = []
         self._continuing = False
+        self._storing = asyncio.Lock()  # Held while a delta is stored.
         self.parts: list[Message] = []
 
     async def reply(self) -> Message:
@@ -156,8 +160,11 @@ class Replier:
 
     async def _keep(self, error: BaseException) -> None:
         """Keep what there is of a reply that will not be finished; whatever stopped it is told."""
-        if self._draft is None:
-            return
+        async with self._storing:  # The reader may have been cancelled in the middle of a write.
+            if self._draft is not None:
+                await self._keep_draft(error)
+
+    async def _keep_draft(self, error: BaseException) -> None:
         try:
             if self._spoke:
                 await self._keep_partial()
@@ -231,13 +238,7 @@ class Replier:
             max_output=shown.room.reply,
             continuing=self._continuing,
         )
-        reason: StopReason | None = None
-        async with aclosing(listen(setup.model, request, self._idle)) as deltas:
-            async for delta in deltas:
-                if isinstance(delta, Stopped):
-                    reason = delta.reason
-                else:
-                    await self._take(delta)
+        reason = await self._read(request)
         if reason is None:
             raise ModelFailed("the stream ended before the reply did", retryable=True)
         await self._read_calls()
@@ -250,6 +251,62 @@ class Replier:
         await self._store(message)
         self._begin_anew()
         return message
+
+    async def _read(self, request: Request) -> StopReason | None:
+        """Read the model's stream to its end, storing it; return why it stopped, if it said so.
+
+        A task of its own reads: a provider that ignores its cancellation cannot hold up the turn.
+        """
+        silence = asyncio.get_running_loop().create_future()
+        reading = asyncio.create_task(self._read_all(request, silence))
+        try:
+            await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
+            outcome = reading.result() if reading.done() else None
+            if outcome is None and silence.done():
+                raise ModelFailed(f"the model said nothing for {self._idle:g} s", retryable=True)
+        finally:
+            silence.cancel()
+            await release(reading)
+        if isinstance(outcome, SystemExit):
+            raise outcome
+        return outcome
+
+    async def _read_all(
+        self, request: Request, silence: asyncio.Future[None]
+    ) -> StopReason | SystemExit | None:
+        """Read, store and emit each delta; one that comes after a cancellation is discarded."""
+        reason: StopReason | None = None
+        task = asyncio.current_task()
+        async with aclosing(stream_of(self._setup.model, request)) as stream:
+            while True:
+                try:
+                    delta = await self._next(stream, silence)
+                except asyncio.CancelledError:
+                    if task is not None and task.cancelling():
+                        raise
+                    message = "the call was cancelled on its way"
+                    raise ModelFailed(message, retryable=True) from None
+                except SystemExit as error:  # Raised here it would end the event loop.
+                    return error
+                if delta is None or silence.done() or (task is not None and task.cancelling()):
+                    return reason
+                if isinstance(delta, Stopped):
+                    reason = delta.reason
+                else:
+                    async with self._storing:
+                        await self._take(delta)
+
+    async def _next(
+        self, stream: AsyncGenerator[Delta, None], silence: asyncio.Future[None]
+    ) -> Delta | None:
+        """Wait for the next delta; `silence` is set when none came in time."""
+        if self._idle is None:
+            return await anext(stream, None)
+        timer = asyncio.get_running_loop().call_later(self._idle, _set, silence)
+        try:
+            return await anext(stream, None)
+        finally:
+            timer.cancel()
 
     async def _take(self, delta: Delta) -> None:
         """Store a delta, then show it."""
@@ -334,3 +391,57 @@ def _nothing_said(reason: StopReason) -> ModelFailed:
     if reason == "refused":
         return ModelFailed("the model refused to answer")
     return ModelFailed("the model gave an empty reply", retryable=True)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+# ------------------------------------------------------------------------- without a history
+
+
+async def ask(model: Model, text: str, *, max_output: int, seconds: float) -> str:
+    """Return the model's answer; `ModelFailed` if there is none in time, or it is cut off."""
+    request = Request(window=window_of(model.provider, text), max_output=max_output)
+    said: list[str] = []
+    whole = False
+    try:
+        async with asyncio.timeout(seconds), aclosing(stream_of(model, request)) as stream:
+            async for delta in stream:
+                if isinstance(delta, Said):
+                    said.append(delta.text)
+                whole = whole or (isinstance(delta, Stopped) and delta.reason != "length")
+    except TimeoutError:
+        raise ModelFailed(f"no answer within {seconds:g} s", retryable=True) from None
+    answer = "".join(said).strip()
+    if not whole or not answer:
+        raise ModelFailed("the answer was empty or cut off", retryable=True)
+    return answer
+
+
+def stream_of(model: Model, request: Request) -> AsyncGenerator[Delta, None]:
+    """Call a model; what comes back can be closed, as every generator can."""
+    return cast("AsyncGenerator[Delta, None]", model.stream(request))
+
+
+# ---------------------------------------------------------------------------------- detaching
+
+_detached: set[asyncio.Task[Any]] = set()  # Keeps them from being garbage-collected.
+
+
+async def release(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait a moment for it; one still running then is detached.
+
+    The result of a detached task is discarded.
+    """
+    task.cancel()
+    _detached.add(task)
+    task.add_done_callback(_discard)
+    await asyncio.wait([task], timeout=_HANG_UP)
+
+
+def _discard(task: asyncio.Task[Any]) -> None:
+    _detached.discard(task)
+    if not task.cancelled():
+        task.exception()  # Retrieved, so that asyncio does not log it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, MutableSet
 from typing import Any, Final
 
 from holdfast.agent.events import Event
@@ -22,9 +22,10 @@ _AHEAD: Final = 16
 class Running:
     """One stream."""
 
-    def __init__(self, session_id: str) -> None:
-        """Belong to a session."""
+    def __init__(self, session_id: str, running: MutableSet[Running]) -> None:
+        """Belong to a session; the stream is in `running` while it runs."""
         self.session_id = session_id
+        self._running = running
         self._events: deque[Event] = deque()
         self._news = asyncio.Event()
         self._room = asyncio.Event()
@@ -56,6 +57,7 @@ class Running:
         self, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> AsyncGenerator[Event, None]:
         """Do the work; give its events, and raise what it raises."""
+        self._running.add(self)
         self._task = asyncio.create_task(work())
         self._task.add_done_callback(lambda _: self._news.set())
         try:
@@ -64,7 +66,10 @@ class Running:
             self._raise_outcome(self._task)
         finally:
             self._gone = True
-            await self.stop("nobody took its events any more")
+            try:
+                await self.stop("nobody took its events any more")
+            finally:
+                self._running.discard(self)
 
     async def _next(self, task: asyncio.Task[None]) -> Event | None:
         """Wait for an event; `None` when there are no more."""

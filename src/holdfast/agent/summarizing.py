@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 from holdfast import tokens
-from holdfast.agent.asking import ask
 from holdfast.agent.budgets import Room
 from holdfast.agent.events import Summarized
 from holdfast.agent.models.base import Model
+from holdfast.agent.replying import ask
 from holdfast.agent.settings import Context
 from holdfast.agent.tools.quoting import quoted
 from holdfast.agent.understanding import after_thoughts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.agent.asking import ask
 from holdfast.agent.models.base import Model
+from holdfast.agent.replying import ask
 from holdfast.agent.tools.quoting import quoted
 from holdfast.agent.understanding import after_thoughts
 from holdfast.aio.session import AsyncSession

@@ -34,7 +34,7 @@ from holdfast.aio.handover import unhurried
 from holdfast.aio.session import AsyncSession
 from holdfast.aio.turn import AsyncTurn
 from holdfast.errors import Invalid
-from holdfast.records import Content, Goal, Message, SessionInfo, TurnState, Usage
+from holdfast.records import Content, Goal, Message, TurnState, Usage
 from holdfast.session import to_input
 from holdfast.turn import ending
 
@@ -74,7 +74,9 @@ async def work(
     while True:
         turn = _Turn(setup, session, emit, beside)
         await turn.run(said, run_id)
-        goal = (await session.info()).goal
+        if turn.goal is None or turn.goal.state != "active":
+            return
+        goal = (await session.info()).goal  # Another process may have ended it during the turn.
         if goal is None or goal.state != "active":
             return
         if rounds >= setup.limits.goal_rounds:
@@ -103,7 +105,8 @@ class _Turn:
         self._cost: Decimal | None = None
         self._began = time.monotonic()
         self._call_ids: set[str] = set()
-        self._goal: Goal | None = None
+        self._needs_title = False
+        self.goal: Goal | None = None
         self.rounds = 0
 
     async def run(self, said: Message | None, run_id: str | None) -> None:
@@ -131,14 +134,20 @@ class _Turn:
         finally:
             if started:
                 await self._emit(self._ended(turn.id, state, error))
-        await self._tidy()
+        if self._needs_title:
+            self._beside("title", self._make_title())
 
     async def _work(self, turn: AsyncTurn, said: Message | None) -> str | None:
         """Take the input, then call the model and its tools in turn; give why it was stopped."""
-        if not await self._take_input(turn, said):
+        taken = await self._take_input(turn, said)
+        info = await self._session.info()
+        self.goal = info.goal
+        # After the first exchange; if the model fails to make one, after the second.
+        self._needs_title = self._setup.titles and info.title is None and info.turns <= _FIRST_TURNS
+        if not taken:
             return "somebody else took the input that waited"
-        info = await self._info()
-        self._goal = info.goal
+        if info.model != self._setup.model.name:
+            await self._session.update(model=self._setup.model.name)
         caller = Caller(self._setup, self._session, turn, self._emit, info.cwd or ".")
         while self.rounds < self._setup.limits.rounds:
             self.rounds += 1
@@ -158,22 +167,15 @@ class _Turn:
             await self._emit(UserSaid(await turn.add(said)))
         return bool(taken) or said is not None
 
-    async def _info(self) -> SessionInfo:
-        """Read who the session is; from now on it goes by the model that it talks to."""
-        info = await self._session.info()
-        if info.model == self._setup.model.name:
-            return info
-        return await self._session.update(model=self._setup.model.name)
-
     async def _see_goal(self) -> None:
         """Tell of a goal that a tool has set, changed or ended."""
         goal = (await self._session.info()).goal
-        if goal is not None and goal != self._goal:
+        if goal is not None and goal != self.goal:
             await self._emit(GoalChanged(goal))
-        self._goal = goal
+        self.goal = goal
 
     async def _reply(self, turn: AsyncTurn) -> Message:
-        goal = self._goal
+        goal = self.goal
         limits = self._setup.limits
         busy = goal is not None and goal.state == "active" and not limits.idle_in_goal
         replier = Replier(
@@ -210,12 +212,6 @@ class _Turn:
             self._usage += message.usage
         if message.cost is not None:
             self._cost = message.cost + (self._cost or 0)
-
-    async def _tidy(self) -> None:
-        """After the first exchange, let the model make a title; if it cannot, after the second."""
-        info = await self._session.info()
-        if self._setup.titles and info.title is None and info.turns <= _FIRST_TURNS:
-            self._beside("title", self._make_title())
 
     async def _make_title(self) -> Event | None:
         title = await titling.make_title(self._session, self._setup.model)
