@@ -11,18 +11,23 @@ Nothing here waits: keys begin tasks, one at a time for what changes the convers
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
 from typing import Any, Final
 
+import platformdirs
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition, has_focus, is_searching
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
+from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import (
     BufferControl,
@@ -42,13 +47,12 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
-from holdfast.cli import signals
-from holdfast.cli.chat import commands, history
+from holdfast.cli import screen, signals
+from holdfast.cli.chat import commands
 from holdfast.cli.chat.completing import ChatCompleter
 from holdfast.cli.chat.desk import Desk
 from holdfast.cli.chat.drawing import MARK, Drawing, wrapped
-from holdfast.cli.chat.paper import Paper, drawn
-from holdfast.cli.chat.picker import Picker
+from holdfast.cli.chat.picker import Picker, drawn
 from holdfast.cli.chat.talking import Talk, Wanted
 from holdfast.cli.screen import Screen
 from holdfast.cli.visible import visible
@@ -99,7 +103,7 @@ class Terminal:
         self._buffer = Buffer(
             completer=ChatCompleter(self.talk),
             complete_while_typing=Condition(self._is_command),
-            history=history.history(),
+            history=_history(),
             accept_handler=self._accepted,
             multiline=True,
         )
@@ -432,3 +436,60 @@ def _output() -> Vt100_Output:
         return Size(rows=found.lines or 24, columns=found.columns or 80)
 
     return Vt100_Output(sys.stdout, size, term=os.environ.get("TERM"), enable_cpr=False)
+
+
+class Paper:
+    """Gathers what is drawn on its screen; the screen is always as wide as the terminal."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._text = io.StringIO()
+        self._screen: screen.Terminal | None = None
+        self._columns = 0
+
+    @property
+    def screen(self) -> Screen:
+        """Draw here."""
+        columns = shutil.get_terminal_size().columns
+        if self._screen is None or columns != self._columns:
+            self._screen, self._columns = screen.Terminal(self._text), columns
+        return self._screen
+
+    def take(self) -> str:
+        """Return what was drawn since the last time."""
+        text = self._text.getvalue()
+        self._text.seek(0)
+        self._text.truncate()
+        return text
+
+
+class KeptHistory(FileHistory):
+    """A history in a file; one that cannot be read or written holds nothing up."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep it here, and make the file if it is not there."""
+        super().__init__(str(path))
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Read it, the newest first."""
+        try:
+            return super().load_history_strings()
+        except OSError:
+            return []
+
+    def store_string(self, string: str) -> None:
+        """Add what was typed."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The mode counts from the moment the file is there.
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+            super().store_string(string)
+        except OSError:
+            return
+
+
+def _history() -> KeptHistory:
+    """Return the user's own history."""
+    state = platformdirs.user_state_path("holdfast", appauthor=False)
+    return KeptHistory(state / "chat_history")

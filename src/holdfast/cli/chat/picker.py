@@ -7,7 +7,8 @@ directory come first; Tab shows those of all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from prompt_toolkit.application import Application
@@ -25,12 +26,11 @@ from prompt_toolkit.layout import (
 from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 
-from holdfast.cli.chat import listing
+from holdfast.cli.chat import recap
 from holdfast.cli.chat.desk import Desk
 from holdfast.cli.chat.drawing import MARK
-from holdfast.cli.chat.paper import drawn
 from holdfast.cli.conversation import Messages
-from holdfast.cli.screen import Screen, cells, plain
+from holdfast.cli.screen import Screen, Terminal, cells, plain
 from holdfast.cli.wording import count
 from holdfast.errors import HoldfastError
 from holdfast.records import Message, SessionInfo
@@ -184,7 +184,7 @@ class Picker:
         return lines[:-1]
 
     def _line(self, info: SessionInfo) -> str:
-        id, active, turns, title = (plain(span) for span in listing.row(info))
+        id, active, turns, title = (plain(span) for span in recap.row(info))
         line = f"{id}  {active:>10}  {turns:>4}  {title}"
         columns = self._app.output.get_size().columns
         while cells(line) > columns:
@@ -238,3 +238,10 @@ class Picker:
             event.app.exit(result=None)
 
         return keys
+
+
+def drawn(draw: Callable[[Screen], None]) -> str:
+    """Draw something, and give it as text for a terminal."""
+    text = io.StringIO()
+    draw(Terminal(text))
+    return text.getvalue()

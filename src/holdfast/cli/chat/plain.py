@@ -18,7 +18,7 @@ from typing import Final
 
 from holdfast.agent import events
 from holdfast.cli import signals
-from holdfast.cli.chat import listing
+from holdfast.cli.chat import recap
 from holdfast.cli.chat.desk import Desk
 from holdfast.cli.chat.drawing import MARK, Drawing
 from holdfast.cli.chat.talking import Talk, Wanted
@@ -101,7 +101,7 @@ class Plain:
     async def pick(self, talk: Talk, text: str) -> str | None:
         """List the sessions: /resume goes to one."""
         page = await talk.desk.store.sessions(text=text or None, limit=_LISTED)
-        listing.draw(self._out, page.items)
+        recap.draw_sessions(self._out, page.items)
         return None
 
     def leave(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from holdfast.aio.session import AsyncSession
 from holdfast.cli.chat.drawing import MARK, plainly
 from holdfast.cli.conversation import one_line
-from holdfast.cli.screen import Screen, Span
+from holdfast.cli.screen import Column, Screen, Span
 from holdfast.cli.wording import ago, count, short, words
 from holdfast.records import Message, QueuedInput, Recovered, SessionInfo, TurnInfo
 
@@ -20,6 +20,12 @@ _LOOKED_AT: Final = 60  # messages, to find the last exchange
 _ANSWER: Final = 400  # characters of the last reply
 _ANSWER_LINES: Final = 4
 _GOES_ON: Final = "(it goes on with your next message; /goal cancel ends it)"
+_COLUMNS: Final = (
+    Column("ID", whole=True),
+    Column("ACTIVE", right=True, whole=True),
+    Column("TURNS", right=True, whole=True, extra=1),
+    Column("TITLE"),
+)
 _ENDS: Final = {"cancelled": "was stopped", "failed": "failed", "interrupted": "was interrupted"}
 
 
@@ -144,3 +150,27 @@ CHOICES: Final = "c continue · r retry · d drop · Enter leave it"
 def leaving(info: SessionInfo, command: str) -> list[Span]:
     """Return how to come back."""
     return [("To go on with ", "dim"), (name(info), "dim"), (":  ", "dim"), (command, "")]
+
+
+# ---------------------------------------------------------------------------- lists of sessions
+
+
+def draw_sessions(out: Screen, infos: Sequence[SessionInfo]) -> None:
+    """Print sessions, one in a line."""
+    if not infos:
+        out.line("  no session is there")
+        return
+    out.table(_COLUMNS, [row(info) for info in infos])
+
+
+def row(info: SessionInfo) -> tuple[Span, ...]:
+    """Say a session in the columns of a list."""
+    known = info.title or info.key or info.preview or ""
+    style = "yellow" if info.interrupted else ""
+    state = " (interrupted)" if info.interrupted else ""
+    return (
+        (short(info.id), "cyan"),
+        ago(info.updated_at),
+        str(info.turns),
+        (f"{words(known)}{state}", style),
+    )
