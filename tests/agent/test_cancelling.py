@@ -435,7 +435,7 @@ def test_a_tool_that_does_not_let_go_when_its_time_is_up_is_let_go(session: Sess
             result = await asyncio.wait_for(agent.run(AsyncSession(session), "go"), SOON)
             assert (result.state, result.text) == ("sealed", "then without")
             said = [m.text for m in result.messages if m.role == "tool"]
-            assert said == ["given up after 0.05 s; its outcome is unknown"]
+            assert said == ["timed out after 0.05 s; its outcome is unknown"]
             tool.free.set()
 
     run(main())

@@ -161,5 +161,5 @@ def test_silence_is_borne_while_a_goal_runs_if_so_wished(session: Session) -> No
         assert agent.run(session, "begin").text == "at last"
     hasty = Limits(idle=0.1, idle_in_goal=True, goal_rounds=0)
     with Agent(ScriptedModel(quiet), titles=False, limits=hasty, retry=Retry(attempts=1)) as agent:
-        with pytest.raises(ModelFailed, match="said nothing"):
+        with pytest.raises(ModelFailed, match="sent nothing"):
             agent.run(session, "begin")

@@ -155,7 +155,7 @@ def test_an_approver_that_was_cancelled_is_no_cancel_of_the_consumer(session: Se
         tools = [make_tool(leave, asks=True)]
         model = ScriptedModel(call("leave"), say("never"))
         async with agent_of(model, tools=tools, approve=approve) as agent:
-            with pytest.raises(AgentError, match="cancelled from within"):
+            with pytest.raises(AgentError, match="cancelled by its own code"):
                 await agent.run(AsyncSession(session), "go")
 
     run(main())
@@ -194,8 +194,8 @@ def answer_numbers() -> Output:
     [
         (fail_without_words, "Wordless"),
         (run_out_of_time, "TimeoutError"),
-        (answer_a_number, "the tool's answer cannot be stored"),
-        (answer_numbers, "the tool's answer cannot be stored"),
+        (answer_a_number, "the tool's result cannot be stored"),
+        (answer_numbers, "the tool's result cannot be stored"),
     ],
 )
 def test_whatever_a_tool_does_the_model_gets_an_answer(
@@ -223,7 +223,7 @@ def test_a_tool_that_gives_no_output(session: Session) -> None:
         return "text"  # type: ignore[return-value]
 
     tool = Tool(spec=ToolSpec("t", "Try", {"type": "object"}), run=begin)
-    assert served(session, tool, call("t")) == ["TypeError: the tool gave str, not an Output"]
+    assert served(session, tool, call("t")) == ["TypeError: the tool returned str, not an Output"]
 
 
 # ------------------------------------------------------------------- calls that nobody can store
@@ -516,7 +516,7 @@ class Stale(AsyncSession):
 
 
 def test_two_agents_answer_what_waits_once(session: Session) -> None:
-    """The second has seen it, too, finds that somebody else took it, and calls no model."""
+    """The second has seen it, too, finds that another turn took it, and calls no model."""
     session.enqueue("hello")
 
     async def main() -> None:
@@ -526,7 +526,7 @@ def test_two_agents_answer_what_waits_once(session: Session) -> None:
         first, second = [agent_of(model) for model in models]
         assert (await first.run(AsyncSession(session))).text == "hi"
         result = await second.run(late)
-        assert (result.text, result.error) == ("", "somebody else took the input that waited")
+        assert (result.text, result.error) == ("", "another turn took the queued input")
         assert [len(model.requests) for model in models] == [1, 0]
 
     run(main())

@@ -214,7 +214,7 @@ def test_a_turn_stops_at_its_limit(session: Session) -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(Invalid, match="two tools are called 'add'"):
+    with pytest.raises(Invalid, match="two tools are named 'add'"):
         agent_of(ScriptedModel(), tools=[add, add])
 
 
@@ -634,7 +634,7 @@ def test_a_tool_that_asks_does_not_run_when_nobody_is_there(session: Session) ->
         return True
 
     for approve, ran_then, told in (
-        (None, 0, "nobody is there"),
+        (None, 0, "no user is present"),
         (says_no, 0, "not on a Friday"),
         (says_yes, 1, "done"),
     ):

@@ -91,7 +91,7 @@ def test_the_users_prices_come_first() -> None:
 @pytest.mark.parametrize("amount", ["-1", "NaN", "Infinity", "1000001"])
 def test_what_is_no_price_is_refused(amount: str) -> None:
     """Wherever it comes from."""
-    with pytest.raises(BadConfig, match="cache_read: an amount"):
+    with pytest.raises(BadConfig, match="cache_read: must be a price"):
         Price(input=Decimal(1), output=Decimal(1), cache_read=Decimal(amount))
 
 

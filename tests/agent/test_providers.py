@@ -438,7 +438,7 @@ def test_a_stream_that_goes_silent_is_given_up_and_tried_again(
     retry = Retry(attempts=50, base=0.01, max=0.05, jitter=0.0)
     with agent_of(model, limits=Limits(idle=1.0), retry=retry) as agent:
         events = list(agent.stream(session, "hello"))
-    assert {"said nothing" in retrying.error for retrying in of(Retrying, events)} == {True}
+    assert {"sent nothing" in retrying.error for retrying in of(Retrying, events)} == {True}
     assert session.messages()[-1].text == "Awake."
 
 

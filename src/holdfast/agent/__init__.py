@@ -1,8 +1,8 @@
 """The reference agent: a model, its tools, and a loop that loses nothing.
 
-`Agent(model, tools=…)` answers prompts in a session: `run` gives the result, `stream` what happens
-on the way. `AsyncAgent` is its twin. Everything goes through the session's turns: what was said is
-stored before the model is called, and what the model says while it says it.
+`Agent(model, tools=…)` answers prompts in a session: `run` returns the result, `stream` yields
+events on the way. `AsyncAgent` is its asyncio twin. Both write through the session's turns: input
+is stored before the model is called, and the reply while it streams.
 """
 
 from __future__ import annotations

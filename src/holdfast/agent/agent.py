@@ -1,8 +1,7 @@
-"""The agent: a model, its tools, and the loop between them, over sessions that it does not own.
+"""The agent: a model, its tools and the loop between them.
 
-There is one way: `stream` does the work and gives events as it goes; `run` drains it. An agent
-keeps no history: any session can be given to it, several at once, and each is as safe as the store
-it is in.
+`stream` runs a turn and yields its events; `run` drains `stream` and returns the result. An agent
+keeps no history: it can be given any session, and several at once.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from holdfast.errors import Invalid
 from holdfast.records import Content, Message, Usage, Window
 
 _log = logging.getLogger("holdfast")
-SETTLING: Final = 5.0  # Seconds that closing waits for titles and summaries.
+SETTLING: Final = 5.0  # seconds that closing waits for titles and summaries
 STOPPED: Final = "stopped by the user"
 
 
@@ -58,10 +57,10 @@ class AsyncAgent:
         prices: Prices | None = None,
         titles: bool = True,
     ) -> None:
-        """Put an agent together; functions with type hints become tools.
+        """Create an agent; functions with type hints become tools.
 
-        `approve` is asked before a tool that needs the user's consent. With `titles` the model
-        gives a session without a title one, in the background.
+        `approve` is called before a tool that needs the user's consent. With `titles` the model
+        names sessions that have no title, in the background.
         """
         self._setup = Setup(
             model=model,
@@ -91,7 +90,7 @@ class AsyncAgent:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools there are."""
+        """The agent's tools."""
         return self._setup.tools
 
     def stream(
@@ -101,9 +100,9 @@ class AsyncAgent:
         *,
         run_id: str | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Answer a prompt, or queued input; give what happens as it happens.
+        """Answer a prompt, or queued input; yield events as they happen.
 
-        A turn that cannot be finished is ended as failed, and the error raised. Leaving the loop
+        A turn that cannot be finished ends as failed, and the error is raised. Leaving the loop
         ends the turn as cancelled. Either way what was said is kept.
         """
         running = Running(session.id, self._running)
@@ -125,7 +124,7 @@ class AsyncAgent:
         *,
         run_id: str | None = None,
     ) -> Result:
-        """Answer a prompt, or queued input; give what came of it."""
+        """Answer a prompt, or queued input; return the result."""
         gathered = Gathered()
         async with aclosing(self.stream(session, prompt, run_id=run_id)) as events:
             async for event in events:
@@ -133,16 +132,16 @@ class AsyncAgent:
         return gathered.result()
 
     def cancel(self, reason: str = STOPPED, *, session_id: str | None = None) -> bool:
-        """End the turns that run, or that of one session; false if none does.
+        """Cancel all running turns, or that of one session; false if none is running.
 
         What was said is kept, and the stream ends without an error.
         """
-        wanted = [r for r in self._running if session_id in {None, r.session_id}]
-        ended = [running for running in wanted if running.cancel(reason)]
-        return bool(ended)
+        chosen = [stream for stream in self._running if session_id in {None, stream.session_id}]
+        cancelled = [stream for stream in chosen if stream.cancel(reason)]
+        return bool(cancelled)
 
     async def settle(self, seconds: float = SETTLING) -> bool:
-        """Wait for titles and summaries that are being made; false if some are not ready."""
+        """Wait for titles and summaries in the making; false if some are not finished in time."""
         tasks = list(self._beside.values())
         if not tasks:
             return True
@@ -150,21 +149,24 @@ class AsyncAgent:
         return not late
 
     async def window(self, session: AsyncSession) -> Window:
-        """Tell what the model would be sent of a session now."""
+        """Return the window the model would be sent for a session now."""
         shown = await looking.look(self._setup, session)
         return shown.window
 
     async def summarize(self, session: AsyncSession) -> Summarized | None:
-        """Let a summary stand for all but the newest messages, now; `None` if they are few.
+        """Summarise all but the newest messages now; `None` if there are too few.
 
-        Agents do so by themselves when the history fills most of what the model takes.
+        Agents do this automatically when the history fills most of the model's context.
         """
         room = self._setup.budgets.room(self._setup.model, self._setup.context)
         keep = self._setup.context.keep_recent
         return await summarizing.summarize(session, self._setup.model, room, keep)
 
     async def close(self, *, settle: float = SETTLING) -> None:
-        """End what runs, wait a little for what is done beside it, and close all models it had."""
+        """Cancel running turns, wait `settle` seconds for background tasks, and close the models.
+
+        Models that were replaced are closed, too.
+        """
         await asyncio.gather(*(r.stop("the agent was closed") for r in list(self._running)))
         await self.settle(settle)
         tasks = list(self._beside.values())
@@ -181,24 +183,24 @@ class AsyncAgent:
         doing: Coroutine[Any, Any, Event | None],
         running: Running,
     ) -> None:
-        """Begin something beside the turn, unless the same is being done already."""
-        place = (session_id, kind)
-        if place in self._beside:
+        """Start a background task, unless one of this kind is running for the session."""
+        slot = (session_id, kind)
+        if slot in self._beside:
             doing.close()
             return
 
         async def do() -> None:
             try:
                 event = await doing
-            except Exception as error:  # noqa: BLE001 - it was for comfort; the next turn tries again
+            except Exception as error:  # noqa: BLE001 - optional; the next turn tries again
                 _log.info("no %s was made: %s", kind, type(error).__name__)
                 return
             finally:
-                self._beside.pop(place, None)
+                self._beside.pop(slot, None)
             if event is not None:
                 await running.emit(event)
 
-        self._beside[place] = asyncio.create_task(do())
+        self._beside[slot] = asyncio.create_task(do())
 
     async def __aenter__(self) -> Self:
         """Use the agent within an `async with` block."""
@@ -210,11 +212,11 @@ class AsyncAgent:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; without waiting for anything if something went wrong."""
+        """Close the agent; after an error, without waiting for background tasks."""
         await self.close(settle=SETTLING if error is None else 0.0)
 
 
-# What was cancelled while it waited for a busy session, say.
+# For a stream that was cancelled before its turn opened, such as while the session was busy.
 _NEVER_BEGUN: Final = TurnEnded(
     turn_id="",
     state="cancelled",
@@ -227,16 +229,15 @@ _NEVER_BEGUN: Final = TurnEnded(
 
 
 class Gathered:
-    """What came of a stream, event by event."""
+    """Builds a `Result` from the events of a stream."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._messages: list[Message] = []
         self._texts: list[str] = []
         self._ends: list[TurnEnded] = []
 
     def take(self, event: Event) -> None:
-        """Note an event."""
+        """Add an event."""
         match event:
             case UserSaid(message):
                 self._messages.append(message)
@@ -254,7 +255,7 @@ class Gathered:
                 pass
 
     def result(self) -> Result:
-        """Sum it up; the last turn tells how it ended."""
+        """Return the result so far: totals over all turns, state and error of the last one."""
         last = self._ends[-1] if self._ends else _NEVER_BEGUN
         costs = [end.cost for end in self._ends if end.cost is not None]
         return Result(
@@ -273,6 +274,6 @@ def _distinct(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     names: set[str] = set()
     for tool in tools:
         if tool.name in names:
-            raise Invalid(f"two tools are called {tool.name!r}; a model could not tell them apart.")
+            raise Invalid(f"two tools are named {tool.name!r}; tool names must be unique.")
         names.add(tool.name)
     return tuple(tools)

@@ -1,11 +1,11 @@
-"""Who may say yes to a call that asks: everybody, a list of rules, or the user.
+"""Approval policies for tool calls that need consent: allow all, refuse all, or rules.
 
-A rule allows commands by their first words: `git status` allows `git status --short`, and neither
-`git push` nor `git statusx`. A command with anything in it that a shell could take for more than a
-word (quotes, `;`, `$`, `*`, a second line) is never allowed by a rule: the user is asked. Words
-behind those of a rule are not looked at, so a rule such as `find` allows `find . -delete` too.
+A rule allows commands by their first words: `git status` allows `git status --short`, but neither
+`git push` nor `git statusx`. A command with characters that are special to a shell (quotes, `;`,
+`$`, `*`, a second line) is never allowed by a rule: the user is asked. Words after those of a rule
+are not checked, so the rule `find` also allows `find . -delete`.
 
-A rule for writes does not hold for `holdfast.toml`: a model could allow itself everything there.
+A rule for writes does not cover `holdfast.toml`: a model could grant itself any permission there.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from holdfast.agent.tools.functions import ToolError, given_arguments
 from holdfast.agent.tools.workspace import CONFIG, folded
 from holdfast.errors import BadConfig
 
-NOBODY: Final = "nobody is there to allow this call; go on without it, or ask the user to make it."
+NOBODY: Final = (
+    "no user is present to approve this call; continue without it, or ask the user to run it."
+)
 _COMMAND: Final = "run_command"
 _WRITES: Final = frozenset({"edit_file", "write_file"})
 _PLAIN: Final = re.compile(r"[\w\-./,:@+=% ]+")
 
 
 async def allow_everything(_ask: Ask) -> bool | str:
-    """Allow every call."""
+    """Approve every call."""
     return True
 
 
 async def refuse_everything(_ask: Ask) -> bool | str:
-    """Refuse every call that asks: there is nobody to ask."""
+    """Refuse every call: no user is present to approve it."""
     return NOBODY
 
 
@@ -43,9 +45,9 @@ def rules(
     writes: bool = False,
     otherwise: Approver | None = None,
 ) -> Approver:
-    """Allow commands that begin with these words, and writes to files; ask `otherwise` of others.
+    """Return an approver that allows matching commands and, with `writes`, changes to files.
 
-    A rule that could never allow anything raises `BadConfig`.
+    It passes all other calls to `otherwise`. Raise `BadConfig` for a rule that can never match.
     """
     allowed = [_words(rule) for rule in commands]
     ask_others = refuse_everything if otherwise is None else otherwise
@@ -61,12 +63,12 @@ def rules(
 
 
 def is_plain(command: str) -> bool:
-    """Return whether a command is nothing but words, whatever shell reads it."""
+    """True if a command consists of plain words in every shell."""
     return _PLAIN.fullmatch(command) is not None and bool(command.strip())
 
 
 def _is_harmless(ask: Ask) -> bool:
-    """Return whether a write is one like any other; what rules are read from is not."""
+    """True if a write does not target the file that rules are read from."""
     try:
         path = given_arguments(ask.call.arguments).get("path")
     except ToolError:
@@ -77,8 +79,8 @@ def _is_harmless(ask: Ask) -> bool:
 def _words(rule: str) -> tuple[str, ...]:
     if not is_plain(rule):
         raise BadConfig(
-            f"{rule!r} cannot be a rule for commands: it must be plain words, as 'git status' is, "
-            "without quotes, wildcards and other signs that a shell understands."
+            f"{rule!r} is not a valid command rule: use plain words such as 'git status', "
+            "without quotes, wildcards or other shell syntax."
         )
     return tuple(rule.split())
 

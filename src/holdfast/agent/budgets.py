@@ -1,7 +1,6 @@
-"""How many tokens a model gets: what it is said to take, until it says that this is too many.
+"""Token budgets: a model's declared context size, lowered when the model rejects a prompt.
 
-What a model refused is remembered for as long as the program runs, by the model's name: all
-sessions learn from one.
+A lowered budget holds for all sessions that use the model, until the program ends.
 """
 
 from __future__ import annotations
@@ -18,29 +17,28 @@ _SMALLEST: Final = 256
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The tokens of a request and its reply, and how many of them are the reply's."""
+    """The tokens of a request with its reply, and how many of them are for the reply."""
 
     tokens: int
     reply: int
 
 
 class Budgets:
-    """What was learned of each model."""
+    """The budgets of all models, by name."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._learned: dict[str, int] = {}
 
     def room(self, model: Model, context: Context) -> Room:
-        """Return how many tokens a request and its reply may have."""
-        most = min(context.max_tokens or model.context, model.context)
-        most = min(most, self._learned.get(model.name, most))
-        reply = context.reserve or min(model.max_output, most // 4)
-        return Room(most, max(1, min(reply, most // 2)))
+        """Return the token budget of a request and its reply."""
+        limit = min(context.max_tokens or model.context, model.context)
+        limit = min(limit, self._learned.get(model.name, limit))
+        reply = context.reserve or min(model.max_output, limit // 4)
+        return Room(limit, max(1, min(reply, limit // 2)))
 
     def shrink(self, model: Model, room: Room, sent: int, limit: int | None) -> int:
-        """Learn that so many tokens were too many; give how many there are from now on."""
-        # Our estimate of what was sent counts, not the room: it may not have been filled.
+        """Lower a model's budget after a request of `sent` tokens was too long; return it."""
+        # From the estimate of what was sent: the request may not have filled its budget.
         tried = min(room.tokens, sent + room.reply)
         after = max(_SMALLEST, int(min(tried, limit or tried) * _STEP))
         self._learned[model.name] = after

@@ -1,10 +1,10 @@
-"""Running the tools a reply asks for.
+"""The tool runner: runs the tool calls of a reply.
 
-The order is that of durability: the user is asked, the ledger says that the tool starts, it runs,
-its answer is stored. Calls of one reply run together, and each answer is stored when it is there.
-Whatever a tool does, the model gets an answer: one that raises, is too slow, is unknown or is
-refused gives an error result. Only the end of the turn stops a tool without one; the ledger then
-says that its outcome is unknown, and nothing runs it again.
+For each call the user is asked for approval, the ledger records that the tool starts, the tool
+runs, and its result is stored. The calls of one reply run concurrently, and each result is stored
+as soon as it is there. The model always gets a result: a tool that raises, times out, is unknown or
+is refused yields an error result. The one exception is a turn that ends while a tool runs: the
+ledger then records its outcome as unknown, and it is never run again automatically.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Caller:
     def __init__(
         self, setup: Setup, session: AsyncSession, turn: AsyncTurn, emit: Emit, cwd: str
     ) -> None:
-        """Prepare; tools work in `cwd`."""
+        """Tools work in `cwd`."""
         self._setup = setup
         self._session = session
         self._turn = turn
         self._emit = emit
         self._cwd = cwd
         self._room = asyncio.Semaphore(setup.limits.parallel)
-        self._asking = asyncio.Lock()  # One question at a time.
+        self._asking = asyncio.Lock()  # One approval request at a time.
 
     async def run(self, calls: tuple[ToolCall, ...]) -> list[Message]:
-        """Run all of them; give their answers in the order of the calls."""
+        """Run all calls; return their results in the order of the calls."""
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._in_turn(call)) for call in calls]
         except BaseExceptionGroup as several:
-            # The store failed, which has to be told as such; or the approver did.
+            # The store or the approver failed; the caller expects that error, not a group.
             raise several.exceptions[0] from None
         return [task.result() for task in running]
 
@@ -75,33 +75,33 @@ class Caller:
     async def _ask(
         self, tool: Tool, context: ToolContext, arguments: dict[str, JSON]
     ) -> str | None:
-        """Ask the user if the tool has to; give why it may not run."""
+        """Ask for approval if the tool needs it; return why it may not run, or `None`."""
         if tool.asks is None:
             return None
         try:
             what = tool.asks(context, arguments)
-        except Exception as error:  # noqa: BLE001 - it is the tool's: the model is told
+        except Exception as error:  # noqa: BLE001 - reported to the model
             return str(failure(error).content)
         if what is None:
             return None
         approve = self._setup.approve or refuse_everything
         async with self._asking:
-            said = await approve(Ask(context.call, what))
-        if said is True:
+            answer = await approve(Ask(context.call, what))
+        if answer is True:
             return None
-        return f"not run: {said or 'the user said no'}"
+        return f"not run: {answer or 'the user said no'}"
 
     async def _refuse(self, call: ToolCall, why: str) -> Message:
         return await self._store(call, Output(why, error=True), time.monotonic())
 
     async def _store(self, call: ToolCall, output: Output, began: float) -> Message:
-        """Store an answer, then show it."""
+        """Store a result, then emit it."""
         ms = round((time.monotonic() - began) * 1000)
         try:
             output = self._shortened(call, output)
             message = await self._turn.tool(call.id, output.content, error=output.error)
         except (Invalid, TypeError) as error:
-            output = Output(f"the tool's answer cannot be stored: {error}", error=True)
+            output = Output(f"the tool's result cannot be stored: {error}", error=True)
             message = await self._turn.tool(call.id, output.content, error=True)
         await self._emit(ToolEnded(call=call, message=message, error=output.error, ms=ms))
         return message
@@ -117,7 +117,7 @@ class Caller:
 
 
 async def _run(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
-    """Run a tool; what goes wrong is its answer."""
+    """Run a tool within its time limit; a timeout becomes an error result."""
     task = asyncio.ensure_future(_guarded(tool, context, arguments))
     try:
         await asyncio.wait([task], timeout=tool.timeout)
@@ -126,12 +126,12 @@ async def _run(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> 
         raise
     if not task.done():
         await release(task)
-        return Output(f"given up after {tool.timeout:g} s; its outcome is unknown", error=True)
+        return Output(f"timed out after {tool.timeout:g} s; its outcome is unknown", error=True)
     return task.result()
 
 
 async def _guarded(tool: Tool, context: ToolContext, arguments: dict[str, JSON]) -> Output:
-    """Call a tool, from which nothing comes but an output."""
+    """Call a tool; whatever it raises becomes an error result."""
     try:
         output = await tool.run(context, arguments)
     except asyncio.CancelledError:
@@ -139,8 +139,8 @@ async def _guarded(tool: Tool, context: ToolContext, arguments: dict[str, JSON])
         if task is not None and task.cancelling():
             raise
         return Output("the tool was cancelled", error=True)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the model is told
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - reported to the model
         return failure(error)
     if not isinstance(output, Output):
-        return failure(TypeError(f"the tool gave {type(output).__name__}, not an Output"))
+        return failure(TypeError(f"the tool returned {type(output).__name__}, not an Output"))
     return output

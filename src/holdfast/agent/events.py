@@ -1,7 +1,7 @@
-"""What happens during a turn, as it happens.
+"""The events of a turn.
 
-Whatever an event tells of is stored before the event is given, or (for deltas) within the draft's
-flush interval. Every kind has a `type`, so that a line of JSON tells what it is.
+What an event reports is stored before the event is emitted; deltas are stored within the draft's
+flush interval. As JSON every event has a `type`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.records import Goal, LeftOut, Message, Recovered, ToolCall, TurnSt
 
 
 class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="turn_started"):
-    """A turn is open; `recovered` is what a crash had left open before it."""
+    """A turn is open; `recovered` describes an earlier turn that a crash left open."""
 
     turn_id: str
     model: str
@@ -23,7 +23,7 @@ class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 
 class UserSaid(msgspec.Struct, frozen=True, tag_field="type", tag="user"):
-    """What the user said is stored."""
+    """The user's input is stored."""
 
     message: Message
 
@@ -46,15 +46,15 @@ class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """More of what the model thinks."""
+    """More of the model's thinking."""
 
     text: str
 
 
 class ReplyStored(msgspec.Struct, frozen=True, tag_field="type", tag="reply"):
-    """A reply is stored, whole or (`message.status`) partial.
+    """A reply is stored, complete or partial (`message.status`).
 
-    `superseded`: it was cut off and the model begins anew; windows leave it out.
+    `superseded`: it was cut off and the model starts over; windows leave it out.
     """
 
     message: Message
@@ -72,20 +72,20 @@ class Retrying(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class ContextShrunk(msgspec.Struct, frozen=True, tag_field="type", tag="context_shrunk"):
-    """The model said that the window is too long: from now on it gets fewer tokens."""
+    """The model rejected the window as too long; its token budget is lowered from now on."""
 
     before: int
     after: int
 
 
 class ToolStarted(msgspec.Struct, frozen=True, tag_field="type", tag="tool_started"):
-    """A tool starts; the ledger says so already."""
+    """A tool starts; the ledger has recorded it."""
 
     call: ToolCall
 
 
 class ToolEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_ended"):
-    """A tool answered, and the answer is stored."""
+    """A tool has finished, and its result is stored."""
 
     call: ToolCall
     message: Message
@@ -94,27 +94,27 @@ class ToolEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class GoalChanged(msgspec.Struct, frozen=True, tag_field="type", tag="goal"):
-    """The goal was set, went on by a round, or came to an end."""
+    """The goal was set, advanced by a round, or ended."""
 
     goal: Goal
 
 
 class GoalPaused(msgspec.Struct, frozen=True, tag_field="type", tag="goal_paused"):
-    """The agent stops working on its goal by itself; the goal stays active."""
+    """The agent reached a limit while working on its goal; the goal stays active."""
 
     goal: Goal
     why: str
 
 
 class Summarized(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="summarized"):
-    """A summary stands for the history up to `upto` now; `by` says who made it."""
+    """A summary now replaces messages up to `upto` in windows; `by` is who made it."""
 
     upto: int
     by: Literal["model", "extract"]
 
 
 class Titled(msgspec.Struct, frozen=True, tag_field="type", tag="titled"):
-    """The session has a title."""
+    """The session was given a title."""
 
     title: str
 

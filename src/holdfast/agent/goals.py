@@ -1,8 +1,8 @@
 """A goal: what the agent works towards, across turns, restarts and summaries.
 
-It is kept with the session, not in its history, and put before the model at each turn. While it is
-active the agent goes on by itself, turn after turn, until the goal has ended, something needs the
-user, or the rounds are used up.
+It is stored with the session, not in its history, and part of each turn's system text. While it is
+active, the agent starts turn after turn by itself, until the goal ends, a turn fails or is
+cancelled, or the limit of rounds is reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INJECTED: Final[dict[str, JSON]] = {"injected": "goal"}
 
 
 def told(goal: Goal | None) -> str | None:
-    """Say the goal to the model, if it is active."""
+    """Return the goal as system text; `None` if there is no active goal."""
     if goal is None or goal.state != "active":
         return None
     so_far = f"\nSo far: {goal.summary}" if goal.summary else ""
@@ -32,24 +32,24 @@ def told(goal: Goal | None) -> str | None:
 
 
 def go_on(goal: Goal) -> Message:
-    """Make the input of a turn that the agent begins by itself."""
+    """Return the input of a turn that the agent starts by itself."""
     return Message.user(f"Go on with the goal: {goal.objective}", metadata=INJECTED)
 
 
 async def change(session: AsyncSession, changed: Callable[[Goal | None], Goal]) -> Goal:
-    """Change the goal, as it is now: also when others change it at the same time."""
+    """Update the goal with `changed(current)`, retrying if another writer changed it first."""
     while True:
         goal = (await session.info()).goal
-        wanted = changed(goal)
+        updated = changed(goal)
         try:
-            await session.update(goal=wanted, expect_goal=goal)
+            await session.update(goal=updated, expect_goal=goal)
         except Conflict:
             continue
-        return wanted
+        return updated
 
 
 async def count_round(session: AsyncSession) -> Goal | None:
-    """Note that another turn is spent on the goal; `None` if it is not active any more."""
+    """Count another turn spent on the goal; `None` if it is no longer active."""
     try:
         return await change(session, _counted)
     except _Ended:

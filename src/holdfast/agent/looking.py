@@ -1,4 +1,4 @@
-"""What the model is shown: a window of the history, made for the room that the model has."""
+"""The prompt: a window of the history, built for the model's token budget."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from holdfast.records import Goal, Window
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What the model is shown of the history, and the room it was made for."""
+    """A window, and the token budget it was built for."""
 
     window: Window
     room: Room
 
 
 async def look(setup: Setup, session: AsyncSession) -> Shown:
-    """Make the window of a session as it is now."""
+    """Build the prompt of a session with its current goal."""
     return await at(setup, session, (await session.info()).goal)
 
 
 async def at(setup: Setup, session: AsyncSession, goal: Goal | None) -> Shown:
-    """Make the window of a session with this goal."""
+    """Build the prompt of a session with the given goal."""
     context = setup.context
     room = setup.budgets.room(setup.model, context)
     only = context.strategy == "truncate"
@@ -42,14 +42,14 @@ async def at(setup: Setup, session: AsyncSession, goal: Goal | None) -> Shown:
 
 
 def _system(setup: Setup, goal: Goal | None) -> str | None:
-    """Say to the model who it is, what tools it has if it must be told in words, and the goal."""
+    """Return the system text: instructions, tools described as text if needed, and the goal."""
     tools = tell(setup.specs) if setup.model.tools == "text" else None
-    said = [text for text in (setup.system, tools, goals.told(goal)) if text]
-    return "\n\n".join(said) or None
+    texts = [text for text in (setup.system, tools, goals.told(goal)) if text]
+    return "\n\n".join(texts) or None
 
 
 def _tools_cost(setup: Setup) -> int:
-    """Count the tokens of tools that the model is told of as such."""
+    """Estimate the tokens of the tool schemas sent beside the window."""
     if setup.model.tools == "text" or not setup.specs:
         return 0
     return tokens.of_text(msgspec.json.encode(setup.specs).decode())

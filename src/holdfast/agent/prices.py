@@ -1,8 +1,8 @@
-"""What a reply cost: a table of prices, and what the user says instead.
+"""The cost of a reply, from a built-in price table and the user's own prices.
 
-The table has a date and is part of the program; what it does not know has no price, rather than a
-guess. A cost is reckoned when a reply is stored and kept with it, so that a later table changes no
-history. Amounts are decimal and exact.
+The table is dated and part of the program; a model that is not in it has no price, rather than a
+guess. The cost is computed when a reply is stored, and stored with it, so that a later table does
+not change the history. Amounts are exact decimals.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from holdfast.records import Usage
 
 _MILLION: Final = Decimal(1_000_000)
 _MOST: Final = Decimal(1_000_000)  # dollars for a million tokens
-# What may stand behind a name without making it another model.
+# Suffixes of a name that do not make it another model.
 _SAME_MODEL: Final = re.compile(r"(-chat)?(-latest|[-@]\d{4}[-\d]*)", re.ASCII)
 
 
 class Long(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request of more than `over` tokens costs so many times as much."""
+    """Factors on the price of a request with more than `over` input tokens."""
 
     over: int
     input: Decimal
@@ -37,7 +37,7 @@ class Long(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a million tokens cost. Without a price of its own, the cache costs what input does."""
+    """The price of a million tokens; cache prices default to the input price."""
 
     input: Decimal
     output: Decimal
@@ -46,15 +46,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     long: Long | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no amount of money."""
+        """Raise `BadConfig` unless all prices are amounts of money."""
         for name in ("input", "output", "cache_read", "cache_write"):
             amount = getattr(self, name)
             if amount is not None and not (amount.is_finite() and 0 <= amount <= _MOST):
-                raise BadConfig(f"{name}: an amount for a million tokens, 0 or more")
+                raise BadConfig(f"{name}: must be a price per million tokens, 0 or more")
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Prices as they were at a date."""
+    """Prices as of a date."""
 
     date: date
     prices: dict[str, Price]
@@ -62,13 +62,13 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def table() -> Table:
-    """Return the table that is part of the program."""
+    """Return the built-in price table."""
     text = resources.files("holdfast.agent").joinpath("prices.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text, parse_float=Decimal), Table)
 
 
 def reckoner(overrides: Mapping[str, Price] | None = None) -> Prices:
-    """Return what reckons the cost of a reply; `overrides` come before the table."""
+    """Return a function that computes the cost of a reply; `overrides` precede the table."""
     own = dict(overrides or {})
 
     def reckon(model: str, usage: Usage) -> Decimal | None:
@@ -79,9 +79,9 @@ def reckoner(overrides: Mapping[str, Price] | None = None) -> Prices:
 
 
 def find(model: str, prices: Mapping[str, Price]) -> Price | None:
-    """Find a model's price, by the longest name that is its own.
+    """Return a model's price, by the longest matching name; `None` if there is none.
 
-    A router's part before the name (`openai/gpt-5`) is passed over, unless a price is given for it.
+    A router's prefix (`openai/gpt-5`) is ignored, unless the prefixed name has a price.
     """
     known = prices.get(model)
     if known is not None:
@@ -96,7 +96,7 @@ def _is_same(rest: str) -> bool:
 
 
 def cost(price: Price, usage: Usage) -> Decimal:
-    """Reckon what was used; cached tokens are part of the input."""
+    """Return the cost of a reply; cached tokens are counted in `usage.input`."""
     times, out = Decimal(1), Decimal(1)
     if price.long is not None and usage.input > price.long.over:
         times, out = price.long.input, price.long.output

@@ -1,11 +1,12 @@
-"""One reply of the model, into the history, however many calls it takes.
+"""One reply of the model, stored as it streams, with retries.
 
-An attempt streams into a draft, so that what was said is kept whatever happens next. A call that
-fails is tried again if that may help. When a stream broke off, what it had said becomes a partial
-message at once and the next attempt goes on behind it; or, if the model is to begin anew, it stays
-a draft until the next attempt says something, and is then kept as superseded: the history has it,
-windows do not. A window that is too long is made smaller, and the call repeated; that is no failed
-attempt.
+Each attempt streams into a draft, so that text that has arrived survives any failure. A failed call
+is retried if the error is retryable. When a stream breaks off, its text becomes a partial message
+and the next attempt continues after it. With `Retry.broken="anew"` it stays a draft until the next
+attempt produces output and is then stored as superseded: in the history, but in no window. When the
+window is too long, it is made smaller and the call repeated, which does not count as an attempt.
+
+`complete_once` calls a model outside of any history, for titles and summaries.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ from holdfast.verbs.windowing import window_of
 Emit: TypeAlias = Callable[[Event], Awaitable[None]]
 _LONGEST_ID: Final = 256
 _LONGEST_REPR: Final = 10_000
-_READ: Final = 256 * 1024  # characters of a reply in which calls are looked for
+_READ: Final = 256 * 1024  # characters; calls are not searched for in longer replies
 _HANG_UP: Final = 0.5  # seconds
-# The library that spaces attempts would print each of them; here they are events.
+# By default stamina logs every retry; here retries are events.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
 SUPERSEDED: Final[dict[str, JSON]] = {"hidden": True, "superseded": True}
 
 
 class Replier:
-    """Gets one reply of the model."""
+    """Requests one reply from the model and stores it."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Replier:
         idle: float | None,
         seen: set[str],
     ) -> None:
-        """Prepare; `look` makes the window, `seen` has the ids of the calls of this turn."""
+        """`look` builds the prompt; `seen` has the ids of this turn's tool calls."""
         self._setup = setup
         self._turn = turn
         self._look = look
@@ -84,8 +85,8 @@ class Replier:
         self._idle = idle
         self._seen = seen
         self._draft: AsyncDraft | None = None
-        self._spoke = False  # The draft has something to keep.
-        self._stale = False  # The draft is what an attempt left that broke off.
+        self._spoke = False  # The draft contains text or a tool call.
+        self._stale = False  # The draft belongs to an attempt that broke off.
         self._calls: dict[str, None] = {}
         self._said: list[str] = []
         self._continuing = False
@@ -93,9 +94,9 @@ class Replier:
         self.parts: list[Message] = []
 
     async def reply(self) -> Message:
-        """Return the reply as it is stored; `ModelFailed` when no attempt brought one.
+        """Return the stored reply; raise `ModelFailed` if every attempt failed.
 
-        `parts` has everything that this stored, in order.
+        `parts` then contains every message that was stored, in order.
         """
         import stamina  # noqa: PLC0415 - a quarter of the agent's import time
 
@@ -119,12 +120,12 @@ class Replier:
         except BaseException as error:
             await unhurried(self._keep(error))
             raise
-        raise AssertionError("stamina gives an attempt or raises")
+        raise AssertionError("stamina yields an attempt or raises")
 
     # ----------------------------------------------------------------------------- when it fails
 
     def _pause(self, error: Exception) -> bool | float:
-        """Return whether to try again, and after how long if the provider asked for a pause."""
+        """Return whether to retry, or the delay in seconds that the provider requested."""
         if not isinstance(error, ModelFailed) or not error.retryable:
             return False
         after = error.retry_after
@@ -133,7 +134,7 @@ class Replier:
         return after if after <= self._setup.retry.longest else False
 
     async def _failed(self, error: ModelFailed, attempt: int, wait: float) -> None:
-        """Keep what was said for the next attempt, and tell of it, if there is one."""
+        """Unless this was the last attempt, prepare the next one and emit `Retrying`."""
         attempts = self._setup.retry.attempts
         last = attempt >= attempts or self._pause(error) is False
         if not last:
@@ -150,7 +151,7 @@ class Replier:
             )
 
     async def _put_aside(self) -> None:
-        """Make room for the next attempt: it goes on behind what was said, or begins anew."""
+        """Prepare the next attempt: it continues after the partial text, or starts over."""
         if self._spoke and self._setup.retry.broken == "continue" and not self._calls:
             await self._keep_partial()
             self._continuing = True
@@ -159,7 +160,7 @@ class Replier:
             self._stale = True
 
     async def _keep(self, error: BaseException) -> None:
-        """Keep what there is of a reply that will not be finished; whatever stopped it is told."""
+        """Store the unfinished reply; a failure to do so is added to `error` as a note."""
         async with self._storing:  # The reader may have been cancelled in the middle of a write.
             if self._draft is not None:
                 await self._keep_draft(error)
@@ -168,24 +169,24 @@ class Replier:
         try:
             if self._spoke:
                 await self._keep_partial()
-            else:  # Thoughts and what they cost: for the record, not for the model.
+            else:  # Only thinking and usage: kept in the history, not sent to the model.
                 await self._supersede()
         except HoldfastError as failed:
             note_failure(error, failed)  # The end of the turn tries again.
 
     async def _keep_partial(self) -> None:
-        """Make what was said so far a message: marked as cut off."""
+        """Store the draft as a partial message."""
         if self._draft is not None:
             await self._store(await self._draft.close(status="partial"))
         self._begin_anew()
 
     async def _supersede(self) -> None:
-        """Put away what an attempt left that broke off: the model has begun anew."""
+        """Store the draft of a broken attempt as superseded: the model started over."""
         if self._draft is not None:
-            left = await self._draft.close(status="partial", metadata=SUPERSEDED)
-            if left is not None:
-                self.parts.append(left)
-                await self._emit(ReplyStored(left, superseded=True))
+            message = await self._draft.close(status="partial", metadata=SUPERSEDED)
+            if message is not None:
+                self.parts.append(message)
+                await self._emit(ReplyStored(message, superseded=True))
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -221,7 +222,7 @@ class Replier:
                 shown = await self._smaller(shown, error)
 
     async def _smaller(self, shown: Shown, error: ContextTooLong) -> Shown:
-        """Make the window smaller than the one that was refused."""
+        """Build a smaller prompt than the one the model refused; raise `error` if none is."""
         setup, sent = self._setup, shown.window.tokens
         after = setup.budgets.shrink(setup.model, shown.room, sent, error.limit)
         smaller = await self._look()
@@ -253,9 +254,10 @@ class Replier:
         return message
 
     async def _read(self, request: Request) -> StopReason | None:
-        """Read the model's stream to its end, storing it; return why it stopped, if it said so.
+        """Read and store the model's stream to its end; return its stop reason, if it sent one.
 
-        A task of its own reads: a provider that ignores its cancellation cannot hold up the turn.
+        A separate task reads the stream, so that a provider that ignores cancellation cannot block
+        the turn.
         """
         silence = asyncio.get_running_loop().create_future()
         reading = asyncio.create_task(self._read_all(request, silence))
@@ -263,7 +265,7 @@ class Replier:
             await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
             outcome = reading.result() if reading.done() else None
             if outcome is None and silence.done():
-                raise ModelFailed(f"the model said nothing for {self._idle:g} s", retryable=True)
+                raise ModelFailed(f"the model sent nothing for {self._idle:g} s", retryable=True)
         finally:
             silence.cancel()
             await release(reading)
@@ -274,7 +276,7 @@ class Replier:
     async def _read_all(
         self, request: Request, silence: asyncio.Future[None]
     ) -> StopReason | SystemExit | None:
-        """Read, store and emit each delta; one that comes after a cancellation is discarded."""
+        """Read, store and emit each delta; discard what arrives after cancellation."""
         reason: StopReason | None = None
         task = asyncio.current_task()
         async with aclosing(stream_of(self._setup.model, request)) as stream:
@@ -284,7 +286,7 @@ class Replier:
                 except asyncio.CancelledError:
                     if task is not None and task.cancelling():
                         raise
-                    message = "the call was cancelled on its way"
+                    message = "the call was cancelled by the provider's library"
                     raise ModelFailed(message, retryable=True) from None
                 except SystemExit as error:  # Raised here it would end the event loop.
                     return error
@@ -299,7 +301,7 @@ class Replier:
     async def _next(
         self, stream: AsyncGenerator[Delta, None], silence: asyncio.Future[None]
     ) -> Delta | None:
-        """Wait for the next delta; `silence` is set when none came in time."""
+        """Return the next delta, `None` at the end; set `silence` after `idle` seconds."""
         if self._idle is None:
             return await anext(stream, None)
         timer = asyncio.get_running_loop().call_later(self._idle, _set, silence)
@@ -309,7 +311,7 @@ class Replier:
             timer.cancel()
 
     async def _take(self, delta: Delta) -> None:
-        """Store a delta, then show it."""
+        """Store a delta, then emit it."""
         if _is_nothing(delta):
             return
         draft = await self._speaking()
@@ -328,11 +330,11 @@ class Replier:
             case Kept(part):
                 await draft.raw(part)
             case Spent(usage):
-                with suppress(BadMessage):  # Numbers that nobody can have used are left out.
+                with suppress(BadMessage):  # Impossible numbers are not stored.
                     await draft.usage(usage, cost=self._cost(usage))
 
     async def _speaking(self) -> AsyncDraft:
-        """Return the draft, a new one if the last one broke off."""
+        """Return the open draft, creating one if there is none or it is stale."""
         if self._stale:
             await self._supersede()
         if self._draft is None:
@@ -340,7 +342,7 @@ class Replier:
         return self._draft
 
     async def _call(self, draft: AsyncDraft, id: str, name: str, arguments: JSON) -> None:
-        # The ledger of a turn knows a call by its id: one that came before gets another.
+        # The turn's ledger identifies calls by id, so a repeated or invalid id is replaced.
         if not 0 < len(id.encode("utf-8", "surrogatepass")) <= _LONGEST_ID or id in self._seen:
             id = f"call_{message_id()}"
         self._spoke = True
@@ -348,11 +350,11 @@ class Replier:
         self._calls[id] = None
         try:
             await draft.tool_call(id, name, arguments)
-        except BadMessage:  # No JSON that anybody could keep: then as text, for the tool to refuse.
+        except BadMessage:  # Not storable as JSON: stored as text, which the tool will reject.
             await draft.tool_call(id, name, repr(arguments)[:_LONGEST_REPR])
 
     async def _read_calls(self) -> None:
-        """Find calls that the model wrote as text."""
+        """Parse tool calls that the model wrote as text, and add them to the draft."""
         setup = self._setup
         if self._calls or not self._said or setup.model.tools not in {"text", "lenient"}:
             return
@@ -360,21 +362,21 @@ class Replier:
         if len(said) > _READ:
             return
         found = understand(said, [spec.name for spec in setup.specs])
-        # One that can make real calls may well show somebody what a call looks like.
+        # A model with native tool calling may be quoting a call as an example.
         if setup.model.tools == "lenient" and found.text.strip():
             return
         for call in found.calls:
             await self._call(await self._speaking(), "", call.name, call.arguments)
 
     def _cost(self, usage: Usage) -> Decimal | None:
-        """Return what a reply costs; what cannot be told, or is nonsense, is not known."""
+        """Return the cost of a reply; `None` if it is unknown or the price list is invalid."""
         prices = self._setup.prices
         if prices is None:
             return None
         try:
             cost = prices(self._setup.model.name, usage)
             return None if cost is None else to_cost(cost)
-        except Exception:  # noqa: BLE001 - a price list must not cost a reply
+        except Exception:  # noqa: BLE001 - a broken price list must not lose the reply
             return None
 
 
@@ -385,12 +387,14 @@ def _is_nothing(delta: Delta) -> bool:
 
 
 def _nothing_said(reason: StopReason) -> ModelFailed:
-    """Return what a reply without words and calls is; one that ran out of room would again."""
+    """Return the error for an empty reply; it is retryable unless it would recur."""
     if reason == "length":
-        return ModelFailed("the model used all its room before it said anything; give it more")
+        return ModelFailed(
+            "the model reached its output limit before it produced an answer; raise max_output"
+        )
     if reason == "refused":
         return ModelFailed("the model refused to answer")
-    return ModelFailed("the model gave an empty reply", retryable=True)
+    return ModelFailed("the model returned an empty reply", retryable=True)
 
 
 def _set(future: asyncio.Future[None]) -> None:
@@ -398,11 +402,11 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-# ------------------------------------------------------------------------- without a history
+# ------------------------------------------------------------------------ one-shot completion
 
 
 async def ask(model: Model, text: str, *, max_output: int, seconds: float) -> str:
-    """Return the model's answer; `ModelFailed` if there is none in time, or it is cut off."""
+    """Return the model's answer; raise `ModelFailed` if it is late, empty or cut off."""
     request = Request(window=window_of(model.provider, text), max_output=max_output)
     said: list[str] = []
     whole = False
@@ -421,7 +425,7 @@ async def ask(model: Model, text: str, *, max_output: int, seconds: float) -> st
 
 
 def stream_of(model: Model, request: Request) -> AsyncGenerator[Delta, None]:
-    """Call a model; what comes back can be closed, as every generator can."""
+    """Call a model; return its stream as a generator, which can be closed."""
     return cast("AsyncGenerator[Delta, None]", model.stream(request))
 
 
@@ -431,7 +435,7 @@ _detached: set[asyncio.Task[Any]] = set()  # Keeps them from being garbage-colle
 
 
 async def release(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait a moment for it; one still running then is detached.
+    """Cancel a task and wait up to 0.5 s for it to end; after that it is detached.
 
     The result of a detached task is discarded.
     """

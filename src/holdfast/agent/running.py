@@ -1,8 +1,8 @@
-"""A stream while it runs: the work is a task of its own, and its events wait in a short queue.
+"""An event stream: the loop runs as a task, and its events pass through one bounded queue.
 
-The work goes on no faster than its events are taken. Whoever stops taking them, by leaving the
-loop or by being cancelled, cancels the work: the turn is ended, keeping all of it, before the
-stream is closed. `cancel` ends the turn too, and the stream then ends by itself.
+A full queue pauses the loop until the consumer reads on. A consumer that stops reading, by leaving
+its loop or by being cancelled, cancels the turn, which is ended and stored before the stream is
+closed. `cancel` ends the turn as well; the stream then ends without an error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _AHEAD: Final = 16
 
 
 class Running:
-    """One stream."""
+    """The events of one `stream` call, and the task that produces them."""
 
     def __init__(self, session_id: str, running: MutableSet[Running]) -> None:
-        """Belong to a session; the stream is in `running` while it runs."""
+        """The stream is a member of `running` while it runs."""
         self.session_id = session_id
         self._running = running
         self._events: deque[Event] = deque()
@@ -34,9 +34,9 @@ class Running:
         self._cancelled = False
 
     async def emit(self, event: Event) -> None:
-        """Return an event to whoever takes them; to nobody, if they went away.
+        """Queue an event for the consumer; discard it if the consumer is gone.
 
-        It waits for room, unless the work is being ended: that waits for nobody.
+        Wait while the queue is full, unless the turn is being cancelled.
         """
         while len(self._events) >= _AHEAD and not self._cancelled:
             self._room.clear()
@@ -46,7 +46,7 @@ class Running:
             self._news.set()
 
     def cancel(self, reason: str) -> bool:
-        """End the turn; false if there is nothing to end any more."""
+        """Cancel the turn; false if it has ended or is being cancelled already."""
         if self._task is None or self._task.done() or self._cancelled:
             return False
         self._cancelled = True
@@ -56,7 +56,7 @@ class Running:
     async def events(
         self, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> AsyncGenerator[Event, None]:
-        """Do the work; give its events, and raise what it raises."""
+        """Run `work` as a task; yield its events, and raise what it raises."""
         self._running.add(self)
         self._task = asyncio.create_task(work())
         self._task.add_done_callback(lambda _: self._news.set())
@@ -67,12 +67,12 @@ class Running:
         finally:
             self._gone = True
             try:
-                await self.stop("nobody took its events any more")
+                await self.stop("the consumer stopped reading events")
             finally:
                 self._running.discard(self)
 
     async def _next(self, task: asyncio.Task[None]) -> Event | None:
-        """Wait for an event; `None` when there are no more."""
+        """Return the next event; `None` when the task has ended and the queue is empty."""
         while not self._events:
             if task.done():
                 return None
@@ -83,14 +83,14 @@ class Running:
         return event
 
     def _raise_outcome(self, task: asyncio.Task[None]) -> None:
-        """Raise what the work raised; being cancelled on request is no error."""
+        """Raise what the task raised; a requested cancellation is not an error."""
         if not task.cancelled():
             task.result()
         elif not self._cancelled:
-            raise AgentError("the turn was cancelled from within; what was said is kept.")
+            raise AgentError("the turn was cancelled by its own code; what was said is kept.")
 
     async def stop(self, reason: str) -> None:
-        """End the work, and wait for it: it stores what it has."""
+        """Cancel the turn and wait until it is stored."""
         self.cancel(reason)
         if self._task is not None:
             await unhurried(_finished(self._task))
@@ -99,4 +99,4 @@ class Running:
 async def _finished(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # Looked at: whoever could have been told has gone away.
+        task.exception()  # Retrieved, so that asyncio does not log it: the consumer is gone.

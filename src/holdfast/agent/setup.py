@@ -1,4 +1,4 @@
-"""What an agent works with, put together once and the same for all of a stream."""
+"""An agent's configuration; a stream uses one copy from its first turn to its last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.agent.tools.base import Approver, Tool
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent works with."""
+    """A model, its tools, and the settings of an agent."""
 
     model: Model
     tools: tuple[Tool, ...]
@@ -26,9 +26,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as the model is told of them."""
+        """The tool schemas that are sent to the model."""
         return () if self.model.tools == "none" else tuple(tool.spec for tool in self.tools)
 
     def tool(self, name: str) -> Tool | None:
-        """Find a tool."""
+        """Return a tool by name; `None` if there is none."""
         return next((tool for tool in self.tools if tool.name == name), None)

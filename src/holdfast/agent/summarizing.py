@@ -1,8 +1,8 @@
-"""Summaries: a text by the model that stands, in windows, for what was said long ago.
+"""Summaries: text by the model that replaces old messages in windows.
 
-One is due when the window fills most of its room. It is made beside the turn, of what lies before
-the newest messages: those that arrive meanwhile lie behind its watermark and stay in view. When the
-model fails, an extract stands in: worse to read, and never wrong. The history stays as it is.
+A summary is due when the window fills most of its budget. It is made in the background and covers
+all but the newest messages; messages that arrive meanwhile come after it and stay in the window. If
+the model fails, an extract of the messages replaces the summary. The history itself is unchanged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ By: TypeAlias = Literal["model", "extract"]
 _BY_MODEL: Final[By] = "model"
 _SECONDS: Final = 300.0
 _PAGE: Final = 200
-_LEAST: Final = 4  # messages: fewer are not worth a call
-_SAID: Final = 4000  # characters of a message that are read
-_ANSWERED: Final = 800  # of a tool's answer
+_LEAST: Final = 4  # fewer messages are not worth a call
+_SAID: Final = 4000  # of one message
+_ANSWERED: Final = 800  # of one tool result
 _EXTRACT: Final = 6000
-_STEPS: Final = 4  # calls for one summary, at most
+_STEPS: Final = 4  # for one summary
 _QUESTION: Final = """\
 Below is a conversation between a user and an assistant who uses tools. Summarise it so that the \
 assistant can go on without it. Keep what the user wants and has decided, facts, names, paths, \
@@ -47,7 +47,7 @@ def unseen(window: Window) -> int:
 
 
 def is_due(window: Window, room: Room, context: Context) -> bool:
-    """Return whether the window fills so much of its room that a summary should be made."""
+    """True if the window fills so much of its budget that a summary should be made."""
     if context.strategy != "summarize":
         return False
     if unseen(window):
@@ -63,11 +63,11 @@ async def summarize(
     *,
     unseen: int = 0,
 ) -> Summarized | None:
-    """Summarise what lies before the newest messages; `None` if that is too little.
+    """Summarise all but the newest messages; `None` if there are too few.
 
-    `unseen` messages behind the last summary do not fit into a window: they are summarised too,
-    however new they are. A long history is gone through from its oldest end, a piece at a time; the
-    summary says how far it came, and the next one goes on from there.
+    `unseen` is the number of messages after the last summary that do not fit into a window: they
+    are summarised too, however new they are. A long history is summarised in chunks from its oldest
+    end; `upto` of the summary is how far it came, and the next summary continues from there.
     """
     covered = await session.covered()
     last = await _last(session, covered, keep_recent, unseen)
@@ -85,13 +85,13 @@ async def summarize(
         return None
     try:
         await session.summarize(text, upto=upto)
-    except NotFound:  # The user went back to before it.
+    except NotFound:  # The user has rewound to before this message.
         return None
     return Summarized(upto=covered, by=by)
 
 
 async def _last(session: AsyncSession, covered: int, keep_recent: int, unseen: int) -> int:
-    """Find the seq up to which a summary should go: what follows begins an exchange."""
+    """Return the seq of the last message to summarise: the one before an exchange starts."""
     recent = await session.messages(limit=keep_recent)
     first = recent[0].seq or 1 if recent else 1
     if covered + unseen >= first:
@@ -104,7 +104,7 @@ async def _last(session: AsyncSession, covered: int, keep_recent: int, unseen: i
 
 
 async def _piece(session: AsyncSession, covered: int, last: int, room: Room) -> list[Message]:
-    """Read on from what is covered, as much as the model can read at once, in whole exchanges."""
+    """Return the messages after `covered`, in whole exchanges, that fit into one request."""
     found: list[Message] = []
     left = (room.tokens - room.reply) // 2
     while covered < last and left > 0:
@@ -123,7 +123,7 @@ async def _piece(session: AsyncSession, covered: int, last: int, room: Room) -> 
 async def _text(
     model: Model, room: Room, known: str, piece: Sequence[Message], by: By
 ) -> tuple[str, By]:
-    """Sum up what is known and what is new; an extract for what the model could not."""
+    """Return a summary of the earlier summary and a chunk; an extract if the model fails."""
     before = [f"[Summary of what came before: {_cut(known, _SAID)}]"] if known else []
     said = quoted("A conversation.", "\n\n".join([*before, *_lines(piece)]))
     try:
@@ -147,7 +147,7 @@ def _lines(messages: Iterable[Message]) -> Iterable[str]:
 
 
 def extract(known: str, covered: Sequence[Message]) -> str:
-    """Make a summary without a model: what the user said, what was used, and the last word."""
+    """Return a summary made without a model: user input, tools used, and the last reply."""
     asked = [m.text.strip() for m in covered if m.role == "user" and not m.metadata.get("hidden")]
     used = Counter(call.name for m in covered for call in m.tool_calls)
     last = next((m.text for m in reversed(covered) if m.role == "assistant" and m.text), "")
@@ -173,7 +173,7 @@ def extract(known: str, covered: Sequence[Message]) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """Keep the beginning and the end of a long text."""
+    """Return the beginning and the end of a long text."""
     text = text.strip()
     if len(text) <= length:
         return text

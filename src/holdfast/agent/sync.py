@@ -1,7 +1,7 @@
 """The agent for programs without asyncio: an `AsyncAgent` in a thread of its own.
 
-Every call is an errand in that thread's loop, and waits for it. Ctrl-C while waiting ends the turn
-as cancelled, keeping what was said, before it goes on its way.
+Each method submits a coroutine to that thread's event loop and waits for it. Ctrl-C while waiting
+first ends the turn as cancelled, keeping what was said, and is then raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.records import Content, Message, Window
 from holdfast.session import Session
 
 T = TypeVar("T")
-_CLOSED: Final = "this agent is closed; make another one."
+_CLOSED: Final = "this agent is closed; create another one."
 
 
 class Agent:
@@ -47,7 +47,7 @@ class Agent:
         prices: Prices | None = None,
         titles: bool = True,
     ) -> None:
-        """Put an agent together; functions with type hints become tools."""
+        """Create an agent; functions with type hints become tools."""
         self._agent = AsyncAgent(
             model,
             tools=tools,
@@ -78,7 +78,7 @@ class Agent:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools there are."""
+        """The agent's tools."""
         return self._agent.tools
 
     def stream(
@@ -88,7 +88,7 @@ class Agent:
         *,
         run_id: str | None = None,
     ) -> Generator[Event, None, None]:
-        """Answer a prompt, or queued input; give what happens as it happens."""
+        """Answer a prompt, or queued input; yield events as they happen."""
         if self._closed:
             raise Invalid(_CLOSED)
         stream = _Stream(self._agent.stream(AsyncSession(session), prompt, run_id=run_id))
@@ -107,14 +107,14 @@ class Agent:
         *,
         run_id: str | None = None,
     ) -> Result:
-        """Answer a prompt, or queued input; give what came of it."""
+        """Answer a prompt, or queued input; return the result."""
         gathered = Gathered()
         for event in self.stream(session, prompt, run_id=run_id):
             gathered.take(event)
         return gathered.result()
 
     def cancel(self, reason: str = STOPPED, *, session_id: str | None = None) -> bool:
-        """End the turns that run, or that of one session; from any thread."""
+        """Cancel all running turns, or that of one session; from any thread."""
 
         async def cancel() -> bool:
             return self._agent.cancel(reason, session_id=session_id)
@@ -126,21 +126,21 @@ class Agent:
         return self._wait(cancel())
 
     def settle(self, seconds: float = SETTLING) -> bool:
-        """Wait for titles and summaries that are being made; false if some are not ready."""
+        """Wait for titles and summaries in the making; false if some are not finished in time."""
         return self._wait(self._agent.settle(seconds))
 
     def window(self, session: Session) -> Window:
-        """Tell what the model would be sent of a session now."""
+        """Return the window the model would be sent for a session now."""
         return self._wait(self._agent.window(AsyncSession(session)))
 
     def summarize(self, session: Session) -> Summarized | None:
-        """Let a summary stand for all but the newest messages, now; `None` if they are few."""
+        """Summarise all but the newest messages now; `None` if there are too few."""
         return self._wait(self._agent.summarize(AsyncSession(session)))
 
     def close(self, *, settle: float = SETTLING) -> None:
-        """End what runs, wait a little for what is done beside it, and close all models it had.
+        """Cancel running turns, wait `settle` seconds for background tasks, and close the models.
 
-        Streams that others are still reading end by themselves.
+        A stream that another thread is reading yields its remaining events and ends.
         """
         if self._closed:
             return
@@ -158,7 +158,7 @@ class Agent:
             await stream.drain()
 
     def _take(self, stream: _Stream) -> Event | None:
-        """Wait for the next event; of a closed agent, what was left."""
+        """Return the next event; after the agent was closed, the next one it had left."""
         if not self._closed:
             try:
                 return self._wait(stream.next())
@@ -168,20 +168,22 @@ class Agent:
         return stream.left.popleft() if stream.left else None
 
     def _leave(self, stream: _Stream) -> None:
-        """End a stream, wherever it is; a closed agent has ended it already."""
+        """Close a stream from any thread; a closed agent has closed it already."""
         if self._closed or self._loop is None:
             return
-        if threading.current_thread() is self._thread:  # It was collected there, by chance.
+        if threading.current_thread() is self._thread:  # Garbage-collected in that thread.
             self._loop.create_task(stream.end())
             return
-        with suppress(Invalid):  # It is closed just now.
+        with suppress(Invalid):  # The agent is being closed.
             self._wait(stream.end())
 
     def _wait(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Have something done in the agent's own loop, and wait for it."""
+        """Run a coroutine in the agent's loop; return its result."""
         if threading.current_thread() is self._thread:
             doing.close()
-            raise Invalid("this would wait for itself: use AsyncAgent in the agent's own tools.")
+            raise Invalid(
+                "this call would wait for itself: use AsyncAgent in the agent's own tools."
+            )
         errand = _Errand(doing)
         try:
             loop = self._started()
@@ -193,7 +195,7 @@ class Agent:
             loop.call_soon_threadsafe(errand.begin)
             return errand.outcome.result()
         except KeyboardInterrupt:
-            # Not before it has ended: it keeps what was said.
+            # Only after the call has ended: it stores what was said.
             loop.call_soon_threadsafe(errand.cancel)
             concurrent.futures.wait([errand.outcome])
             raise
@@ -203,12 +205,12 @@ class Agent:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._closed:
             raise Invalid(_CLOSED)
-        # Without the lock where it can be: a signal's handler may come while it is held.
+        # Without the lock if possible: a signal handler may run while it is held.
         if self._loop is not None and self._pid == os.getpid():
             return self._loop
         with self._guard:
             if self._loop is None or self._pid != os.getpid():
-                self._pid = os.getpid()  # A forked child has no thread of its parent's.
+                self._pid = os.getpid()  # A forked child does not inherit the thread.
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name="holdfast-agent", daemon=True
@@ -226,12 +228,12 @@ class Agent:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; without waiting for anything if something went wrong."""
+        """Close the agent; after an error, without waiting for background tasks."""
         self.close(settle=SETTLING if error is None else 0.0)
 
 
 class _Errand(Generic[T]):
-    """Something done in a loop that somebody outside of it waits for."""
+    """A coroutine in the agent's loop, and the future another thread waits on."""
 
     def __init__(self, doing: Coroutine[Any, Any, T]) -> None:
         self._doing = doing
@@ -247,13 +249,13 @@ class _Errand(Generic[T]):
 
     def cancel(self) -> None:
         self._told = True
-        if self._task is None:  # The word that it should begin was never handed over.
+        if self._task is None:  # Interrupted before `start` was scheduled.
             self.begin()
         assert self._task is not None  # noqa: S101 - it has begun
         self._task.cancel()
 
     def give_up(self) -> None:
-        """Tell who waits that the loop is gone."""
+        """Fail the waiting thread: the loop has ended."""
         if not self.outcome.done():
             self._doing.close()
             self.outcome.set_exception(Invalid(_CLOSED))
@@ -282,12 +284,12 @@ class _Stream:
             return self.left.popleft() if self.left else await anext(self._events, None)
 
     async def drain(self) -> None:
-        """Take what is left of a stream whose work has ended."""
+        """Buffer the remaining events of a stream whose turn has ended."""
         async with self._inside:
             self.left.extend([event async for event in self._events])
 
     async def end(self) -> None:
-        """Close it; if somebody is inside, once they have left: they are being cancelled."""
+        """Close the stream, after a reader that is being cancelled has left it."""
         async with self._inside:
             await self._events.aclose()
 
@@ -298,13 +300,13 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_default_executor(threads)
     try:
         loop.run_forever()
-        # Whoever still waits for something is told that it will not come.
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        # Threads that still wait for a call get an error.
+        unfinished = asyncio.all_tasks(loop)
+        for task in unfinished:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
-        # Not waiting for those at work: one may wait for a user who has left.
+        # Without waiting for running threads: one may wait for a user's answer.
         threads.shutdown(wait=False, cancel_futures=True)
         loop.close()

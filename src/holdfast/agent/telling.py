@@ -1,8 +1,8 @@
-"""Tools in words, for models that can be told of them in no other way.
+"""The text tool protocol, for models without native tool calling.
 
-`tell` describes the tools and the form a call is written in, which `understanding` reads back.
-`in_words` writes a conversation without the fields that such models do not know: calls stand in
-the assistant's words as it would have written them, results in what the user says next.
+`describe_tools` describes the tools and the syntax of a call, which `text_tool_parser` parses.
+`to_text_messages` rewrites a conversation without tool fields: calls become part of the assistant's
+text, as the model would have written them, and results part of the next user message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN_KINDS: Final = {
 
 
 def tell(tools: Sequence[ToolSpec]) -> str:
-    """Describe tools for the system's text; nothing if there are none."""
+    """Return a description of the tools for the system text; empty if there are none."""
     if not tools:
         return ""
     return "\n".join([_FORM, *map(_described, tools)])
@@ -73,9 +73,9 @@ def _about(schema: JSON) -> str:
 
 
 def in_words(messages: Sequence[dict[str, JSON]]) -> list[dict[str, JSON]]:
-    """Write messages of OpenAI's shape without calls and results of tools, the same otherwise.
+    """Return messages in OpenAI's format with tool calls and results rewritten as text.
 
-    Results that follow one another become one message of the user's, with what the user says next.
+    Consecutive results are joined into one user message, together with a user message that follows.
     """
     written: list[dict[str, JSON]] = []
     answering = False
@@ -108,7 +108,7 @@ def _with_calls(message: dict[str, JSON]) -> dict[str, JSON]:
     given = message.get("tool_calls")
     calls = [_call(call) for call in given] if isinstance(given, list) else []
     words = _words(message.get("content"))
-    # The calls that such a model made are in its words already.
+    # Calls that the model itself wrote as text are part of the content already.
     wrote = [call.name for call in understand(words, [name for name, _ in calls]).calls]
     said = [] if wrote == [name for name, _ in calls] else [written for _, written in calls]
     content = "\n".join(text for text in (words, *said) if text)
@@ -120,7 +120,7 @@ def _with_calls(message: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _call(call: JSON) -> tuple[str, str]:
-    """Return the name of what is called, and the call as it would be written."""
+    """Return the name of the tool, and the call in the text protocol."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return "", ""

@@ -1,4 +1,4 @@
-"""A title, made by the model in the background after the first exchange; the user's own wins."""
+"""Session titles, made by the model in the background; a title set by the user has precedence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUESTION: Final = (
 
 
 async def make_title(session: AsyncSession, model: Model) -> str | None:
-    """Ask the model for a title and set it; `None` if one is there, or none came of it."""
+    """Have the model write a title, and store it; `None` if there is one, or the model fails."""
     if not titles.wants_one(await session.info()):
         return None
     asked, answered = _first_exchange(await session.messages(after=0, limit=20))
@@ -49,7 +49,7 @@ def _first_exchange(messages: list[Message]) -> tuple[str, str]:
 
 
 def _trimmed(answer: str) -> str | None:
-    """Take a title out of an answer; `None` if it is no title."""
+    """Return the title in an answer; `None` if it does not look like one."""
     lines = answer[after_thoughts(answer) :].strip().splitlines()
     line = titles.fold(lines[0]).removeprefix("Title:") if lines else ""
     title = line.strip(" \"'`*#.\u201c\u201d")

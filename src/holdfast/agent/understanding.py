@@ -1,15 +1,15 @@
-"""Tool calls that a model wrote as text.
+"""Parser for tool calls that a model wrote as text.
 
-Small models, and servers that do not know tools, give calls as words: JSON between `<tool_call>`
-tags, in a fence, or as the whole answer. They are found here.
+Small models, and servers without tool support, return calls as text: JSON between `<tool_call>`
+tags, in a code fence, or as the whole answer.
 
-What stands between tags is a call, whatever it is: nonsense becomes a call that is answered by an
-error. JSON anywhere else is a call only if it has the shape of one and names a tool that is
-offered, so that an ordinary answer in JSON stays an answer. Calls within a model's thoughts are
-not meant yet. JSON that is nearly right (a comma too many, a last bracket too few) is taken for
-what it means; text that was cut off within a value is not, because nobody knows how it went on.
+Text between tags is always a call; if it cannot be read, the call is answered with an error. JSON
+elsewhere is a call only if it has the shape of one and names an available tool, so that an ordinary
+answer in JSON stays an answer. Calls inside the model's thinking are ignored. Slightly malformed
+JSON (a trailing comma, a missing last bracket) is repaired; text that was cut off within a value is
+not, because the rest of the value is unknown.
 
-Every step goes over the text once, or a fixed number of times: what a model writes is not trusted.
+Model output is untrusted: every step takes linear time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast import checks
 from holdfast.errors import BadMessage
 from holdfast.records import JSON
 
-UNREADABLE: Final = "unreadable_call"  # The name of a call that does not say what is called.
+UNREADABLE: Final = "unreadable_call"  # The name given to a call that names no tool.
 _MOST: Final = 64
 _MOST_BROKEN: Final = 8
 _CLOSED: Final = {
@@ -55,21 +55,21 @@ _BESIDE: Final = frozenset({"id", "type", "index", "call_id"})
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A call as it was written: its arguments are JSON, or text that is none."""
+    """A parsed call: its arguments are JSON, or the text if it is not valid JSON."""
 
     name: str
     arguments: JSON
 
 
 class Understood(msgspec.Struct, frozen=True):
-    """What a model said beside its calls, and the calls."""
+    """The calls in a reply, and the text around them."""
 
     text: str
     calls: tuple[Written, ...]
 
 
 def understand(text: str, names: Collection[str]) -> Understood:
-    """Find the calls in what a model wrote; `names` are the tools it was offered."""
+    """Parse the calls in a model's text; `names` are the available tools."""
     start = after_thoughts(text)
     bare = _bare(text, start, names)
     if bare:
@@ -81,7 +81,10 @@ def understand(text: str, names: Collection[str]) -> Understood:
 
 
 def after_thoughts(text: str) -> int:
-    """Return where the thoughts that a text begins with end: at its end if they go on so far."""
+    """Return the end of a `<think>` block that a text starts with; 0 if there is none.
+
+    A block that is not closed ends with the text.
+    """
     opening, closing = _THOUGHTS
     begin = _SPACE.match(text, 0)
     if begin is None or not text.startswith(opening, begin.end()):
@@ -91,12 +94,12 @@ def after_thoughts(text: str) -> int:
 
 
 def _bare(text: str, start: int, names: Collection[str]) -> list[Written] | None:
-    """Read an answer that is nothing but calls in JSON."""
+    """Parse an answer that consists only of calls in JSON; `None` if it does not."""
     found: list[Written] = []
     at = _skip(_SPACE, text, start)
     while at < len(text):
         end = _value_end(text, at)
-        # The end may be missing once, at the end of the text.
+        # Only the last value may be unterminated.
         calls = _calls_of(_parsed(text[at : len(text) if end is None else end]), names)
         if calls is None:
             return None
@@ -109,7 +112,7 @@ def _bare(text: str, start: int, names: Collection[str]) -> list[Written] | None
 
 
 class _Reading:
-    """One way through a text, from marker to marker."""
+    """Scans a text once, from marker to marker."""
 
     def __init__(self, text: str, start: int, names: Collection[str]) -> None:
         self._text = text
@@ -123,7 +126,7 @@ class _Reading:
             at = self._tagged(marker) if marker[0] in _CLOSED else self._fenced(marker)
 
     def rest(self) -> str:
-        """Return what is not a call."""
+        """Return the text without the calls."""
         pieces: list[str] = []
         at = 0
         for begin, end in self._taken:
@@ -137,7 +140,7 @@ class _Reading:
         return end
 
     def _fenced(self, marker: re.Match[str]) -> int:
-        """Read a fence; give where to go on."""
+        """Parse a code fence; return where to continue."""
         inside = _skip(_AFTER_FENCE, self._text, marker.end())
         tag = _MARKER.match(self._text, inside)
         if tag is not None and tag[0] in _CLOSED:
@@ -154,7 +157,7 @@ class _Reading:
         return len(self._text) if closing < 0 else self._over_fence(closing)
 
     def _tagged(self, marker: re.Match[str], begin: int | None = None) -> int:
-        """Read what stands between tags; give where to go on."""
+        """Parse the text between tags; return where to continue."""
         begin = marker.start() if begin is None else begin
         inside = _skip(_SPACE, self._text, marker.end())
         if self._text.startswith(("```", "~~~"), inside):
@@ -164,7 +167,7 @@ class _Reading:
         if not values:
             end = self._find(closing, inside)
             if end < 0:
-                return marker.end()  # It is only spoken of.
+                return marker.end()  # Unclosed: the text only mentions the tag.
             values = [self._text[inside:end].strip()]
         calls = [call for value in values for call in _certain(value, self._names)]
         end = self._over_fence(end)
@@ -173,21 +176,21 @@ class _Reading:
         return self._take(begin, self._over_fence(end), calls)
 
     def _find(self, mark: str, at: int) -> int:
-        """Find a mark; one that was not found once is not looked for again."""
+        """Find a mark; remember one that is absent, so that it is searched for only once."""
         found = -1 if mark in self._absent else self._text.find(mark, at)
         if found < 0:
             self._absent.add(mark)
         return found
 
     def _over_fence(self, at: int) -> int:
-        """Go over the end of a fence, if there is one here."""
+        """Skip the end of a fence, if there is one at this position."""
         after = _skip(_SPACE, self._text, at)
         if not self._text.startswith(("```", "~~~"), after):
             return at
         return _skip(_FENCE_END, self._text, after)
 
     def _values(self, at: int) -> tuple[list[str], int]:
-        """Read JSON values that stand one behind the other, and give where they end."""
+        """Return consecutive JSON values as text, and the position after them."""
         values: list[str] = []
         while self._text.startswith(("{", "["), at) and self._broken < _MOST_BROKEN:
             end = _value_end(self._text, at)
@@ -199,7 +202,7 @@ class _Reading:
         return values, at
 
     def _give_up(self, at: int) -> int:
-        """Return where JSON without an end ends: at the next marker, its own or another's."""
+        """Return where unterminated JSON ends: at the next marker of any kind."""
         ends = (self._find(mark, at) for mark in ("```", "~~~", *_CLOSED.values()))
         return min((end for end in ends if end >= 0), default=len(self._text))
 
@@ -213,7 +216,7 @@ def _skip(what: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _certain(value: str, names: Collection[str]) -> list[Written]:
-    """Read what is a call in any case."""
+    """Return the calls in tagged text; an unreadable one becomes `UNREADABLE_CALL`."""
     parsed = _parsed(value)
     calls = _calls_of(parsed, names) or _calls_of(parsed, None)
     if calls:
@@ -222,7 +225,10 @@ def _certain(value: str, names: Collection[str]) -> list[Written]:
 
 
 def _calls_of(value: JSON | _NotJSON, names: Collection[str] | None) -> list[Written] | None:
-    """Read one call or a list of them; None if anything of it is none. No `names`: any will do."""
+    """Return the call or calls in a value; `None` if any part of it is not a call.
+
+    Without `names` any tool name is accepted.
+    """
     if isinstance(value, list) and value:
         made = [_calls_of(item, names) for item in value if not isinstance(item, list)]
         if len(made) < len(value) or None in made:
@@ -238,7 +244,7 @@ def _calls_of(value: JSON | _NotJSON, names: Collection[str] | None) -> list[Wri
 
 
 def _unwrapped(value: dict[str, JSON]) -> dict[str, JSON]:
-    """Take a call out of `{"type": "function", "function": {…}}`."""
+    """Return the inner call of `{"type": "function", "function": {…}}`."""
     inner = value.get("function")
     return inner if isinstance(inner, dict) and value.keys() <= {"function", *_BESIDE} else value
 
@@ -254,13 +260,13 @@ def _call_of(value: dict[str, JSON], names: Collection[str] | None) -> Written |
             return Written(name, _arguments(rest[given[0]]))
         if not rest:
             return Written(name, {})
-        # `{"tool": "read_file", "path": …}`; with `name` it may be any object.
+        # `{"tool": "read_file", "path": …}`; an object with `name` need not be a call.
         return Written(name, rest) if key != "name" else None
     return _by_key(value, names)
 
 
 def _by_key(value: dict[str, JSON], names: Collection[str] | None) -> Written | None:
-    """Read `{"read_file": {"path": …}}`."""
+    """Return the call in `{"read_file": {"path": …}}`; `None` if it is not one."""
     if names is None or len(value) != 1:
         return None
     ((key, given),) = value.items()
@@ -278,7 +284,7 @@ def _offered(name: JSON, names: Collection[str] | None) -> str | None:
 
 
 def _arguments(given: JSON) -> JSON:
-    """Return arguments as an object if they are one, also when it was written as text."""
+    """Return the arguments; an object that is encoded as a string is decoded."""
     if given is None:
         return {}
     if isinstance(given, str) and given.strip().startswith("{"):
@@ -291,14 +297,14 @@ def _arguments(given: JSON) -> JSON:
 
 
 class _NotJSON(msgspec.Struct, frozen=True):
-    """What a text is that cannot be read."""
+    """The result of parsing text that is not valid JSON."""
 
 
 _NONE: Final = _NotJSON()
 
 
 def _value_end(text: str, at: int) -> int | None:
-    """Return where the object or list that begins here ends; None if it does not."""
+    """Return the end of the object or list that starts here; `None` if it has no end."""
     if not text.startswith(("{", "["), at):
         return None
     depth = 0
@@ -313,7 +319,7 @@ def _value_end(text: str, at: int) -> int | None:
 
 
 def _parsed(text: str) -> JSON | _NotJSON:
-    """Read an object or a list, mended if need be."""
+    """Parse an object or a list, repairing it if necessary."""
     text = text.strip()
     if not text.startswith(("{", "[")):
         return _NONE
@@ -339,7 +345,7 @@ def _attempts(text: str) -> Iterator[str]:
         return "" if found.startswith(",") else _INSTEAD.get(found, found)
 
     mended = _MENDED.sub(mend, text)
-    # Only behind a whole value: what was cut off within one may have meant anything.
+    # Only after a complete value: the rest of one that was cut off is unknown.
     if mended.endswith(("}", "]", '"')):
         mended += "".join(reversed(open_ones))
     yield mended

@@ -1,9 +1,9 @@
-"""The work of one stream: a turn, and while a goal is active the turns behind it.
+"""The agent's loop: one turn and, while a goal is active, the turns that follow it.
 
-The order of a turn is that of durability. What the user said is stored; the model is called; its
-reply is a draft, then a message; each tool is noted before it starts and its answer when it is
-there; so on until a reply asks for no tool; then the turn is sealed. A crash anywhere leaves all of
-it before that point, and a turn that the next one recovers.
+Each step of a turn is stored before the next one starts: the user's input; the reply, first as a
+draft and then as a message; each tool call when it starts and its result when it finishes. The
+model is called again until a reply contains no tool call; then the turn is sealed. After a crash
+everything up to that point is stored, and the next turn recovers the one that was left open.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from holdfast.records import Content, Goal, Message, TurnState, Usage
 from holdfast.session import to_input
 from holdfast.turn import ending
 
-# Does something beside the turn, one thing of a kind and session at a time; gives what came of it.
+# Starts a background task of a kind; one of each kind runs per session. The result is an event.
 Beside: TypeAlias = Callable[[str, Coroutine[Any, Any, Event | None]], None]
 _FIRST_TURNS: Final = 2
 _OUT_OF_ROUNDS: Final = "the model was called {} times in this turn, which is the limit"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a turn: the model's last word, and all that was stored."""
+    """The result of a turn: the model's final text, and every message that was stored."""
 
     text: str
     state: TurnState
@@ -66,10 +66,10 @@ async def work(
     emit: Emit,
     beside: Beside,
 ) -> None:
-    """Work on what was said, then on the goal as long as there is one."""
+    """Run a turn for the prompt, then further turns while the session has an active goal."""
     said = None if prompt is None else to_input(prompt)
     if said is None and not await session.queued():
-        raise Invalid("there is nothing to answer: give a prompt, or enqueue one.")
+        raise Invalid("there is nothing to answer: pass a prompt, or enqueue one first.")
     rounds = 0
     while True:
         turn = _Turn(setup, session, emit, beside)
@@ -87,7 +87,7 @@ async def work(
             return
         rounds += 1
         goal = await goals.count_round(session)
-        if goal is None:  # It was ended just now, by somebody else.
+        if goal is None:  # Another process has just ended it.
             return
         await emit(GoalChanged(goal))
         said = goals.go_on(goal)
@@ -110,7 +110,7 @@ class _Turn:
         self.rounds = 0
 
     async def run(self, said: Message | None, run_id: str | None) -> None:
-        """Open a turn, do the work, and end it, however that goes."""
+        """Open a turn, run it, and end it as sealed, cancelled or failed."""
         model = self._setup.model.name
         turn = self._session.turn(wait=self._setup.limits.wait, model=model, run_id=run_id)
         state: TurnState = "sealed"
@@ -125,7 +125,10 @@ class _Turn:
                     )
                     error = await self._work(turn, said)
                 except asyncio.CancelledError as cancelled:
-                    state, error = "cancelled", str(cancelled) or "the consumer went away"
+                    state, error = (
+                        "cancelled",
+                        str(cancelled) or "the consumer stopped reading events",
+                    )
                     await unhurried(turn.cancel(error))
                     raise
                 except Exception as failure:
@@ -138,14 +141,17 @@ class _Turn:
             self._beside("title", self._make_title())
 
     async def _work(self, turn: AsyncTurn, said: Message | None) -> str | None:
-        """Take the input, then call the model and its tools in turn; give why it was stopped."""
+        """Store the input, then alternate between the model and its tools.
+
+        Return why the turn stopped early, or `None`.
+        """
         taken = await self._take_input(turn, said)
         info = await self._session.info()
         self.goal = info.goal
         # After the first exchange; if the model fails to make one, after the second.
         self._needs_title = self._setup.titles and info.title is None and info.turns <= _FIRST_TURNS
         if not taken:
-            return "somebody else took the input that waited"
+            return "another turn took the queued input"
         if info.model != self._setup.model.name:
             await self._session.update(model=self._setup.model.name)
         caller = Caller(self._setup, self._session, turn, self._emit, info.cwd or ".")
@@ -159,7 +165,7 @@ class _Turn:
         return _OUT_OF_ROUNDS.format(self.rounds)
 
     async def _take_input(self, turn: AsyncTurn, said: Message | None) -> bool:
-        """Store what waited, then what was said; false if there was nothing."""
+        """Store queued input, then the prompt; false if there was neither."""
         taken = await turn.take_queued()
         for message in taken:
             await self._emit(UserSaid(message))
@@ -168,7 +174,7 @@ class _Turn:
         return bool(taken) or said is not None
 
     async def _see_goal(self) -> None:
-        """Tell of a goal that a tool has set, changed or ended."""
+        """Emit `GoalChanged` if a tool has set, changed or ended the goal."""
         goal = (await self._session.info()).goal
         if goal is not None and goal != self.goal:
             await self._emit(GoalChanged(goal))
@@ -194,11 +200,12 @@ class _Turn:
                 self._count(message)
 
     async def _look(self, goal: Goal | None) -> Shown:
-        """Make the window, and see whether the history should be summarised."""
+        """Build the prompt, and start a summary in the background if one is due."""
         setup = self._setup
         shown = await looking.at(setup, self._session, goal)
         if self.rounds == 1 and summarizing.is_due(shown.window, shown.room, setup.context):
-            # At most half of what is seen stays: nothing is to drop out of sight before its time.
+            # Keep at most half of the window, so that the summary covers messages before the
+            # budget drops them.
             keep = min(setup.context.keep_recent, max(2, len(shown.window) // 2))
             unseen = summarizing.unseen(shown.window)
             doing = summarizing.summarize(
@@ -218,7 +225,7 @@ class _Turn:
         return None if title is None else Titled(title)
 
     def _ended(self, turn_id: str, state: TurnState, error: str | None) -> TurnEnded:
-        """Tell how the turn ended."""
+        """Return the event that ends the turn."""
         return TurnEnded(
             turn_id=turn_id,
             state=state,
