@@ -200,7 +200,7 @@ def test_too_much_input_is_cut_and_told(asking: Asking) -> None:
     asking.configure("[model]\ncontext = 2000000\n")
     code, _, err = asking.run("say x", stdin=b"a" * (1024 * 1024 - 1) + "é".encode() * 1000)
     assert code == 0
-    assert "only the first 1,048,576 bytes of standard input were taken" in err
+    assert "only the first 1,048,576 bytes of standard input were used" in err
     with asking.opened() as store:
         [asked, _] = store.get("@latest").messages()
     assert "cut off at its end" in asked.text
@@ -243,7 +243,7 @@ def test_a_title_could_be_meant_either_way(asking: Asking) -> None:
         store.session("a", title="A parcel")
     code, _, err = asking.run("--session", "A parcel", "say x")
     assert code == 3
-    assert "may be meant" in err
+    assert "it may mean" in err
     assert asking.run("--session", "@pinned", "say x")[0] == 3
 
 
@@ -272,7 +272,7 @@ def test_what_a_crash_left_open_is_closed_and_told(asking: Asking) -> None:
     crash(asking.store, "a")
     code, out, err = asking.run("--session", "a", "say on")
     assert (code, out) == (0, "on\n")
-    assert "a turn that a crash left open was closed. Its partial reply was kept." in err
+    assert "an earlier turn was interrupted by a crash and has been closed. Its partial reply was kept." in err
     assert "call may or may not have been made" in err
 
 
@@ -291,7 +291,7 @@ def test_a_session_works_where_it_was_begun(asking: Asking, tmp_path: Path) -> N
     (asking.work / "here.txt").write_text("x")
     _, out, err = asking.run("--session", "a", "call list_files {}")
     assert "here.txt" in out
-    assert "is not there; tools work in" in err
+    assert "does not exist; tools work in" in err
 
 
 # --------------------------------------------------------------------- options and configuration
@@ -301,7 +301,7 @@ def test_a_command_is_refused_unless_it_is_allowed(asking: Asking) -> None:
     prompt = 'call run_command {"command": "echo hi > made.txt && cat made.txt"}'
     code, out, err = asking.run(prompt)
     assert code == 0
-    assert "nobody is there" in out
+    assert "no user is present" in out
     assert "not allowed: run_command" in err
     assert not (asking.work / "made.txt").exists()
     assert "hi" in asking.ok("--yes", prompt)
@@ -363,7 +363,7 @@ def test_one_that_begins_anew_says_so(asking: Asking) -> None:
     asking.provider.say_next({"say": "one two three", "cut": 3}, {"say": "one two three"})
     code, out, err = asking.run("Count")
     assert (code, out) == (0, "one two\none two three\n")
-    assert "the reply broke off; it begins anew" in err
+    assert "the reply broke off; the model starts over" in err
 
 
 def test_prices_of_your_own_are_reckoned(asking: Asking) -> None:
@@ -381,7 +381,7 @@ def test_old_sessions_go_only_if_configured_and_never_the_one_in_use(asking: Ask
     asking.configure('[retention]\nolder_than = "0h"\n')
     code, _, err = asking.run("--session", "b", "say three")
     assert code == 0
-    assert "1 session idle for 0h went to the trash" in err
+    assert "1 session idle for 0h moved to the trash" in err
     with asking.opened() as store:
         assert [info.key for info in store.sessions()] == ["b"]
         assert [info.key for info in store.sessions(trashed=True)] == ["a"]

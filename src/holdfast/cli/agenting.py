@@ -1,9 +1,8 @@
-"""An agent as the configuration and the options of a command want it: for `chat` and `run`.
+"""Creates agents from the configuration and a command's options, for `chat` and `run`.
 
-Each step is a function of its own, so that a program that cannot do one (there is no model here)
-can still do the others (the store opens, sessions are read). Nothing is done twice: what a file or
-the environment says is in `Config`, and a model, an agent or a set of tools can be made from it as
-often as somebody wishes for another.
+Each step is a separate function, so that a program that cannot do one of them (no model is usable)
+can still do the others (open the store, read sessions). Files and environment are read once, into
+`Config`; models, tools and agents can be created from it repeatedly.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _WITH_TOOLS: Final = (
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of a command say; what was not given holds as it is configured."""
+    """The options of a command; those not given are taken from the configuration."""
 
     model: str | None = None
     scope: str | None = None
@@ -53,7 +52,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool = False
 
     def options(self) -> dict[str, Option]:
-        """Return what stands for keys of the configuration."""
+        """Return the options that override keys of the configuration."""
         given = {
             "model.name": Option("--model", self.model),
             "session.scope": Option("--scope", self.scope),
@@ -64,7 +63,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentArguments(TypedDict):
-    """What `Agent` and `AsyncAgent` take beside the model."""
+    """The arguments of `Agent` and `AsyncAgent` other than the model."""
 
     tools: tuple[Tool, ...]
     system: str | None
@@ -75,16 +74,16 @@ class AgentArguments(TypedDict):
     prices: Prices
 
 
-# ------------------------------------------------------------------------------ what was said
+# --------------------------------------------------------------------------- the configuration
 
 
 def configured(wishes: Wishes) -> Config:
-    """Read the files and the environment of this process; `BadConfig` says what is wrong."""
+    """Read the configuration files and the environment; raise `BadConfig` if they are invalid."""
     return loading.load(os.environ, places.here(), home=places.home(), options=wishes.options())
 
 
 def run_id(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the id of this run: as it was given, or a new one."""
+    """Return the id of this run: from the option, the environment, or a new one."""
     return given or environ.get(RUN_ID) or ids.message_id()
 
 
@@ -92,14 +91,14 @@ def run_id(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def open_store(config: Config) -> holdfast.Store:
-    """Open the store, beginning it if there is none."""
+    """Open the store, creating it if there is none."""
     return holdfast.open(config.settings.session.store)
 
 
 def tidied(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
-    """Let go what the configured retention says, but for the session that is about to be used.
+    """Trash the sessions that the configured retention selects, except `keep`.
 
-    Gives what is to be said about it.
+    Return a notice for the user, or `None`.
     """
     older_than = config.settings.retention.older_than
     if older_than is None:
@@ -109,31 +108,31 @@ def tidied(opened: holdfast.Store, config: Config, *, keep: str) -> str | None:
         items = tuple(item for item in plan.items if item.session_id != keep)
         report = opened.apply(msgspec.structs.replace(plan, items=items)) if items else None
     except StorageError as error:
-        return f"old sessions were not thrown away: {error}"
+        return f"old sessions were not moved to the trash: {error}"
     if report is None or not report.trashed:
         return None
-    gone = count(len(report.trashed), "session")
-    return f"{gone} idle for {older_than} went to the trash ([retention] older_than)"
+    trashed = count(len(report.trashed), "session")
+    return f"{trashed} idle for {older_than} moved to the trash ([retention] older_than)"
 
 
 def workplace(cwd: str | None) -> tuple[str, str | None]:
-    """Return the directory that a session's tools work in, and what is to be said about it.
+    """Return the directory that a session's tools work in, and a notice for the user.
 
-    A session whose directory is not there any more has to be moved to this one.
+    If the session's directory no longer exists, the caller moves the session to the returned one.
     """
     here = str(Path.cwd())
     if cwd is None or cwd == here:
         return here, None
     if Path(cwd).is_dir():
-        return cwd, f"tools work in {cwd}, where this session was begun"
-    return here, f"{cwd}, where this session was begun, is not there; tools work in {here}"
+        return cwd, f"tools work in {cwd}, where this session was started"
+    return here, f"{cwd}, where this session was started, does not exist; tools work in {here}"
 
 
 # ------------------------------------------------------------------------------------ the model
 
 
 def choose(config: Config, spec: str | None = None) -> Choice:
-    """Decide which model answers, and say why; `spec` is a wish that comes before all others."""
+    """Return the model to use, and why: `spec`, else by configuration and environment."""
     from holdfast.agent.models import choosing
 
     settings = model_settings(config)
@@ -146,14 +145,14 @@ def choose(config: Config, spec: str | None = None) -> Choice:
 
 
 def build(config: Config, choice: Choice) -> Model:
-    """Make the model; `ModelMissing` says what it needs."""
+    """Create the model; raise `ModelMissing` with what it needs."""
     from holdfast.agent.models import choosing
 
     return choosing.build(choice, model_settings(config))
 
 
 def model_settings(config: Config, environ: Mapping[str, str] = os.environ) -> ModelSettings:
-    """Return what models are built with."""
+    """Return the settings that models are created with."""
     from holdfast.agent.models import choosing
 
     said = config.settings.model
@@ -190,21 +189,22 @@ def arguments(
     *,
     model: Model | None = None,
 ) -> AgentArguments:
-    """Return what an agent is made of, for tools that work in `root`, and this model.
+    """Return the arguments of an agent for this model, with tools that work in `root`.
 
-    `ask` is asked what neither `--yes` nor the configuration allows; without it nobody is.
+    `ask` decides about calls that neither `--yes` nor the configuration allows; without it they are
+    refused.
     """
     import stamina.instrumentation
 
     from holdfast.agent import Context, Limits, Retry
     from holdfast.agent.prices import reckoner
 
-    # Retries are events here; left alone, they may be printed, too.
+    # Retries are events here; stamina's own hooks would log them as well.
     stamina.instrumentation.set_on_retry_hooks([])
     settings = config.settings
-    # A model that cannot use tools must not be told that it has some.
-    useful = wishes.tools and (model is None or model.tools != "none")
-    tools = _tools(config, opened, root) if useful else ()
+    # The system text must not mention tools to a model that cannot use them.
+    usable = wishes.tools and (model is None or model.tools != "none")
+    tools = _tools(config, opened, root) if usable else ()
     return AgentArguments(
         tools=tools,
         system=_system(wishes, root, tools),

@@ -1,8 +1,8 @@
-"""How `holdfast run` shows what happens: as text for people and pipes, or as lines of JSON.
+"""The output of `holdfast run`: text, or lines of JSON.
 
-As text, standard output has the model's words and nothing else. Standard error has what must be
-known (a call that was refused, one that is tried again), and if somebody looks at it also what goes
-on meanwhile. As JSON everything is a line of standard output, each with a `type`.
+As text, standard output has the model's reply and nothing else. Standard error has notices (a call
+that was refused, a retry) and, if it is a terminal, also progress. As JSON everything is a line of
+standard output, each with a `type`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.cli.visible import visible
 from holdfast.cli.wording import amount, count, money, words
 from holdfast.records import Recovered
 
-_GIVEN: Final = 120  # characters of a call's arguments
+_GIVEN: Final = 120  # of a call's arguments or result
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="started"):
-    """The first line: which session, which model and why, and what this run goes by."""
+    """The first line: the session, the model and why it was chosen, and the id of the run."""
 
     session: str
     key: str | None
@@ -37,13 +37,13 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class Notice(msgspec.Struct, frozen=True, tag_field="type", tag="notice"):
-    """Something that is good to know."""
+    """Information for the user."""
 
     text: str
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="result"):
-    """The last line: what came of it."""
+    """The last line: the result."""
 
     session: str
     turn_id: str
@@ -57,38 +57,37 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
 
 
 class Answering(ABC):
-    """Shows what happens.
+    """Prints the events of a run.
 
-    `notice` may be called from any thread, and never waits for who reads the answer: somebody who
-    reads slowly must not hold up the agent's own thread, which has to hear of a signal.
+    `notice` may be called from any thread and never blocks on the reader of standard output: a slow
+    reader must not block the agent's thread, which handles cancellation.
     """
 
     @abstractmethod
     def begin(self, started: Started) -> None:
-        """Show that it begins."""
+        """Print the start of the run."""
 
     @abstractmethod
     def notice(self, text: str) -> None:
-        """Show something that must be known."""
+        """Print a notice."""
 
     @abstractmethod
     def take(self, event: Event) -> None:
-        """Show what an event tells."""
+        """Print an event."""
 
     @abstractmethod
     def end(self, result: Result, exit_code: int) -> None:
-        """Show what came of it."""
+        """Print the result."""
 
     @abstractmethod
     def aside(self, text: str) -> None:
-        """Say something to somebody who looks."""
+        """Print progress, which is shown only on a terminal."""
 
 
 class Lines(Answering):
     """Lines of JSON."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._session = ""
         self._notices: deque[Notice] = deque()
 
@@ -98,15 +97,15 @@ class Lines(Answering):
         self._print(started)
 
     def notice(self, text: str) -> None:
-        """Let a line be printed before the next one."""
+        """Queue a notice; it is printed before the next line."""
         self._notices.append(Notice(text))
 
     def take(self, event: Event) -> None:
-        """Print the event as it is."""
+        """Print the event as JSON."""
         self._print(event)
 
     def aside(self, text: str) -> None:
-        """Say nothing: nobody looks."""
+        """Print nothing."""
 
     def end(self, result: Result, exit_code: int) -> None:
         """Print the last line."""
@@ -132,38 +131,37 @@ class Lines(Answering):
 
 
 class Words(Answering):
-    """The reply as it comes."""
+    """The reply as text, while it streams."""
 
     def __init__(self) -> None:
-        """See who looks."""
         self._looking = sys.stderr.isatty()
         self._shared = self._looking and sys.stdout.isatty()
         self._flow = Flow()
-        self._open = False  # a line of the reply is not ended yet
+        self._open = False  # The last line of the reply has no newline yet.
 
     def begin(self, started: Started) -> None:
-        """Say to somebody who looks what answers, and where."""
+        """Print the session and the model, on a terminal."""
         kind = "new session" if started.new else "session"
         self.aside(f"{kind} {started.key or started.session}, {started.model}: {started.why}")
 
     def notice(self, text: str) -> None:
-        """Say it on standard error, below what is there; the reply itself stays as it is."""
+        """Print a notice to standard error, on a line of its own."""
         break_line = "\n" if self._open and self._shared else ""
         sys.stderr.write(f"{break_line}holdfast: {visible(text)}\n")
         sys.stderr.flush()
 
     def aside(self, text: str) -> None:
-        """Say it on standard error if that is a terminal."""
+        """Print to standard error if it is a terminal."""
         if self._looking:
             self.notice(text)
 
     def take(self, event: Event) -> None:
-        """Write what the model says, and beside it what else must be known."""
+        """Print the model's text, and notices for other events."""
         match event:
             case events.TextDelta(text):
                 self._write(self._flow.write(text))
             case events.ReplyStored(message, superseded):
-                # One that broke off goes on where it stopped, unless it begins anew.
+                # A partial reply is continued on the same line, unless the model starts over.
                 if superseded or message.status == "complete":
                     self._end_text()
             case events.TurnEnded():
@@ -172,12 +170,12 @@ class Words(Answering):
                 self.aside(f"{call.name} {words(to_ascii(call.arguments), _GIVEN)}")
             case events.ToolEnded() if event.error:
                 self.aside(f"{event.call.name} failed: {words(event.message.text, _GIVEN)}")
-        known = _worth_knowing(event)
-        if known is not None:
-            self.notice(known)
+        text = _worth_knowing(event)
+        if text is not None:
+            self.notice(text)
 
     def end(self, result: Result, exit_code: int) -> None:
-        """Return why it is no whole answer, or to somebody who looks what it took."""
+        """Print why the answer is incomplete, or on a terminal the tokens used."""
         self._end_text()
         if result.state == "sealed" and result.error is not None:
             self.notice(result.error)
@@ -197,19 +195,19 @@ class Words(Answering):
 
 
 def _worth_knowing(event: Event) -> str | None:
-    """Return what must be known also by somebody who looks only at the answer."""
+    """Return the notice for an event; `None` if it has none."""
     match event:
         case events.TurnStarted() if event.recovered is not None:
             return _told(event.recovered)
         case events.ReplyStored(_, superseded=True):
-            return "the reply broke off; it begins anew"
+            return "the reply broke off; the model starts over"
         case events.Retrying():
             failed = f"attempt {event.attempt} of {event.attempts} failed ({event.error})"
-            return f"{failed}; the next one is in {event.wait:.1f} s"
+            return f"{failed}; retrying in {event.wait:.1f} s"
         case events.ContextShrunk(before, after):
-            return f"the window was too long: {after:,} instead of {before:,} tokens now"
+            return f"the window was too long; its limit is now {after:,} tokens, was {before:,}"
         case events.GoalPaused(_, why):
-            return f"the goal is not reached, and stays: stopped {why}"
+            return f"the goal is not reached and stays active: stopped {why}"
     return None
 
 
@@ -217,7 +215,7 @@ def _told(recovered: Recovered) -> str:
     kept = " Its partial reply was kept." if recovered.partial is not None else ""
     unknown = len(recovered.unknown_tools)
     tools = f" {count(unknown, 'call')} may or may not have been made." if unknown else ""
-    return f"a turn that a crash left open was closed.{kept}{tools}"
+    return f"an earlier turn was interrupted by a crash and has been closed.{kept}{tools}"
 
 
 def _summed(result: Result) -> str:

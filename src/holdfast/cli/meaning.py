@@ -1,9 +1,9 @@
-"""Which session is meant by a name that may also begin one.
+"""Resolves a name to an existing session, or creates one with that key.
 
-A name that is somebody's exact id or key means that session; so does enough of an id that it can
-be nothing else. Any other name is the key of a new session. What lies in between (a title, a run,
-a few characters of an id) could be meant either way, and a message in the wrong conversation cannot
-be taken back: then `AmbiguousRef` says what is there. `@latest` and its siblings begin nothing.
+An exact id or key names that session; so does a prefix of an id that is long enough to be
+unmistakable. A name that matches nothing is the key of a new session. A weaker match (a title, a
+run, a short prefix) is ambiguous, and a message in the wrong conversation cannot be taken back:
+`AmbiguousRef` then names the candidate. `@latest` and similar references never create a session.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def find(
     create: bool | None = None,
     advice: str = "",
 ) -> tuple[holdfast.Session, bool]:
-    """Find the session that is meant, or make one with this key; true if it is new.
+    """Return the session that a name means or that `make` creates, and true if it is new.
 
-    With `create` a name that is nobody's key begins a session, without it (`False`) none ever does.
+    With `create=True` a name that is not an id or key always creates a session, with `False` never.
     """
     if is_given(name):
         return opened.get(name), False
@@ -50,7 +50,7 @@ def find(
     if len(name) >= _CERTAIN_PREFIX and found.id.startswith(name):
         return found, False
     raise AmbiguousRef(
-        f"no session has the key {name!r}, but {found.id} may be meant; nothing was stored. "
+        f"no session has the key {name!r}, but it may mean {found.id}; nothing was stored. "
         f"{advice}",
         (_candidate(found),),
     )

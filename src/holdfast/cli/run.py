@@ -1,9 +1,8 @@
-"""`holdfast run`: one question to a model, from a script.
+"""`holdfast run`: one prompt to a model, from a script.
 
-The reply is on standard output as it comes, and nothing else is; what happens beside it is said on
-standard error, as far as somebody looks or has to know. With --json every event is a line of
-standard output, and the last one is the result. Nobody is asked anything: a call that needs consent
-is refused unless the options or the configuration allow it.
+Standard output has the reply as it streams and nothing else; notices go to standard error. With
+--json every event is a line of standard output, and the last line is the result. There is no user
+to ask: a tool call that needs consent is refused unless the options or the configuration allow it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from holdfast.errors import AgentError
 from holdfast.records import Content, Text
 
 _MOST_INPUT: Final = 1024 * 1024  # bytes
-_PATIENCE: Final = 5.0  # seconds that the end waits for a summary
-_SOON: Final = 0.02
-_CUT: Final = "only the first {:,} bytes of standard input were taken"
-_ADVICE: Final = "name it by its id, or choose another key"
+_PATIENCE: Final = 5.0  # seconds to wait for a summary at the end
+_SOON: Final = 0.02  # seconds
+_CUT: Final = "only the first {:,} bytes of standard input were used"
+_ADVICE: Final = "pass its id, or choose another key"
 
 
 @command(
@@ -57,23 +56,25 @@ _ADVICE: Final = "name it by its id, or choose another key"
     "name",
     type=REF,
     metavar="KEY-OR-REF",
-    help="Go on with this session; a new key begins one.",
+    help="Continue this session; a new key creates one.",
 )
-@click.option("--scope", type=WORDS, help="Go on with the latest session of this scope.")
-@click.option("--new", is_flag=True, help="Begin a session, also if the scope has one.")
-@click.option("--model", type=WORDS, help="Which model answers; `holdfast models` lists them.")
-@click.option("--system", type=WORDS, help="What the model is told about its task.")
-@click.option("--yes", "-y", is_flag=True, help="Let it run commands and change files unasked.")
-@click.option("--no-tools", is_flag=True, help="Let it only talk.")
-@click.option("--max-rounds", type=click.IntRange(min=1), help="Most calls of the model.")
+@click.option("--scope", type=WORDS, help="Continue the latest session of this scope.")
+@click.option("--new", is_flag=True, help="Create a session, even if the scope has one.")
+@click.option("--model", type=WORDS, help="The model to use; `holdfast models` lists them.")
+@click.option("--system", type=WORDS, help="Instructions for the model.")
+@click.option(
+    "--yes", "-y", is_flag=True, help="Let it run commands and change files without asking."
+)
+@click.option("--no-tools", is_flag=True, help="Do not let the model use tools.")
+@click.option("--max-rounds", type=click.IntRange(min=1), help="Maximum number of model calls.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Wait so long for a session that is busy.",
+    help="How long to wait for a busy session.",
 )
-@click.option("--run-id", type=WORDS, help="What this run goes by (default: $HOLDFAST_RUN_ID).")
+@click.option("--run-id", type=WORDS, help="The id of this run (default: $HOLDFAST_RUN_ID).")
 def run(
     *,
     prompt: str | None,
@@ -90,19 +91,18 @@ def run(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Ask a model once, from a script.
+    """Send one prompt to a model, from a script.
 
-    What comes on standard input is added to the PROMPT, or is the prompt if there is none; it is
-    read to its end, so a script that has another use for it says < /dev/null. Without --session
-    and --scope ($HOLDFAST_SCOPE) each run begins a session of its own, in the current directory.
+    Standard input is appended to the PROMPT, or is the prompt if there is none; it is read to its
+    end, so pass < /dev/null in a script that needs it for something else. Without --session and
+    --scope ($HOLDFAST_SCOPE) each run creates a session, in the current directory.
 
     The reply goes to standard output. With --json every event is a line there, and the last one is
-    the result. Exit codes: 0 when the model has answered, 1 if it failed or did not come to an end,
-    6 if it cannot be used here. Ctrl-C and SIGTERM keep what was said so far and end with 130 and
-    143.
+    the result. Exit codes: 0 if the model answered, 1 if it failed or did not finish, 6 if it
+    cannot be used here. Ctrl-C and SIGTERM keep what was said so far and exit with 130 and 143.
     """
     if name is not None and (new or scope is not None):
-        raise click.UsageError("--session says which; it excludes --new and --scope.")
+        raise click.UsageError("--session cannot be combined with --new or --scope.")
     wishes = Wishes(
         model=model,
         scope=scope,
@@ -113,11 +113,11 @@ def run(
         tools=not no_tools,
         yes=yes,
     )
-    with signals.heard() as told:
+    with signals.heard() as handler:
         config = agenting.configured(wishes)
         choice = agenting.choose(config)
         made = agenting.build(config, choice)
-        asked, cut = _asked(prompt)
+        content, cut = _asked(prompt)
         with agenting.open_store(config) as opened:
             session, begun = _session(opened, config, name, new=new)
             started = Started(
@@ -131,24 +131,24 @@ def run(
             answering = Lines() if as_json else Words()
             answering.begin(started)
             root, elsewhere = _settle_in(session)
-            gone = agenting.tidied(opened, config, keep=session.id)
-            for notice in filter(None, (cut, elsewhere, gone)):
+            trashed = agenting.tidied(opened, config, keep=session.id)
+            for notice in filter(None, (cut, elsewhere, trashed)):
                 answering.notice(notice)
-            ask = _refuser(answering)
-            parts = agenting.arguments(config, wishes, opened, root, ask, model=made)
-            run = _Run(told, Agent(made, **parts, titles=False), answering)
-            code = run.answer(session, asked, started.run_id)
-            answering.aside(f"to go on:  {_go_on(session, store)}")
+            approve = _refuser(answering)
+            arguments = agenting.arguments(config, wishes, opened, root, approve, model=made)
+            run = _Run(handler, Agent(made, **arguments, titles=False), answering)
+            code = run.answer(session, content, started.run_id)
+            answering.aside(f"to continue:  {_go_on(session, store)}")
             return code
 
 
 def _asked(prompt: str | None) -> tuple[Content, str | None]:
-    """Put the prompt and what comes on standard input together; say so if that was too much."""
+    """Return the prompt with standard input, and a notice if the input was cut."""
     given, cut = _input()
     notice = _CUT.format(_MOST_INPUT) if cut else None
     if prompt is None or prompt == "-":
         if not given.strip():
-            raise click.UsageError("There is no prompt; give one, or have it on standard input.")
+            raise click.UsageError("No prompt; pass one as an argument or on standard input.")
         return given, notice
     if not given.strip():
         return prompt, notice
@@ -158,7 +158,7 @@ def _asked(prompt: str | None) -> tuple[Content, str | None]:
 
 
 def _longest_run(text: str) -> int:
-    """Count the backticks that stand together: a fence must be longer."""
+    """Return the length of the longest run of backticks: a fence must be longer."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 
@@ -169,7 +169,7 @@ def _input() -> tuple[str, bool]:
     data = sys.stdin.buffer.read(_MOST_INPUT + 1)
     cut = len(data) > _MOST_INPUT
     try:
-        # What is cut off in the middle of a character ends before it.
+        # An incomplete character at the cut is dropped.
         text = codecs.getincrementaldecoder("utf-8")().decode(data[:_MOST_INPUT], final=not cut)
     except UnicodeDecodeError as error:
         raise click.UsageError(
@@ -181,7 +181,7 @@ def _input() -> tuple[str, bool]:
 def _session(
     opened: holdfast.Store, config: Config, name: str | None, *, new: bool
 ) -> tuple[holdfast.Session, bool]:
-    """Find the session, or begin one; true if it is new."""
+    """Return the session, and true if it was created."""
     scope, cwd = config.settings.session.scope, str(Path.cwd())
     if name is not None:
 
@@ -196,7 +196,7 @@ def _session(
 
 
 def _settle_in(session: holdfast.Session) -> tuple[str, str | None]:
-    """Return where tools work, and what is to be said; a session that lost its place moves here."""
+    """Return the tools' directory and a notice; move the session if its directory is gone."""
     cwd = session.info().cwd
     root, notice = agenting.workplace(cwd)
     if cwd is not None and cwd != root:
@@ -205,12 +205,12 @@ def _settle_in(session: holdfast.Session) -> tuple[str, str | None]:
 
 
 def _go_on(session: holdfast.Session, store: str | None) -> str:
-    behind = "" if store is None else f" --store {shlex.quote(store)}"
-    return f"holdfast run --session {called(session)}{behind}"
+    option = "" if store is None else f" --store {shlex.quote(store)}"
+    return f"holdfast run --session {called(session)}{option}"
 
 
 def _refuser(answering: Answering) -> Approver:
-    """Refuse what asks, and say how it can be allowed: nobody is there to be asked."""
+    """Return an approver that refuses every call, and prints how to allow it."""
 
     async def refuse(ask: Ask) -> bool | str:
         what = f"{ask.call.name}, {words(ask.what)}"
@@ -221,46 +221,46 @@ def _refuser(answering: Answering) -> Approver:
 
 
 class _Run:
-    """One question and its answer."""
+    """One prompt and its answer."""
 
-    def __init__(self, told: signals.Signals, agent: Agent, answering: Answering) -> None:
+    def __init__(self, handler: signals.Signals, agent: Agent, answering: Answering) -> None:
         self._over = threading.Event()
         self._ended = False
-        self._told = told
+        self._told = handler
         self._agent = agent
         self._answering = answering
         self._gathered = Gathered()
 
-    def answer(self, session: holdfast.Session, asked: Content, run_id: str) -> int:
-        """Let the model answer; give the exit code."""
+    def answer(self, session: holdfast.Session, content: Content, run_id: str) -> int:
+        """Run the agent; return the exit code."""
         try:
             with self._told.telling(self._cancel):
-                self._stream(session, asked, run_id)
+                self._stream(session, content, run_id)
         except AgentError as error:
             self._end(problems.exit_code(error))
             raise
         finally:
             self._over.set()
-            # After a signal nobody waits for what is done beside.
+            # After a signal background tasks are not waited for.
             self._agent.close(settle=_PATIENCE if self._told.came is None else 0.0)
         code = self._code()
         self._end(code)
         return code
 
-    def _stream(self, session: holdfast.Session, asked: Content, run_id: str) -> None:
-        with closing(self._agent.stream(session, asked, run_id=run_id)) as events:
+    def _stream(self, session: holdfast.Session, content: Content, run_id: str) -> None:
+        with closing(self._agent.stream(session, content, run_id=run_id)) as events:
             for event in events:
                 self._gathered.take(event)
                 self._answering.take(event)
                 self._ended = self._ended or isinstance(event, TurnEnded)
 
     def _end(self, code: int) -> None:
-        if self._ended:  # else a signal came before there was a turn
+        if self._ended:  # Otherwise a signal arrived before the turn started.
             self._answering.end(self._gathered.result(), code)
 
-    def _cancel(self, came: signal.Signals) -> bool:
-        # Between the first signal that counts and the first step of the turn there is a moment.
-        while not self._agent.cancel(signals.why(came)) and not self._over.wait(_SOON):
+    def _cancel(self, received: signal.Signals) -> bool:
+        # A turn cannot be cancelled before it has started, so this is repeated.
+        while not self._agent.cancel(signals.why(received)) and not self._over.wait(_SOON):
             pass
         return False
 

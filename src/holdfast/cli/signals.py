@@ -1,16 +1,16 @@
-"""Ending in good order when a signal asks for it: Ctrl-C, a hang-up, or a request to end.
+"""Orderly shutdown on SIGINT, SIGTERM and SIGHUP.
 
-While nothing runs that must be told, a signal raises `Told` in the main thread, as Ctrl-C does
-anywhere: blocks are left, the store is closed. While a turn runs, somebody listens (`telling`): the
-listener cancels the turn, the turn is sealed, and the program comes to its end; leaving `heard`
-raises `Told` then. `program.run` makes it the exit code.
+By default a signal raises `SignalReceived` in the main thread, like Ctrl-C: `with` blocks are left
+and the store is closed. While a turn runs, a listener is notified instead (`notifying`): it cancels
+the turn, the turn is stored, and the program ends; leaving `handle_signals` then raises
+`SignalReceived`, which `program.run` turns into the exit code.
 
-A second signal forces: the process is gone at once, and what it left open is closed by the next
-one. So does time: a program that was told to end and is still there after `GRACE` seconds is stuck.
-What comes within `ECHO` seconds is no second one: `timeout` tells a program and then its group, a
-terminal that is closed hangs up and so does its shell.
+A second signal ends the process at once; the next process recovers what was left open. So does
+`GRACE_S`: a process that is still running that long after a signal is stuck. A signal within
+`DUPLICATE_WINDOW_S` of the first is a duplicate: `timeout` signals a program and then its group,
+and when a terminal is closed both it and its shell send SIGHUP.
 
-A signal that was ignored when the program began (`nohup`, a job in the background) stays so.
+A signal that was ignored when the program started (`nohup`, a background job) stays ignored.
 """
 
 from __future__ import annotations
@@ -32,44 +32,43 @@ _MOMENT: Final = 0.05
 _HEARD: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WHY: Final = {
     signal.SIGINT: "interrupted by Ctrl-C",
-    signal.SIGTERM: "the program was told to end (SIGTERM)",
+    signal.SIGTERM: "terminated by SIGTERM",
     signal.SIGHUP: "the terminal hung up (SIGHUP)",
 }
-# What goes through the pipe beside the numbers of signals, which Python itself writes.
+# Bytes in the wakeup pipe other than signal numbers, which Python itself writes.
 _TAKEN: Final = 255
 _OVER: Final = 254
 
-# Told of a signal, in a thread of its own: a handler interrupts the main thread anywhere, also
-# while it holds a lock. True: that was all, the program goes on. Else it is about to end.
+# Called with a signal in a separate thread, as a handler may interrupt the main thread while it
+# holds a lock. True if the signal is handled and the program goes on, false if it is to end.
 Listener: TypeAlias = Callable[[signal.Signals], bool]
 _State: TypeAlias = list[int | list[bytes | int]]
 _Terminal: TypeAlias = tuple[int, _State]
 
 
 class Told(KeyboardInterrupt):
-    """A signal asked the program to end."""
+    """A signal requested the end of the program."""
 
-    def __init__(self, came: signal.Signals) -> None:
-        """Remember which."""
-        super().__init__(why(came))
-        self.exit_code = exit_code(came)
-
-
-def why(came: signal.Signals) -> str:
-    """Return what a signal means."""
-    return _WHY.get(came, came.name)
+    def __init__(self, received: signal.Signals) -> None:
+        super().__init__(why(received))
+        self.exit_code = exit_code(received)
 
 
-def exit_code(came: signal.Signals) -> int:
+def why(received: signal.Signals) -> str:
+    """Return a description of a signal."""
+    return _WHY.get(received, received.name)
+
+
+def exit_code(received: signal.Signals) -> int:
     """Return the exit code of a program that a signal ended: 130, 143, 129."""
-    return 128 + came
+    return 128 + received
 
 
 class Signals:
-    """What came, and who is told of it. `heard` makes one."""
+    """Receives signals and notifies a listener; created by `handle_signals`."""
 
     def __init__(self, grace: float) -> None:
-        """Begin to wait for signals, in a thread."""
+        """Start the thread that watches for signals."""
         self.came: signal.Signals | None = None
         self._since = self._taken = 0.0
         self._grace = grace
@@ -83,7 +82,7 @@ class Signals:
 
     @contextmanager
     def telling(self, listener: Listener) -> Iterator[None]:
-        """Within this block a signal is told to the listener; what came before it is raised."""
+        """Notify the listener of signals within this block; raise one received earlier."""
         self.check()
         before, self._listener = self._listener, listener
         try:
@@ -92,7 +91,7 @@ class Signals:
             self._listener = before
 
     def check(self) -> None:
-        """Raise `Told` if a signal asked to end."""
+        """Raise `SignalReceived` if a signal was received."""
         if self.came is not None:
             raise Told(self.came)
 
@@ -101,24 +100,24 @@ class Signals:
         now = time.monotonic()
         before, self._taken = self._taken, now
         if now - before < _MOMENT:
-            return  # It may have been sent again by `_send_again`.
-        came = signal.Signals(number)
+            return  # Possibly a copy sent by `_send_again`.
+        received = signal.Signals(number)
         if self.came is not None:
             if now - self._since >= ECHO:
-                self._force(came)
+                self._force(received)
             return
-        self.came, self._since = came, now
+        self.came, self._since = received, now
         self._write(_TAKEN)
         if self._listener is None:
-            raise Told(came)
+            raise Told(received)
 
     def close(self) -> None:
-        """Wait for no signal any more."""
+        """Stop watching for signals."""
         self._over.set()
         self._write(_OVER)
 
     def _write(self, byte: int) -> None:
-        with suppress(BlockingIOError):  # So many wait to be read that one more says nothing.
+        with suppress(BlockingIOError):  # The pipe is full: the watcher will wake up anyway.
             os.write(self.writing, bytes([byte]))
 
     # ------------------------------------------------------------------------------- in the thread
@@ -139,33 +138,33 @@ class Signals:
         os.close(self.writing)
 
     def _send_again(self, number: int, at: float) -> None:
-        """Send a signal again that nobody took.
+        """Resend a signal whose handler did not run.
 
-        One that arrives just before the main thread goes to sleep does not wake it up.
+        A signal that arrives just before the main thread blocks does not wake it up.
         """
         if number in _HEARD and self._taken < at - _MOMENT:
             signal.pthread_kill(self._main, number)
 
     def _tell(self) -> None:
-        came, listener = self.came, self._listener
-        if came is None:
+        received, listener = self.came, self._listener
+        if received is None:
             return
-        if listener is not None and listener(came):
+        if listener is not None and listener(received):
             self.came = None
         elif not self._over.wait(self._grace):
-            self._force(came)
+            self._force(received)
 
-    def _force(self, came: signal.Signals) -> None:
+    def _force(self, received: signal.Signals) -> None:
         if self._terminal is not None:
             _restore(*self._terminal)
-        os._exit(exit_code(came))
+        os._exit(exit_code(received))
 
 
 @contextmanager
 def heard(*, grace: float = GRACE) -> Iterator[Signals]:
-    """Within this block signals end the program in good order. In the main thread only."""
+    """Handle signals within this block. Only in the main thread."""
     signals = Signals(grace)
-    waked = signal.set_wakeup_fd(signals.writing, warn_on_full_buffer=False)
+    previous_fd = signal.set_wakeup_fd(signals.writing, warn_on_full_buffer=False)
     before = {}
     for number in _HEARD:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -174,21 +173,21 @@ def heard(*, grace: float = GRACE) -> Iterator[Signals]:
         yield signals
         signals.check()
     except OSError:
-        signals.check()  # A terminal that hung up cannot be written to.
+        signals.check()  # Writing to a terminal that hung up fails; report the signal instead.
         raise
     finally:
-        told = signals.came is not None
+        ending = signals.came is not None
         for number, handler in before.items():
-            # All is closed: one that comes in the last moment must not change the exit code.
-            signal.signal(number, signal.SIG_IGN if told else handler)
-        signal.set_wakeup_fd(waked)
-        # A program that was told to end is still watched: threads may hold up its last steps.
-        if not told:
+            # Everything is closed: a late signal must not change the exit code.
+            signal.signal(number, signal.SIG_IGN if ending else handler)
+        signal.set_wakeup_fd(previous_fd)
+        # After a signal the watcher stays: threads may still block the end of the process.
+        if not ending:
             signals.close()
 
 
 def _terminal_state() -> _Terminal | None:
-    """Note how the terminal is, so that a forced end leaves it like that."""
+    """Return the terminal's settings, to restore them before a forced exit."""
     import termios
 
     with suppress(OSError, ValueError, AttributeError, termios.error):

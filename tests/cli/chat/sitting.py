@@ -102,7 +102,7 @@ class Sitting:
     def leave(self) -> None:
         self.left = True
 
-    async def run(self, wanted: Wanted, told: Signals) -> int:
+    async def run(self, wanted: Wanted, signals: Signals) -> int:
         await self.talk.open(wanted)
         return 0
 

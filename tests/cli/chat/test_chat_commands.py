@@ -101,7 +101,7 @@ def test_before_anything_is_said_there_is_no_session() -> None:
 
     async def story(sat: Sitting) -> None:
         for name in ("undo", "redo", "retry", "fork", "save a", "history", "usage", "window"):
-            assert "nothing was said yet" in await sat.enter(f"/{name}")
+            assert "the conversation is empty" in await sat.enter(f"/{name}")
         assert "session   none yet" in await sat.enter("/status")
         assert not (await sat.talk.desk.store.sessions()).items
 
@@ -147,7 +147,7 @@ def test_undo_redo_rewind_and_saved_points() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("one")
         session = await sat.talk.desk.in_session()
-        assert "message 2 is called 'first try'" in await sat.enter("/save first try")
+        assert "message 2 is saved as 'first try'" in await sat.enter("/save first try")
         await sat.enter("two")
         assert "took back 2 messages" in await sat.enter("/undo")
         assert len(await session.messages()) == 2
@@ -160,7 +160,7 @@ def test_undo_redo_rewind_and_saved_points() -> None:
         await sat.enter("/rewind #1")
         assert len(await session.messages()) == 1
         assert "there is no message 9" in await sat.enter("/rewind 9")
-        assert "is no number" in await sat.enter("/undo x")
+        assert "is not a number" in await sat.enter("/undo x")
         assert "it is empty now" in (await sat.enter("/undo")).replace("the conversation", "it")
 
     _sat(story, say("A"), say("B"))
@@ -232,7 +232,7 @@ def test_retry_of_the_first_question_and_after_a_failure() -> None:
 
 def test_title_wins_and_is_told() -> None:
     async def story(sat: Sitting) -> None:
-        assert "nothing was said" in await sat.enter("/title")
+        assert "the conversation is empty" in await sat.enter("/title")
         await sat.enter("/title  a  good\none ")
         info = await (await sat.talk.desk.in_session()).info()
         assert (info.title, info.title_by) == ("a good one", "user")
@@ -244,7 +244,7 @@ def test_title_wins_and_is_told() -> None:
 
 def test_a_goal_is_set_worked_on_told_and_ended() -> None:
     async def story(sat: Sitting) -> None:
-        assert "nothing was said" in await sat.enter("/goal")
+        assert "the conversation is empty" in await sat.enter("/goal")
         told = await sat.enter("/goal tidy up")
         assert "goal: tidy up" in told
         assert "done with it" in told
@@ -267,11 +267,11 @@ def test_a_goal_is_set_worked_on_told_and_ended() -> None:
 def test_compact_lets_a_summary_stand_and_says_when_there_is_too_little() -> None:
     async def story(sat: Sitting) -> None:
         await sat.enter("one")
-        assert "too little to summarise" in await sat.enter("/compact")
+        assert "too few messages to summarise" in await sat.enter("/compact")
         for _ in range(4):
             await sat.enter("more")
         told = await sat.enter("/compact")
-        assert "a summary stands for messages 1 to 8 now" in told
+        assert "a summary now stands for messages 1 to 8" in told
         session = await sat.talk.desk.in_session()
         assert (await session.messages())[-1].text == "All was well."
 
@@ -292,7 +292,7 @@ def test_history_search_window_usage_status_and_session() -> None:
         assert "#1 user" in found
         assert "Where is my parcel?" in found
         assert "nothing found" in await sat.enter("/search nowhere")
-        assert "say what to look for" in await sat.enter("/search")
+        assert "missing search terms" in await sat.enter("/search")
         window = await sat.enter("/window")
         assert "Where is my parcel?" in window
         assert "2 messages for openai" in window
@@ -337,7 +337,7 @@ def test_model_tells_switches_and_says_what_is_missing() -> None:
 
 def test_exit_leaves_and_stop_says_that_nothing_runs() -> None:
     async def story(sat: Sitting) -> None:
-        assert "nothing runs" in await sat.enter("/stop")
+        assert "no turn is running" in await sat.enter("/stop")
         await sat.enter("/quit")
         assert sat.left
 
@@ -357,7 +357,7 @@ def test_while_a_turn_runs_only_what_changes_nothing_is_done() -> None:
         turn = asyncio.create_task(sat.talk.enter("one"))
         await _running(sat)
         for name in ("undo", "new", "fork", "retry", "compact", "model x", "resume a", "goal b"):
-            assert "has to wait" in await sat.enter(f"/{name}")
+            assert "is not available while a turn runs" in await sat.enter(f"/{name}")
         await sat.talk.queue("two")
         assert "queued    two" in await sat.enter("/status")
         looked.set()
@@ -394,7 +394,7 @@ def test_a_busy_session_keeps_what_was_said(tmp_path: Path) -> None:
             await sat.open(Wanted(resume=session.id))
             told = await sat.enter("hello")
             assert "has an open turn" in told
-            assert "what you said is kept" in told
+            assert "your message is kept" in told
 
     with holdfast.open(tmp_path / "a.db") as store, holdfast.open(tmp_path / "a.db") as other:
         session = store.session("a")
@@ -425,7 +425,7 @@ def test_without_anybody_to_ask_a_tool_is_refused() -> None:
         async with sitting(store, call("send", {"to": "A"}), say("ok"), interactive=False) as sat:
             sat.answers += [None]
             await sat.open()
-            assert "nobody is there" in await sat.enter("one")
+            assert "no user is present" in await sat.enter("one")
 
     with holdfast.open("memory:") as store:
         asyncio.run(play(store))
@@ -556,7 +556,7 @@ def test_a_tool_whose_outcome_is_unknown_is_told(tmp_path: Path) -> None:
     async def play(store: holdfast.Store) -> None:
         async with sitting(store, interactive=False) as sat:
             told = await sat.open()
-            assert "unknown  send: it had started; nobody knows how it ended" in told
+            assert "unknown  send: started, but its outcome is not known" in told
             assert "not run  notify" in told
 
     with holdfast.open(tmp_path / "a.db") as store:

@@ -111,7 +111,7 @@ def test_thinking_is_told_when_it_took_time() -> None:
         (events.GoalChanged(Goal("a", state="completed", recap="all tidy")), "reached: all tidy"),
         (events.GoalPaused(Goal("a"), "after 20 turns"), "on the goal: after 20 turns."),
         (events.Summarized(upto=8, by="model"), "stands for messages 1 to 8"),
-        (events.ReplyStored(Message.assistant("x"), superseded=True), "begins anew"),
+        (events.ReplyStored(Message.assistant("x"), superseded=True), "starts over"),
         (_ended("cancelled"), "stopped; what came so far is kept"),
         (_ended("failed", "ModelFailed: no luck"), "failed: no luck"),
     ],

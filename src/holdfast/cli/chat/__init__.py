@@ -1,8 +1,8 @@
-"""`holdfast chat`: a conversation with an agent that survives anything.
+"""`holdfast chat`: an interactive conversation with an agent.
 
-It goes on with the latest session of this directory unless told otherwise, and says so. On a
-terminal there is a prompt that stays while the agent answers (`app`); without one, lines come from
-standard input (`plain`). Both are fronts of the same conversation (`talking`).
+It continues the latest session of the current directory unless an option says otherwise. There are
+two views of one controller (`controller`): on a terminal, a prompt that stays while the agent
+answers (`app`); without one, lines from standard input (`plain`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,25 @@ if TYPE_CHECKING:
     configured=False,
 )
 @click.option("--model", "-m", type=given.WORDS, help="openai:NAME, anthropic:NAME, local[:PATH].")
-@click.option("--new", "--no-restore", "new", is_flag=True, help="Begin a new conversation.")
+@click.option("--new", "--no-restore", "new", is_flag=True, help="Start a new conversation.")
 @click.option(
-    "--resume", "--restore-session", "resume", type=REF, metavar="REF", help="Go on with this one."
+    "--resume",
+    "--restore-session",
+    "resume",
+    type=REF,
+    metavar="REF",
+    help="Continue this session.",
 )
-@click.option("--fork", type=REF, metavar="REF", help="Split off a new one from this one.")
+@click.option("--fork", type=REF, metavar="REF", help="Fork a new session from this one.")
 @click.option("--at", metavar="POINT", help="With --fork: at this message or saved point.")
-@click.option("--scope", type=given.WORDS, help="Go on with the latest one of this scope.")
+@click.option("--scope", type=given.WORDS, help="Continue the latest session of this scope.")
 @click.option(
-    "--chain", is_flag=True, help="Begin a session of this run's own, behind the one before."
+    "--chain", is_flag=True, help="Start a session for this run that continues the previous one."
 )
 @click.option("--run-id", type=given.WORDS, help="The id of this run.  [default: a new one]")
-@click.option("--system", type=given.WORDS, metavar="TEXT", help="Instructions to the model.")
-@click.option("--no-tools", is_flag=True, help="Let the model use no tools.")
-@click.option("--yes", "-y", is_flag=True, help="Allow every tool without asking.")
+@click.option("--system", type=given.WORDS, metavar="TEXT", help="Instructions for the model.")
+@click.option("--no-tools", is_flag=True, help="Do not let the model use tools.")
+@click.option("--yes", "-y", is_flag=True, help="Allow every tool call without asking.")
 def chat(
     *,
     model: str | None,
@@ -66,17 +71,17 @@ def chat(
 ) -> int:
     """Talk with an agent.
 
-    Everything is kept as it is said: end it, kill it, pull the plug, and the next `holdfast chat`
-    goes on where this one was. Without a terminal, prompts are read line by line and answered in
-    plain text; the exit code then tells whether the last one was. /help lists what can be done
-    inside.
+    Everything is stored as it is said: quit, kill the process or pull the plug, and the next
+    `holdfast chat` continues where this one stopped. Without a terminal, prompts are read line by
+    line and answered in plain text; the exit code then reports whether the last one was answered.
+    /help lists the commands of the chat.
     """
     if as_json:
-        raise click.UsageError("A chat has no JSON; `holdfast run --json` does.")
+        raise click.UsageError("chat has no --json output; use `holdfast run --json`.")
     if sum((new, resume is not None, fork is not None)) > 1:
-        raise click.UsageError("--new, --resume and --fork exclude each other.")
+        raise click.UsageError("--new, --resume and --fork are mutually exclusive.")
     if at is not None and fork is None:
-        raise click.UsageError("--at goes with --fork.")
+        raise click.UsageError("--at requires --fork.")
     from holdfast.cli.agenting import Wishes
     from holdfast.cli.chat.talking import Wanted
 
@@ -94,16 +99,16 @@ def _talk(wishes: Wishes, wanted: Wanted, run_id: str | None) -> int:
     config = agenting.configured(wishes)
     if not config.settings.session.restore and wanted.names_none:
         wanted = wanted._replace(new=True)
-    with signals.heard() as told, agenting.open_store(config) as opened:
+    with signals.heard() as handler, agenting.open_store(config) as opened:
         ending = starting.Ending(wishes.store)
         desk = starting.desk_for(opened, config, wishes, agenting.run_id(run_id))
         try:
-            return asyncio.run(_run(desk, wanted, told, ending))
+            return asyncio.run(_run(desk, wanted, handler, ending))
         finally:
             ending.tell(opened)
 
 
-async def _run(desk: Desk, wanted: Wanted, told: Signals, ending: Ending) -> int:
+async def _run(desk: Desk, wanted: Wanted, signals: Signals, ending: Ending) -> int:
     from holdfast.cli.chat import starting
 
     front: Front
@@ -115,10 +120,10 @@ async def _run(desk: Desk, wanted: Wanted, told: Signals, ending: Ending) -> int
         from holdfast.cli.chat.plain import Plain
 
         front = Plain(desk)
-    return await starting.start(desk, front, wanted, told, ending)
+    return await starting.start(desk, front, wanted, signals, ending)
 
 
 def is_terminal() -> bool:
-    """Return whether there is a terminal that one can draw on."""
+    """True if input and output are a terminal that supports drawing."""
     drawable = os.environ.get("TERM") not in {"dumb", "unknown", "", None}
     return sys.stdin.isatty() and sys.stdout.isatty() and drawable

@@ -1,11 +1,11 @@
-"""The chat on a terminal: a prompt at the bottom that stays, and the conversation above it.
+"""The terminal view of a chat: a permanent prompt at the bottom, the conversation above it.
 
-What is final is written above the prompt once and scrolls away like any output. The area of the
-prompt itself is drawn anew as things change: what is live (the block of the reply that grows, tools
-that run), a line on what is going on, and the input. So one can type while the agent answers; what
-is sent then is queued.
+Permanent output is written above the prompt once and scrolls away like any output. The area of the
+prompt is redrawn as it changes: the live part of the turn (the growing block, running tools), a
+status line, and the input. The user can type while the agent answers; messages sent then are
+queued.
 
-Nothing here waits: keys begin tasks, one at a time for what changes the conversation.
+Key handlers do not wait: they start tasks. Only one task at a time may change the conversation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
-from holdfast.cli import screen, signals
+from holdfast.cli import screen
 from holdfast.cli.chat import commands
 from holdfast.cli.chat.completing import ChatCompleter
 from holdfast.cli.chat.desk import Desk
@@ -55,14 +55,15 @@ from holdfast.cli.chat.drawing import MARK, Drawing, wrapped
 from holdfast.cli.chat.picker import Picker, drawn
 from holdfast.cli.chat.talking import Talk, Wanted
 from holdfast.cli.screen import Screen
+from holdfast.cli.signals import Signals, why
 from holdfast.cli.visible import visible
 from holdfast.cli.wording import words
 from holdfast.errors import HoldfastError
 
-_TICK: Final = 0.08  # seconds between two looks at what is live
+_TICK: Final = 0.08  # seconds
 _MENU: Final = 8  # rows
 _QUEUE: Final = 3  # rows
-_LEFT: Final = "the chat was left"
+_LEFT: Final = "the chat was closed"
 _HUNG_UP: Final = "the terminal hung up"
 _PLACEHOLDER: Final = "say something · /help"
 _STYLE: Final = Style.from_dict(
@@ -83,12 +84,12 @@ _STYLE: Final = Style.from_dict(
 
 
 class Terminal:
-    """The front of a chat on a terminal."""
+    """The view of a chat on a terminal."""
 
     interactive = True
 
     def __init__(self, desk: Desk) -> None:
-        """Make the prompt; nothing is drawn yet."""
+        """Create the prompt; nothing is drawn yet."""
         self._paper = Paper()
         self._drawing = Drawing(lambda: self._paper.screen)
         self._label: str | None = None
@@ -119,28 +120,28 @@ class Terminal:
         )
         self._app.ttimeoutlen = 0.05
 
-    # ----------------------------------------------------------------------------------- the front
+    # ------------------------------------------------------------------------------------ the view
 
     @property
     def out(self) -> Screen:
-        """Where to print what stays."""
+        """The screen for permanent output."""
         return self._paper.screen
 
     def drawing(self) -> Drawing:
-        """Draw turns with this."""
+        """Return the object that draws turns."""
         return self._drawing
 
     def show(self) -> None:
-        """Write above the prompt what was printed, and draw what is live."""
+        """Write permanent output above the prompt, and redraw the live area."""
         if self._picker is not None:
-            return  # The screen is another's.
+            return  # The picker has the screen.
         text = self._paper.take()
         if text:
             self._write_above(text)
         self._app.invalidate()
 
     async def ask(self, label: str) -> str | None:
-        """Ask for a line; what was being typed is put aside until then."""
+        """Ask the user for a line; restore their unfinished input afterwards."""
         self._answer = asyncio.get_running_loop().create_future()
         self._label, self._aside = label, self._buffer.text
         self._buffer.reset()
@@ -154,7 +155,7 @@ class Terminal:
             self._app.invalidate()
 
     async def pick(self, talk: Talk, text: str) -> str | None:
-        """Let the user choose a session, on a screen of its own."""
+        """Let the user choose a session, on a full screen."""
         self._picker = Picker(talk.desk, text, self._app.output)
         try:
             async with in_terminal():
@@ -163,7 +164,7 @@ class Terminal:
             self._picker = None
 
     def leave(self) -> None:
-        """End the conversation; what runs is stopped, and kept."""
+        """End the chat; a running turn is stopped and stored."""
         if not self._leaving:
             self._leaving = True
             self.talk.stop(_LEFT)
@@ -171,15 +172,15 @@ class Terminal:
 
     # ------------------------------------------------------------------------------------- running
 
-    async def run(self, wanted: Wanted, told: signals.Signals) -> int:
-        """Talk until the user leaves or a signal says so."""
+    async def run(self, wanted: Wanted, signals: Signals) -> int:
+        """Run until the user quits or a signal arrives; return the exit code."""
         loop = asyncio.get_running_loop()
 
-        def hear(came: signal.Signals) -> bool:
-            if came == signal.SIGINT:
+        def on_signal(received: signal.Signals) -> bool:
+            if received == signal.SIGINT:
                 loop.call_soon_threadsafe(self._interrupt)
                 return True
-            loop.call_soon_threadsafe(self._end, came)
+            loop.call_soon_threadsafe(self._end, received)
             return False
 
         def begin() -> None:
@@ -187,20 +188,20 @@ class Terminal:
             self._later(self._watch())
             self._later(self._warm())
 
-        why = _HUNG_UP
-        with told.telling(hear):
+        reason = _HUNG_UP
+        with signals.telling(on_signal):
             try:
                 await self._app.run_async(pre_run=begin, handle_sigint=False)
-                why = _LEFT
+                reason = _LEFT
             except EOFError:
-                pass  # There is nothing to read from any more; the signal may be on its way.
+                pass  # The terminal is gone; SIGHUP may still arrive.
             finally:
-                await self._finish(why)
+                await self._finish(reason)
         return 0
 
-    async def _finish(self, why: str) -> None:
-        """Stop what runs, and wait until it is kept."""
-        self.talk.stop(why)
+    async def _finish(self, reason: str) -> None:
+        """Stop the running turn, and wait until it is stored."""
+        self.talk.stop(reason)
         if self._answer is not None and not self._answer.done():
             self._answer.cancel()
         for task in self._beside:
@@ -218,34 +219,34 @@ class Terminal:
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    def _end(self, came: signal.Signals) -> None:
+    def _end(self, received: signal.Signals) -> None:
         self._leaving = True
-        self.talk.stop(signals.why(came))
+        self.talk.stop(why(received))
         self._later(self._leave())
 
     async def _watch(self) -> None:
-        """Look at what is live, again and again, while something runs."""
+        """Redraw the live area periodically while a turn runs."""
         seen = (0, 0)
         while True:
             await asyncio.sleep(_TICK)
-            now = (self._drawing.taken, int(time.monotonic()))  # A clock is shown, too.
+            now = (self._drawing.taken, int(time.monotonic()))  # The status line shows seconds.
             if self.talk.running and now != seen:
                 seen = now
                 self._drawing.settle()
                 self.show()
 
     async def _warm(self) -> None:
-        """Let the first answer not wait for what can be loaded before."""
+        """Import the provider's package before the first message needs it."""
         if self._work is not None:
             await asyncio.wait([self._work])
         await self.talk.desk.warm()
 
     def _start(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Do what changes the conversation, one thing at a time."""
+        """Start the task that changes the conversation; there is at most one."""
         self._work = asyncio.get_running_loop().create_task(self._whole(doing))
 
     async def _whole(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Do it, then what was entered while it was no turn that could be spoken into."""
+        """Run `doing`, then handle lines entered meanwhile that could not be queued."""
         try:
             await doing
             while self._held and not self._leaving:
@@ -295,11 +296,11 @@ class Terminal:
             await self.talk.queue(text)
         except HoldfastError as error:
             self.talk.tell(error)
-            self._buffer.text = self._buffer.text or text  # It is not lost.
+            self._buffer.text = self._buffer.text or text  # The user need not type it again.
         self.show()
 
     def _interrupt(self) -> None:
-        """What Ctrl-C does: stop, else clear the line, else say how to leave."""
+        """Handle Ctrl-C: stop the turn, else clear the line, else print how to quit."""
         if self.talk.running:
             if not self.talk.stopping:
                 self.talk.stop()
@@ -344,7 +345,7 @@ class Terminal:
     # ----------------------------------------------------------------------------------- the screen
 
     def _write_above(self, text: str) -> None:
-        """Write final text; the prompt goes out of the way and comes back below it."""
+        """Write permanent output; the prompt is erased and redrawn below it."""
         app = self._app
         if app.is_running:
             app.renderer.erase()
@@ -408,8 +409,8 @@ class Terminal:
 
     def _live(self) -> AnyFormattedText:
         lines = drawn(self._drawing.draw_live).rstrip("\n").split("\n")
-        most = max(3, self._app.output.get_size().rows - 6 - len(self.talk.waiting[:_QUEUE]))
-        return ANSI("\n".join(lines[-most:]))
+        rows = max(3, self._app.output.get_size().rows - 6 - len(self.talk.waiting[:_QUEUE]))
+        return ANSI("\n".join(lines[-rows:]))
 
     def _status(self) -> StyleAndTextTuples:
         width = self._app.output.get_size().columns - 1
@@ -426,12 +427,12 @@ class Terminal:
 
 
 def _output() -> Vt100_Output:
-    """Write to the terminal, and never ask it where the cursor is: some do not answer."""
+    """Return the terminal's output, without cursor position requests: some do not answer."""
 
     def size() -> Size:
         try:
             found = os.get_terminal_size(sys.stdout.fileno())
-        except OSError:  # It hung up.
+        except OSError:  # The terminal is gone.
             return Size(rows=24, columns=80)
         return Size(rows=found.lines or 24, columns=found.columns or 80)
 
@@ -439,24 +440,26 @@ def _output() -> Vt100_Output:
 
 
 class Paper:
-    """Gathers what is drawn on its screen; the screen is always as wide as the terminal."""
+    """Buffers permanent output, which is then written above the prompt at once.
+
+    Its screen is always as wide as the terminal.
+    """
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._text = io.StringIO()
         self._screen: screen.Terminal | None = None
         self._columns = 0
 
     @property
     def screen(self) -> Screen:
-        """Draw here."""
+        """The screen that writes to the buffer."""
         columns = shutil.get_terminal_size().columns
         if self._screen is None or columns != self._columns:
             self._screen, self._columns = screen.Terminal(self._text), columns
         return self._screen
 
     def take(self) -> str:
-        """Return what was drawn since the last time."""
+        """Return the output since the last call."""
         text = self._text.getvalue()
         self._text.seek(0)
         self._text.truncate()
@@ -464,25 +467,27 @@ class Paper:
 
 
 class KeptHistory(FileHistory):
-    """A history in a file; one that cannot be read or written holds nothing up."""
+    """The input history of earlier chats, in a file only the user can read.
+
+    Errors of the file are ignored.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Keep it here, and make the file if it is not there."""
         super().__init__(str(path))
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        """Read it, the newest first."""
+        """Read the history, newest first."""
         try:
             return super().load_history_strings()
         except OSError:
             return []
 
     def store_string(self, string: str) -> None:
-        """Add what was typed."""
+        """Append a line of input."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # The mode counts from the moment the file is there.
+            # Created with this mode, so that it is never readable by others.
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
             super().store_string(string)
         except OSError:
@@ -490,6 +495,6 @@ class KeptHistory(FileHistory):
 
 
 def _history() -> KeptHistory:
-    """Return the user's own history."""
+    """Return the user's input history."""
     state = platformdirs.user_state_path("holdfast", appauthor=False)
     return KeptHistory(state / "chat_history")

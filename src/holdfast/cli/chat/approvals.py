@@ -1,8 +1,8 @@
-"""Asking the user before a tool does something: yes, always, or no and why.
+"""Approval of tool calls by the user: yes, always, or no with a reason.
 
-"Always" holds for this session, as long as the chat runs, and for what the question says: commands
-that begin with these words, or this very command if a shell could take it for more than words;
-changes to files; any call of another tool. What is no answer is a no, and a reason to the model.
+"Always" holds for this session while the chat runs, and covers what the question says: commands
+that start with these words, or exactly this command if it contains shell syntax; changes to files;
+any call of another tool. Any other answer refuses the call and is passed to the model as a reason.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from holdfast.agent.tools.functions import ToolError, given_arguments
 from holdfast.cli.screen import Screen
 from holdfast.records import ToolCall
 
-# Asks for a line under this label; `None` if there is nobody to ask.
+# Asks the user for a line, with a label; `None` if no user is present.
 Asker: TypeAlias = Callable[[str], Awaitable[str | None]]
 _COMMAND: Final = "run_command"
-_TALL: Final = 15  # lines
+_TALL: Final = 15  # lines; from here on the first may have scrolled away
 _DIFF: Final = {"+": "green", "-": "red", "@": "cyan"}
 _WRITES: Final = frozenset({"edit_file", "write_file"})
 
 
 class Grant(NamedTuple):
-    """What "always" would allow: a kind of call; of commands, how they begin or what they are."""
+    """What "always" allows: a kind of call; for commands, their first words or exact text."""
 
     kind: str
     words: tuple[str, ...] = ()
     exact: str | None = None
 
     def __str__(self) -> str:
-        """Say it to the user."""
+        """Return the grant in the user's words."""
         if self.kind == "files":
             return "changes to files"
         if self.kind != _COMMAND:
@@ -41,17 +41,17 @@ class Grant(NamedTuple):
 
 
 class Approvals:
-    """Remembers what was allowed for good, by session, and asks about the rest."""
+    """An `Approver` that asks the user, and remembers what is always allowed, by session."""
 
     def __init__(self, show: Callable[[Ask], None], ask: Asker) -> None:
-        """Show what is asked about with `show`, and take the answer from `ask`."""
+        """`show` prints what a call would do; `ask` returns the user's answer."""
         self._show = show
         self._ask = ask
         self._granted: dict[str, list[Grant]] = {}
         self.session_id = ""
 
     async def __call__(self, ask: Ask) -> bool | str:
-        """Decide about a call: an `Approver`."""
+        """Return true to approve a call, or false or a reason to refuse it."""
         if self._is_granted(ask.call):
             return True
         self._show(ask)
@@ -75,7 +75,7 @@ class Approvals:
 
 
 def grant_of(call: ToolCall) -> Grant:
-    """Return what "always" would mean for a call."""
+    """Return what "always" allows for a call."""
     if call.name in _WRITES:
         return Grant("files")
     if call.name != _COMMAND:
@@ -94,7 +94,7 @@ def _covers(grant: Grant, call: ToolCall) -> bool:
 
 
 def _command(call: ToolCall) -> str:
-    """Return the command of a call; an empty one if it has none."""
+    """Return the command of a call; empty if it has none."""
     try:
         command = given_arguments(call.arguments).get("command")
     except ToolError:
@@ -111,5 +111,5 @@ def show(out: Screen, ask: Ask) -> None:
     for line in lines:
         style = _DIFF.get(line[:1], "") if ask.call.name in _WRITES else ""
         out.body(line, indent=4, style=style)
-    if len(lines) > _TALL:  # The first of them may be out of sight.
+    if len(lines) > _TALL:
         out.line((f"    these are {len(lines)} lines", "yellow"))

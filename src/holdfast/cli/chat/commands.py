@@ -1,8 +1,8 @@
-"""The commands of a chat: what begins with a slash.
+"""The slash commands of a chat.
 
-Each is a function of the conversation and of the words behind its name. Most of them are verbs of
-the session; they say what they did and how to take it back. While a turn runs, only those that
-change nothing in the session's history are done.
+Each is a function of the controller and the text after the command's name. Most of them are
+operations of the session; they print what they did and how to undo it. While a turn runs, only
+commands that do not change the session's history are available.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.cli.chat.talking import Talk
 
 Run: TypeAlias = Callable[["Talk", str], Awaitable[None]]
-Takes: TypeAlias = Literal["", "session", "place", "words", "model"]
+Takes: TypeAlias = Literal["", "session", "point", "words", "model"]
 
 _WORD: Final = re.compile(r"/([A-Za-z_-]*|\?)(?:\s+(.*))?", re.DOTALL)
 _SHOWN: Final = 10
@@ -44,7 +44,7 @@ _COLUMNS: Final = (
 
 
 class Command(NamedTuple):
-    """A command: how it is written, what it does, and whether it can be done while a turn runs."""
+    """A command: its name, usage and help, and whether it is available while a turn runs."""
 
     name: str
     given: str
@@ -68,7 +68,7 @@ _OTHER_NAMES: Final = {
 def _command(
     name: str, given: str = "", *, takes: Takes = "", anytime: bool = False
 ) -> Callable[[Run], Run]:
-    """Make a function a command; its docstring is the help."""
+    """Register a function as a command; the first line of its docstring is the help."""
 
     def decorate(function: Run) -> Run:
         line = (function.__doc__ or "").partition("\n")[0]
@@ -79,67 +79,67 @@ def _command(
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Understand a command: its name and the rest; `None` if the text is something to say.
+    """Return the name and the arguments of a command; `None` if the text is a message.
 
-    A path (`/etc/hosts says …`) is no command, and two slashes say that it is none.
+    A path (`/etc/hosts says …`) and text that starts with two slashes are messages.
     """
     found = _WORD.fullmatch(text.strip())
     return None if found is None else (found[1].lower(), (found[2] or "").strip())
 
 
 def spoken(text: str) -> str:
-    """Return what is said, without the slash that says that it is no command."""
+    """Return a message without the extra slash that marks it as one."""
     return text[1:] if text.startswith("//") else text
 
 
-async def run(talk: Talk, name: str, rest: str) -> None:
-    """Do a command; say the nearest if there is none of this name."""
+async def run(chat: Talk, name: str, rest: str) -> None:
+    """Run a command; suggest a similar one if there is none of this name."""
     command = COMMANDS.get(_OTHER_NAMES.get(name, name))
     if command is None:
-        talk.note(unknown(name), "yellow")
+        chat.note(unknown(name), "yellow")
         return
-    if talk.running and not command.anytime:
-        talk.note(f"a turn is running; /{command.name} has to wait: Ctrl-C or /stop ends it")
+    if chat.running and not command.anytime:
+        chat.note(f"/{command.name} is not available while a turn runs; Ctrl-C or /stop ends it")
         return
-    await command.run(talk, rest)
+    await command.run(chat, rest)
 
 
 def unknown(name: str) -> str:
-    """Say that there is no such command, and which is near."""
-    near = difflib.get_close_matches(name, COMMANDS, 1, _NEAR) or [
+    """Return the message for an unknown command, with a similar one."""
+    similar = difflib.get_close_matches(name, COMMANDS, 1, _NEAR) or [
         known for known in COMMANDS if known.startswith(name[:2])
     ]
-    meant = f"did you mean /{near[0]}? " if near else ""
-    return f"there is no /{name}; {meant}/help lists all"
+    suggestion = f"did you mean /{similar[0]}? " if similar else ""
+    return f"there is no /{name}; {suggestion}/help lists all"
 
 
 # --------------------------------------------------------------------------------------- sessions
 
 
 @_command("help", "[COMMAND]", anytime=True)
-async def help_(talk: Talk, rest: str) -> None:
-    """List what can be done here."""
+async def help_(chat: Talk, rest: str) -> None:
+    """List the commands and keys."""
     name = rest.removeprefix("/")
-    wanted = [COMMANDS[_OTHER_NAMES.get(name, name)]] if _knows(name) else COMMANDS.values()
-    out = talk.out
+    listed = [COMMANDS[_OTHER_NAMES.get(name, name)]] if _knows(name) else COMMANDS.values()
+    out = chat.out
     if rest and not _knows(name):
-        talk.note(unknown(name), "yellow")
+        chat.note(unknown(name), "yellow")
         return
     widest = max(len(f"{c.name} {c.given}") for c in COMMANDS.values()) + 2
-    for command in wanted:
+    for command in listed:
         out.fact(f"  /{f'{command.name} {command.given}'.rstrip():<{widest}}", command.help)
     if not rest:
         out.line()
-        for key, does in _KEYS:
-            out.fact(f"  {key:<{widest + 1}}", does)
+        for key, effect in _KEYS:
+            out.fact(f"  {key:<{widest + 1}}", effect)
 
 
 _KEYS: Final = (
-    ("Enter", "Send. While a turn runs, what you send is queued and goes next."),
-    ("Alt-Enter, Ctrl-J", "Begin a new line."),
-    ("Ctrl-C", "Stop the turn that runs; what came so far is kept."),
-    ("Ctrl-D", "Leave. Nothing is lost: the chat tells how to come back."),
-    ("//", "Begin a message with a slash."),
+    ("Enter", "Send. While a turn runs, the message is queued and sent next."),
+    ("Alt-Enter, Ctrl-J", "Start a new line."),
+    ("Ctrl-C", "Stop the running turn; what came so far is kept."),
+    ("Ctrl-D", "Quit. Nothing is lost: the chat prints how to continue it."),
+    ("//", "Start a message with a slash."),
 )
 
 
@@ -148,159 +148,157 @@ def _knows(name: str) -> bool:
 
 
 @_command("new")
-async def new(talk: Talk, rest: str) -> None:  # noqa: ARG001 - every command has words behind it
-    """Begin a fresh conversation; this one is kept."""
-    before = talk.desk.session
-    talk.desk.open_none()
-    talk.waiting.clear()
-    talk.note("a new conversation")
+async def new(chat: Talk, rest: str) -> None:  # noqa: ARG001 - all commands have it
+    """Start a new conversation; this one is kept."""
+    before = chat.desk.session
+    chat.desk.open_none()
+    chat.waiting.clear()
+    chat.note("a new conversation")
     if before is not None:
-        talk.note(f"the one before is kept: /resume {called(await before.info())}")
+        chat.note(f"the previous one is kept: /resume {called(await before.info())}")
 
 
 @_command("sessions", "[WORDS]", takes="words")
-async def sessions(talk: Talk, rest: str) -> None:
+async def sessions(chat: Talk, rest: str) -> None:
     """Choose another session from a list, with type-to-filter and preview."""
-    chosen = await talk.front.pick(talk, rest)
+    chosen = await chat.front.pick(chat, rest)
     if chosen is not None:
-        await _switch(talk, await talk.desk.store.get(chosen))
+        await _switch(chat, await chat.desk.store.get(chosen))
 
 
 @_command("resume", "REF", takes="session")
-async def resume(talk: Talk, rest: str) -> None:
-    """Go on with another session: by its id, key or title."""
+async def resume(chat: Talk, rest: str) -> None:
+    """Continue another session, by its id, key or title."""
     if not rest:
-        await sessions(talk, "")
+        await sessions(chat, "")
         return
-    await _switch(talk, await talk.desk.store.get(rest))
+    await _switch(chat, await chat.desk.store.get(rest))
 
 
-async def _switch(talk: Talk, session: AsyncSession) -> None:
-    if talk.desk.session is not None and talk.desk.session.id == session.id:
-        talk.note("this is the session you are in")
+async def _switch(chat: Talk, session: AsyncSession) -> None:
+    if chat.desk.session is not None and chat.desk.session.id == session.id:
+        chat.note("this is the session you are in")
         return
-    await talk.open_session(session)
+    await chat.open_session(session)
 
 
 @_command("session", anytime=True)
-async def session_(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Tell about this session: id, place, size, state."""
-    session = await _here(talk)
+async def session_(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Show this session's id, directory, size and state."""
+    session = await _here(chat)
     info = await session.info()
-    kept = [point.name for point in saving.points(info)]
+    names = [point.name for point in saving.points(info)]
     facts: tuple[tuple[str, str | None], ...] = (
         ("title", info.title),
         ("id", info.id),
         ("key", info.key),
-        ("store", str(talk.desk.store.url)),
+        ("store", str(chat.desk.store.url)),
         ("works in", info.cwd),
         ("scope", info.scope),
         ("holds", f"{count(info.messages, 'message')}, {count(info.turns, 'turn')}"),
         ("branches", str(info.branches) if info.branches > 1 else None),
         ("from", info.parent and f"{info.relation} of {short(info.parent)}"),
         ("forks", str(info.forks) if info.forks else None),
-        ("points", ", ".join(kept) or None),
+        ("points", ", ".join(names) or None),
         ("state", info.state),
         ("goal", None if info.goal is None else f"{info.goal.objective} ({info.goal.state})"),
         ("begun", ago(info.created_at)),
         ("active", ago(info.updated_at)),
     )
-    _draw_facts(talk, facts)
+    _draw_facts(chat, facts)
 
 
 @_command("title", "[TEXT]")
-async def title(talk: Talk, rest: str) -> None:
+async def title(chat: Talk, rest: str) -> None:
     """Give this session a title, or show the one it has."""
     if not rest:
-        info = await (await _here(talk)).info()
-        talk.note(
-            f"title: {info.title}" if info.title else "it has no title; /title TEXT gives one"
-        )
+        info = await (await _here(chat)).info()
+        chat.note(f"title: {info.title}" if info.title else "it has no title; /title TEXT sets one")
         return
-    info = await (await talk.desk.in_session()).update(title=" ".join(rest.split()))
-    talk.note(f"title: {info.title}")
+    info = await (await chat.desk.in_session()).update(title=" ".join(rest.split()))
+    chat.note(f"title: {info.title}")
 
 
 # ----------------------------------------------------------------------------------- going back
 
 
 @_command("undo", "[N]")
-async def undo(talk: Talk, rest: str) -> None:
-    """Take back the last turn, or the last N; /redo brings it back."""
-    session = await _here(talk)
+async def undo(chat: Talk, rest: str) -> None:
+    """Undo the last turn, or the last N; /redo brings it back."""
+    session = await _here(chat)
     before = await session.messages(limit=1)
     if not before:
         raise BadQuery("there is nothing to undo")
     turns = _number(rest, 1)
     head = await session.undo(turns)
     taken = (before[0].seq or 0) - head.seq
-    talk.note(f"took back {count(taken, 'message')}; /redo brings them back")
-    await _show_end(talk, session, head)
+    chat.note(f"took back {count(taken, 'message')}; /redo brings them back")
+    await _show_end(chat, session, head)
 
 
 @_command("redo")
-async def redo(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Take back the last undo, rewind or drop."""
-    session = await _here(talk)
+async def redo(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Undo the last undo, rewind or drop."""
+    session = await _here(chat)
     head = await session.redo()
-    await _show_end(talk, session, head)
+    await _show_end(chat, session, head)
 
 
-@_command("rewind", "[NAME|N]", takes="place")
-async def rewind(talk: Talk, rest: str) -> None:
-    """Go back to a saved point, or to message N (/history tells the numbers)."""
-    session = await _here(talk)
+@_command("rewind", "[NAME|N]", takes="point")
+async def rewind(chat: Talk, rest: str) -> None:
+    """Go back to a saved point, or to message N (/history shows the numbers)."""
+    session = await _here(chat)
     if not rest:
-        _list_points(talk, await session.info(), "/rewind NAME goes back to one")
+        _list_points(chat, await session.info(), "/rewind NAME goes back to one")
         return
     head = await session.rewind(await saving.place(session, rest))
-    talk.note("went back; /redo brings the rest back")
-    await _show_end(talk, session, head)
+    chat.note("went back; /redo brings the rest back")
+    await _show_end(chat, session, head)
 
 
 @_command("save", "[NAME]")
-async def save(talk: Talk, rest: str) -> None:
-    """Name this point, so that /rewind NAME and /fork NAME can go back to it."""
-    session = await _here(talk)
+async def save(chat: Talk, rest: str) -> None:
+    """Save this point under a name, for /rewind NAME and /fork NAME."""
+    session = await _here(chat)
     if not rest:
-        _list_points(talk, await session.info(), "/save NAME names this one")
+        _list_points(chat, await session.info(), "/save NAME saves this one")
         return
     point = await saving.save(session, rest)
-    talk.note(f"message {point.seq} is called {point.name!r}: /rewind {point.name}")
+    chat.note(f"message {point.seq} is saved as {point.name!r}: /rewind {point.name}")
 
 
-@_command("fork", "[NAME|N]", takes="place")
-async def fork(talk: Talk, rest: str) -> None:
-    """Split off a new session here, or at a saved point or message N, and go on in it."""
-    session = await _here(talk)
+@_command("fork", "[NAME|N]", takes="point")
+async def fork(chat: Talk, rest: str) -> None:
+    """Fork a new session here, or at a saved point or message N, and continue in it."""
+    session = await _here(chat)
     made = await fork_at(session, rest or None)
     before = called(await session.info())
-    await talk.desk.open(made)
-    talk.waiting.clear()
+    await chat.desk.open(made)
+    chat.waiting.clear()
     head = await made.head()
     at = "" if not rest else f" at message {head.seq}"
-    talk.note(f"forked{at}; what you say now stays out of the other one (/resume {before})")
+    chat.note(f"forked{at}; the other session stays as it is (/resume {before})")
 
 
-async def fork_at(session: AsyncSession, place: str | None) -> AsyncSession:
-    """Split off a session at a place."""
-    return await session.fork(None if place is None else await saving.place(session, place))
+async def fork_at(session: AsyncSession, at: str | None) -> AsyncSession:
+    """Fork a session at its head, or at a saved point or message."""
+    return await session.fork(None if at is None else await saving.place(session, at))
 
 
 @_command("retry")
-async def retry(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Ask the last question again; the answer before is kept out of view."""
-    session = await _here(talk)
+async def retry(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Send the last message again; the previous answer is kept on its own branch."""
+    session = await _here(chat)
     newest = await session.messages(limit=200)
     asked = next((m for m in reversed(newest) if recap.is_said(m)), None)
     if asked is None or asked.seq is None:
-        raise BadQuery("there is nothing to ask again")
-    talk.agent()  # Without a model nothing is moved.
+        raise BadQuery("there is no message to send again")
+    chat.agent()  # Raises before anything is moved if there is no model.
     content = _again(asked)
     await _back_before(session, asked.seq)
-    talk.drawing.show_said(asked.text)
-    talk.front.show()
-    await talk.say(content)
+    chat.drawing.show_said(asked.text)
+    chat.front.show()
+    await chat.say(content)
 
 
 async def _back_before(session: AsyncSession, seq: int) -> None:
@@ -315,44 +313,44 @@ def _again(asked: Message) -> Content:
 
 
 @_command("history", "[N]", anytime=True)
-async def history(talk: Talk, rest: str) -> None:
+async def history(chat: Talk, rest: str) -> None:
     """Show the last messages, or the last N, with their numbers."""
-    session = await _here(talk)
+    session = await _here(chat)
     found = await session.messages(limit=_number(rest, _SHOWN))
-    drawn = Messages(talk.out, ledger(await session.turns()), Look())
+    drawn = Messages(chat.out, ledger(await session.turns()), Look())
     for message in found:
         drawn.draw(message)
     drawn.end_fold()
     earlier = (found[0].seq or 1) - 1 if found else 0
     if earlier:
-        talk.note(f"{count(earlier, 'earlier message')}: /history {len(found) + earlier} shows all")
+        chat.note(f"{count(earlier, 'earlier message')}: /history {len(found) + earlier} shows all")
     elif not found:
-        talk.note("nothing was said yet")
+        chat.note("the conversation is empty")
 
 
 @_command("search", "WORDS", takes="words", anytime=True)
-async def search(talk: Talk, rest: str) -> None:
-    """Find what was said, in all sessions."""
+async def search(chat: Talk, rest: str) -> None:
+    """Search all sessions."""
     if not rest:
-        raise BadQuery('say what to look for: words, "a phrase", role:user, since:7d')
-    store = talk.desk.store
+        raise BadQuery('missing search terms: words, "a phrase", role:user, since:7d')
+    store = chat.desk.store
     await store.catch_up_index()
     page = await store.search(rest, limit=_SHOWN)
     for hit in page:
-        talk.out.line(*_where(hit))
-        talk.out.line("  ", *_marked(hit))
+        chat.out.line(*_where(hit))
+        chat.out.line("  ", *_marked(hit))
     if not page.items:
-        talk.note("nothing found")
+        chat.note("nothing found")
         return
-    talk.note(f"/resume {short(page.items[0].session_id)} goes to the first")
+    chat.note(f"/resume {short(page.items[0].session_id)} goes to the first")
 
 
 def _where(hit: Hit) -> list[Span]:
-    place = "title" if hit.seq is None else f"#{hit.seq} {hit.role}"
+    matched = "title" if hit.seq is None else f"#{hit.seq} {hit.role}"
     more = f"  and {count(hit.more, 'more match', 'more matches')}" if hit.more else ""
     return [
         (short(hit.session_id), "bold"),
-        (f"  {place}", "cyan"),
+        (f"  {matched}", "cyan"),
         (f"  {ago(hit.created_at)}", "dim"),
         f"  {words(hit.title or '', 60)}",
         (more, "dim"),
@@ -372,31 +370,31 @@ def _marked(hit: Hit) -> list[Span]:
 
 
 @_command("goal", "[TEXT|done|cancel]")
-async def goal(talk: Talk, rest: str) -> None:
-    """Set a goal that the agent works towards by itself, tell it, or end it."""
+async def goal(chat: Talk, rest: str) -> None:
+    """Set a goal that the agent works towards by itself, show it, or end it."""
     if not rest:
-        info = await (await _here(talk)).info()
-        _draw_goal(talk, info.goal)
+        info = await (await _here(chat)).info()
+        _draw_goal(chat, info.goal)
     elif rest in {"done", "cancel"}:
-        await _end_goal(talk, rest)
+        await _end_goal(chat, rest)
     else:
-        session = await talk.desk.in_session()
+        session = await chat.desk.in_session()
         await session.update(goal=Goal(rest, started_at=datetime.now(UTC)))
-        talk.note(f"goal: {words(rest)}", "cyan")
-        talk.front.show()
-        await talk.say(rest)
+        chat.note(f"goal: {words(rest)}", "cyan")
+        chat.front.show()
+        await chat.say(rest)
 
 
-def _draw_goal(talk: Talk, goal: Goal | None) -> None:
+def _draw_goal(chat: Talk, goal: Goal | None) -> None:
     if goal is None:
-        talk.note("there is no goal; /goal TEXT sets one, and the agent works towards it")
+        chat.note("there is no goal; /goal TEXT sets one, and the agent works towards it")
         return
     facts = (("goal", goal.objective), ("state", goal.state), ("so far", goal.summary))
-    _draw_facts(talk, (*facts, ("recap", goal.recap), ("turns", str(goal.rounds))))
+    _draw_facts(chat, (*facts, ("recap", goal.recap), ("turns", str(goal.rounds))))
 
 
-async def _end_goal(talk: Talk, how: str) -> None:
-    session = await _here(talk)
+async def _end_goal(chat: Talk, how: str) -> None:
+    session = await _here(chat)
     goal = (await session.info()).goal
     if goal is None or goal.state != "active":
         raise BadQuery("there is no goal to end")
@@ -404,49 +402,49 @@ async def _end_goal(talk: Talk, how: str) -> None:
     await session.update(
         goal=msgspec.structs.replace(goal, state=state, ended_at=datetime.now(UTC))
     )
-    talk.note(f"the goal is {state}")
+    chat.note(f"the goal is {state}")
 
 
 @_command("compact")
-async def compact(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Let a summary stand for the older messages, so that the model is sent less."""
-    session = await _here(talk)
-    agent = talk.agent()
-    talk.note("summarising …")
-    talk.front.show()
+async def compact(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Summarise the older messages, so that the model is sent less."""
+    session = await _here(chat)
+    agent = chat.agent()
+    chat.note("summarising …")
+    chat.front.show()
     made = await agent.summarize(session)
     if made is None:
-        talk.note("there is too little to summarise")
+        chat.note("there are too few messages to summarise")
         return
-    by = "" if made.by == "model" else " (an extract: the model made none)"
-    talk.note(f"a summary stands for messages 1 to {made.upto} now{by}; all stay readable")
+    by = "" if made.by == "model" else " (an extract: the model failed)"
+    chat.note(f"a summary now stands for messages 1 to {made.upto}{by}; all stay readable")
 
 
 @_command("window", anytime=True)
-async def window(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Show what the model is sent now."""
-    session = await _here(talk)
-    agent = talk.desk.agent
+async def window(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Show what the model would be sent now."""
+    session = await _here(chat)
+    agent = chat.desk.agent
     made = await (session.window() if agent is None else agent.window(session))
-    draw_window(talk.out, made, whole="/history shows all")
+    draw_window(chat.out, made, whole="/history shows all")
 
 
 @_command("model", "[NAME]", takes="model")
-async def model(talk: Talk, rest: str) -> None:
-    """Tell which model answers, or let another: openai:NAME, anthropic:NAME, local."""
+async def model(chat: Talk, rest: str) -> None:
+    """Show the model, or switch to another: openai:NAME, anthropic:NAME, local."""
     if rest:
-        await talk.desk.choose_model(rest)
-    talk.draw_model()
+        await chat.desk.choose_model(rest)
+    chat.draw_model()
 
 
 @_command("usage", anytime=True)
-async def usage(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Tell what this session used and cost."""
-    found = await (await _here(talk)).usage()
+async def usage(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Show the tokens and the cost of this session."""
+    found = await (await _here(chat)).usage()
     if not found.usage.total:
-        talk.note("nothing was used yet")
+        chat.note("no tokens were used yet")
         return
-    talk.out.table(_COLUMNS, _usage_rows(found))
+    chat.out.table(_COLUMNS, _usage_rows(found))
 
 
 def _usage_rows(found: UsageReport) -> list[tuple[Span, ...]]:
@@ -461,15 +459,15 @@ def _usage_rows(found: UsageReport) -> list[tuple[Span, ...]]:
 
 
 @_command("export", "[FILE]", anytime=True)
-async def export(talk: Talk, rest: str) -> None:
-    """Write this session to a file, without what looks like a secret."""
-    session = await _here(talk)
+async def export(chat: Talk, rest: str) -> None:
+    """Write this session to a file; what looks like a secret is left out."""
+    session = await _here(chat)
     path = _file(rest or f"holdfast-{short(session.id)}.jsonl")
-    made = await talk.desk.store.export(path, session.id)
+    made = await chat.desk.store.export(path, session.id)
     review = made.review
-    left = 0 if review is None else review.replaced + review.left_out
-    secrets = f"; {count(left, 'secret')} left out" if left else ""
-    talk.note(f"{count(made.messages, 'message')}, {size(made.size)}: {made.path}{secrets}")
+    removed = 0 if review is None else review.replaced + review.left_out
+    secrets = f"; {count(removed, 'secret')} left out" if removed else ""
+    chat.note(f"{count(made.messages, 'message')}, {size(made.size)}: {made.path}{secrets}")
 
 
 def _file(name: str) -> Path:
@@ -477,9 +475,9 @@ def _file(name: str) -> Path:
 
 
 @_command("status", anytime=True)
-async def status(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Tell how things stand: model, session, what runs and what waits."""
-    desk = talk.desk
+async def status(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Show the model, the session, what runs and what is queued."""
+    desk = chat.desk
     info = None if desk.session is None else await desk.session.info()
     queued = [] if desk.session is None else await desk.session.queued()
     answering = None if desk.agent is None else desk.agent.model.name
@@ -487,7 +485,7 @@ async def status(talk: Talk, rest: str) -> None:  # noqa: ARG001
         ("model", answering or "none: /model chooses one"),
         ("session", "none yet" if info is None else f"{recap.name(info)} {short(info.id)}"),
         ("turns", None if info is None else str(info.turns)),
-        ("running", talk.drawing.status if talk.running else "nothing"),
+        ("running", chat.drawing.status if chat.running else "nothing"),
         ("queued", "; ".join(words(item.message.text, 60) for item in queued) or None),
         ("goal", info.goal.objective if info and info.goal else None),
         ("store", str(desk.store.url)),
@@ -495,56 +493,56 @@ async def status(talk: Talk, rest: str) -> None:  # noqa: ARG001
         ("scope", desk.scope),
         ("run", desk.run_id),
     )
-    _draw_facts(talk, facts)
+    _draw_facts(chat, facts)
 
 
 @_command("stop", anytime=True)
-async def stop(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Stop the turn that runs; what came so far is kept."""
-    if not talk.stop():
-        talk.note("nothing runs")
+async def stop(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Stop the running turn; what came so far is kept."""
+    if not chat.stop():
+        chat.note("no turn is running")
 
 
 @_command("exit", anytime=True)
-async def exit_(talk: Talk, rest: str) -> None:  # noqa: ARG001
-    """Leave; what is running is stopped and kept."""
-    talk.front.leave()
+async def exit_(chat: Talk, rest: str) -> None:  # noqa: ARG001
+    """Quit; a running turn is stopped and kept."""
+    chat.front.leave()
 
 
 # ---------------------------------------------------------------------------------------- common
 
 
-async def _here(talk: Talk) -> AsyncSession:
-    if talk.desk.session is None:
-        raise NotFound("nothing was said yet in this conversation")
-    return talk.desk.session
+async def _here(chat: Talk) -> AsyncSession:
+    if chat.desk.session is None:
+        raise NotFound("the conversation is empty")
+    return chat.desk.session
 
 
 def _number(text: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:9]) < 10**8):
-        raise BadQuery(f"{text!r} is no number of that kind")
+        raise BadQuery(f"{text!r} is not a number from 1 to 99,999,999")
     return int(text)
 
 
-def _draw_facts(talk: Talk, facts: tuple[tuple[str, str | None], ...]) -> None:
+def _draw_facts(chat: Talk, facts: tuple[tuple[str, str | None], ...]) -> None:
     for label, value in facts:
         if value is not None:
-            talk.out.fact(f"  {label:<10}", value)
+            chat.out.fact(f"  {label:<10}", value)
 
 
-def _list_points(talk: Talk, info: SessionInfo, hint: str) -> None:
+def _list_points(chat: Talk, info: SessionInfo, hint: str) -> None:
     for point in saving.points(info):
-        talk.out.line(("  ", ""), (point.name, "bold"), (f"  message {point.seq}", "dim"))
-    talk.note(hint if saving.points(info) else "no point is saved yet; /save NAME names this one")
+        chat.out.line(("  ", ""), (point.name, "bold"), (f"  message {point.seq}", "dim"))
+    chat.note(hint if saving.points(info) else "no point is saved yet; /save NAME saves this one")
 
 
-async def _show_end(talk: Talk, session: AsyncSession, head: Head) -> None:
+async def _show_end(chat: Talk, session: AsyncSession, head: Head) -> None:
     newest = await session.messages(limit=1)
     if not newest:
-        talk.note("the conversation is empty now")
+        chat.note("the conversation is empty now")
         return
-    talk.out.brief(
+    chat.out.brief(
         (f"  it ends with message {head.seq}: ", "dim"), f"{newest[0].role}: {one_line(newest[0])}"
     )

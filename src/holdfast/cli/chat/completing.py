@@ -1,6 +1,6 @@
-"""What a Tab offers in a chat: commands, and behind them sessions, points and models.
+"""Tab completion in a chat: commands, and their sessions, save points and models.
 
-Only a line that begins with a slash is completed; what people say is left alone.
+Only lines that start with a slash are completed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _MODELS: Final = ("openai:", "anthropic:", "local", "local:")
 
 
 class ChatCompleter(Completer):
-    """Completes commands and what goes behind them."""
+    """Completes commands and their arguments."""
 
     def __init__(self, talk: Talk) -> None:
-        """Complete for this conversation."""
         self._talk = talk
 
     def get_completions(
@@ -38,7 +37,7 @@ class ChatCompleter(Completer):
         document: Document,  # noqa: ARG002 - prompt_toolkit's own
         complete_event: CompleteEvent,  # noqa: ARG002 - as above
     ) -> Iterable[Completion]:
-        """Offer nothing: all of it may have to be read."""
+        """Return nothing: completions may read the store, which is asynchronous."""
         return ()
 
     async def get_completions_async(
@@ -46,7 +45,7 @@ class ChatCompleter(Completer):
         document: Document,
         complete_event: CompleteEvent,  # noqa: ARG002 - as above
     ) -> AsyncGenerator[Completion, None]:
-        """Offer what fits before the cursor."""
+        """Yield completions for the text before the cursor."""
         text = document.text_before_cursor
         if not text.startswith("/") or text.startswith("//") or "\n" in document.text:
             return
@@ -67,7 +66,7 @@ class ChatCompleter(Completer):
         if takes == "session":
             page = await self._talk.desk.store.sessions(text=begun or None, limit=_MOST)
             return [_session(info, begun) for info in page]
-        if takes == "place" and self._talk.desk.session is not None:
+        if takes == "point" and self._talk.desk.session is not None:
             info = await self._talk.desk.session.info()
             named = [point for point in saving.points(info) if point.name.startswith(begun)]
             return [
@@ -93,7 +92,7 @@ def _commands(begun: str) -> Iterable[Completion]:
 
 
 def _session(info: SessionInfo, begun: str) -> Completion:
-    """Offer a session by a name that can be typed; what tells it apart stands beside it."""
+    """Complete a session by its key or id, and describe it by age and title."""
     key = info.key if info.key and typeable(info.key) else info.id
     known = visible(words(info.title or info.preview or "", 50))
     return _plain(key, begun, f"{ago(info.updated_at)}  {known}")

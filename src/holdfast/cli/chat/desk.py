@@ -1,7 +1,7 @@
-"""What a chat works on: the store, the session that is open, and the agent.
+"""The chat's context: the store, the open session, and the agent.
 
-A session begins when something is said in it, so that looking around leaves nothing behind. Where
-no model can be used there is no agent: the chat opens all the same, and says what the model needs.
+A session is created with the first message, so that reading creates none. Without a usable model
+there is no agent: the chat opens nevertheless, and reports what the model needs.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from holdfast.aio.store import AsyncStore
 from holdfast.errors import ModelMissing
 from holdfast.records import Relation
 
-_HEAVY: Final = ("anthropic", "openai")  # packages, by who runs the model
+_HEAVY: Final = ("anthropic", "openai")  # packages that are slow to import
 
 
 class Maker(Protocol):
-    """Makes agents: knows the configuration, and what was asked for on the command line."""
+    """Creates agents from the configuration and the command line's options."""
 
     def choose(self, spec: str | None) -> Choice:
-        """Choose a model: this one, or what the configuration and the environment say."""
+        """Choose a model: `spec`, else by configuration and environment."""
 
     def root(self, cwd: str | None) -> tuple[str, str | None]:
-        """Return where the tools of a session work, and what the user should know of that."""
+        """Return the directory a session's tools work in, and a notice for the user."""
 
     def agent(self, choice: Choice, root: str, approve: Approver) -> AsyncAgent:
-        """Put an agent together; `ModelMissing` says what the model needs."""
+        """Create an agent; raise `ModelMissing` with what the model needs."""
 
     def tidy(self, keep: str) -> str | None:
-        """Let old sessions go, if so configured, but for this one; say so."""
+        """Apply the configured retention to all sessions but `keep`; return a notice."""
 
 
 class Desk:
-    """The session, and who answers in it."""
+    """The open session of a chat, and the agent that answers in it."""
 
     def __init__(
         self, store: AsyncStore, maker: Maker, *, cwd: str, scope: str | None, run_id: str
     ) -> None:
-        """Begin with no session and no agent."""
         self.store = store
         self.cwd = cwd
         self.scope = scope
@@ -59,32 +58,32 @@ class Desk:
         self._approve: Approver | None = None
 
     def approved_by(self, approve: Approver) -> None:
-        """Let the user be asked in this way."""
+        """Set the approver of the agents created from now on."""
         self._approve = approve
 
     @property
     def root(self) -> str:
-        """Where the tools work."""
+        """The directory the tools work in."""
         return self._root
 
     # -------------------------------------------------------------------------------- the session
 
     async def open(self, session: AsyncSession) -> str | None:
-        """Go on in a session; give what the user should know of the place its tools work in."""
+        """Continue a session; return a notice about the directory its tools work in."""
         info = await session.info()
         root, note = self._maker.root(info.cwd)
         if info.cwd not in {None, root}:
-            await session.update(cwd=root)  # It is not there any more.
+            await session.update(cwd=root)  # Its directory no longer exists.
         self.session, self._before = session, None
         await self._work_in(root)
         return note
 
     def open_none(self) -> None:
-        """Begin anew: the next thing that is said begins a session."""
+        """Leave the session; the next message creates a new one."""
         self._before, self.session = self.session, None
 
     async def in_session(self) -> AsyncSession:
-        """Return the session, beginning one if there is none."""
+        """Return the open session, creating one if there is none."""
         if self.session is None:
             await self._work_in(self.cwd)
             relation: Relation = "continue" if self._before is None else "reset"
@@ -99,7 +98,7 @@ class Desk:
         return self.session
 
     async def continue_in_new(self, parent: AsyncSession) -> AsyncSession:
-        """Begin a session of this run's own that goes on where another stands."""
+        """Create and open a session of this run that continues `parent`."""
         made = await self.store.create(
             parent=parent, relation="continue", scope=self.scope, cwd=self.cwd
         )
@@ -107,7 +106,7 @@ class Desk:
         return made
 
     async def latest(self) -> AsyncSession | None:
-        """Find the session to continue: the latest one of the scope, or of this directory."""
+        """Return the session to continue: the latest of the scope, else of this directory."""
         if self.scope is not None:
             return await self.store.latest(scope=self.scope)
         return await self.store.latest(cwd=self.cwd)
@@ -115,12 +114,12 @@ class Desk:
     # ---------------------------------------------------------------------------------- the agent
 
     async def choose_model(self, spec: str | None) -> None:
-        """Let this model answer from now on, or what the configuration says."""
+        """Use a model from now on: `spec`, else the configured one."""
         await self.use_model(self._maker.choose(spec))
 
     async def use_model(self, choice: Choice) -> None:
-        """Put an agent together; if that cannot be, remember why."""
-        assert self._approve is not None  # noqa: S101 - a front gives it before all else
+        """Create an agent for a model; raise `ModelMissing` if it cannot be used."""
+        assert self._approve is not None  # noqa: S101 - the controller sets it first
         try:
             made = self._maker.agent(choice, self._root, self._approve)
         except ModelMissing as error:
@@ -133,24 +132,24 @@ class Desk:
             await before.close(settle=0.0)
 
     async def _work_in(self, root: str) -> None:
-        """Let the tools work in this directory: they never leave the one they were made for."""
+        """Set the tools' directory; this takes a new agent, as tools are bound to theirs."""
         if root != self._root:
             self._root = root
             if self.agent is not None and self.choice is not None:
                 await self.use_model(self.choice)
 
     async def tidy(self) -> str | None:
-        """Let old sessions go, if so configured, but for the one that is open; say so."""
+        """Apply the configured retention to all but the open session; return a notice."""
         keep = "" if self.session is None else self.session.id
         return await asyncio.to_thread(self._maker.tidy, keep)
 
     async def warm(self) -> None:
-        """Load what the model needs while the user reads: it takes a second."""
+        """Import the provider's package while the user reads: it takes a second."""
         runner = "" if self.choice is None else self.choice.spec.partition(":")[0]
         if self.agent is not None and runner in _HEAVY:
             await in_thread(lambda: importlib.import_module(runner))
 
     async def close(self, *, settle: float) -> None:
-        """Let go of the agent; what it does beside the conversation is given so many seconds."""
+        """Close the agent; its background tasks get `settle` seconds to finish."""
         if self.agent is not None:
             await self.agent.close(settle=settle)

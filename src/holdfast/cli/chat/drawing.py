@@ -1,9 +1,9 @@
-"""What happens in a turn, drawn as it happens.
+"""Draws a turn from its events.
 
-What is final is printed once and never touched again: a finished block of the reply, a tool that
-has answered, a call that is tried again. What is not (the block that grows, tools that run) is
-`live`: it is drawn below, as often as wanted, and vanishes when it becomes final. Everything goes
-through a `Screen`, so what models and tools write is safe to look at.
+Permanent output is printed once: a finished block of the reply, a tool's result, a retry. The live
+area below it shows what still changes, the growing block and running tools, and is redrawn as often
+as needed. All output passes through a `Screen`, which escapes control characters that models and
+tools write.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from holdfast.cli.screen import Screen, Span, cells
 from holdfast.cli.wording import amount, duration, words
 from holdfast.records import Goal, Message, ToolCall
 
-MARK: Final = "\u203a "  # a small angle, before what the user says
+MARK: Final = "\u203a "  # the prompt mark: a single angle quotation mark
 _KIND: Final = re.compile(r"^[A-Z]\w+: ")
-_GAVE: Final = 200  # characters of a tool's answer
+_GAVE: Final = 200  # of a tool's result
 _GOALS: Final = {
     "active": ("goal", "cyan"),
     "completed": ("goal reached", "green"),
@@ -34,12 +34,12 @@ _GOALS: Final = {
 
 
 class Drawing:
-    """Draws one turn after the other on a screen."""
+    """Draws turns on a screen."""
 
     def __init__(
         self, screen: Callable[[], Screen], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Print on what `screen` gives: a terminal may be resized."""
+        """`screen` is called for each output, as a terminal may be resized."""
         self._screen = screen
         self.taken = 0  # events
         self._said: str | None = None
@@ -55,19 +55,19 @@ class Drawing:
 
     @property
     def out(self) -> Screen:
-        """Where to print what is final."""
+        """The screen for permanent output."""
         return self._screen()
 
     # ---------------------------------------------------------------------------- as it happens
 
     def begin(self, said: str | None) -> None:
-        """Get ready for a turn; what is `said` is on the screen already, and not printed again."""
+        """Prepare for a turn; `said` is on the screen already and not printed again."""
         self._said, self._stopped = said, False
         self._since = self._clock()
         self._doing = "waiting for the model"
 
     def take(self, event: events.Event) -> None:  # noqa: C901, PLR0912 - one line for each kind
-        """Draw what an event tells."""
+        """Draw an event."""
         self.taken += 1
         match event:
             case events.UserSaid(message):
@@ -84,7 +84,7 @@ class Drawing:
                 self._retrying(event)
             case events.ContextShrunk(before, after):
                 self._note(
-                    f"the model takes less than thought: {amount(before)} tokens, now "
+                    f"the model's context is smaller than expected: {amount(before)} tokens, now "
                     f"{amount(after)}"
                 )
             case events.ToolStarted(call):
@@ -97,22 +97,22 @@ class Drawing:
             case events.GoalPaused(_, why):
                 self._note(f"stopped working on the goal: {why}. Say something to go on.", "yellow")
             case events.Summarized(upto=upto):
-                self._note(f"a summary stands for messages 1 to {upto} now; all stay readable")
+                self._note(f"a summary now stands for messages 1 to {upto}; all stay readable")
             case events.TurnEnded():
                 self._ended(event)
 
     @property
     def status(self) -> str:
-        """What is going on, for a line at the bottom."""
+        """The current activity, for the status line."""
         return f"{self._doing}, {int(self._clock() - self._since)} s"
 
     @property
     def is_live(self) -> bool:
-        """Whether there is something that is not final yet."""
+        """True if the live area is not empty."""
         return bool(self._calls) or self._reply.is_open
 
     def draw_live(self, screen: Screen) -> None:
-        """Draw what is not final yet."""
+        """Draw the live area."""
         if self._reply.is_open:
             block = self._reply.end
             if not block.joins:
@@ -125,7 +125,7 @@ class Drawing:
             screen.brief(("  … ", "cyan"), *_called(call), (f"  {passed}", "dim"))
 
     def end(self, *, stopped: bool = False) -> None:
-        """Print what was live; the stream is over, by itself or because it was stopped."""
+        """Print what was live, at the end of the stream or after it was stopped."""
         self._end_reply()
         if stopped and not self._stopped:  # between two turns of a goal
             self._note("stopped; the goal stays, and goes on with your next message", "yellow")
@@ -140,7 +140,7 @@ class Drawing:
         self._reply.write(text)
 
     def settle(self) -> None:
-        """Print the blocks that are done."""
+        """Print the finished blocks of the reply."""
         for block in self._reply.take_done():
             self._print(block)
 
@@ -158,7 +158,7 @@ class Drawing:
     def _reply_stored(self, *, superseded: bool) -> None:
         self._end_reply()
         if superseded:
-            self._note("that reply was cut off; the model begins anew", "yellow")
+            self._note("that reply was cut off; the model starts over", "yellow")
 
     def _think(self) -> None:
         if self._thought is None:
@@ -187,7 +187,7 @@ class Drawing:
         self.show_said(message.text)
 
     def show_said(self, text: str) -> None:
-        """Print what the user says."""
+        """Print the user's input."""
         self._apart("user", alone=True)
         width = self.out.width - len(MARK) if self.out.terminal else len(text) * 2
         lines = [part for line in text.split("\n") for part in wrapped(line, width)]
@@ -216,7 +216,7 @@ class Drawing:
     def _goal_changed(self, goal: Goal) -> None:
         before, self._goal = self._goal, goal
         if before is not None and before == msgspec.structs.replace(goal, rounds=before.rounds):
-            return  # Only another turn is spent on it.
+            return  # Only the number of rounds changed.
         name, style = _GOALS[goal.state]
         self._apart("note")
         self.out.line((f"  {name}: ", style), words(goal.recap or goal.objective))
@@ -231,7 +231,7 @@ class Drawing:
             self._note(f"failed: {plainly(event.error or '')}", "red")
 
     def _stop_calls(self) -> None:
-        """Print the tools that were stopped on the way."""
+        """Print the running tools as stopped."""
         for call, _ in self._calls.values():
             self._apart("tool")
             self.out.brief(("  ✗ ", "yellow"), *_called(call), ("  stopped", "yellow"))
@@ -242,14 +242,14 @@ class Drawing:
         self.out.body(text, style=style)
 
     def _apart(self, kind: str, *, alone: bool = False) -> None:
-        """Leave a line free before something of another kind, or before each `alone` one."""
+        """Print an empty line before output of another kind, or if it is to stand `alone`."""
         if alone or kind != self._kind:
             self.out.line()
         self._kind = kind
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Break a line between words, into pieces of at most so many columns where that can be."""
+    """Wrap a line between words to `width` columns; a longer word stays whole."""
     line, *rest = text.split(" ")
     lines = []
     for word in rest:
@@ -262,7 +262,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def plainly(error: str) -> str:
-    """Return why a turn ended, without the name of the error's kind."""
+    """Return an error's text without the name of its class."""
     return _KIND.sub("", error)
 
 
@@ -271,7 +271,7 @@ def _called(call: ToolCall) -> list[Span]:
 
 
 def given(call: ToolCall) -> str:
-    """Say a call's arguments in a line: the only one by its value alone."""
+    """Return a call's arguments on one line; a single argument without its name."""
     match call.arguments:
         case None:
             return ""

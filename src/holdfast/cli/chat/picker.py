@@ -1,7 +1,7 @@
-"""Choosing a session from a list, on a screen of its own.
+"""The session picker: a full-screen list of sessions with filter and preview.
 
-What is typed filters the list; below it is the end of the chosen conversation. The sessions of this
-directory come first; Tab shows those of all.
+Typed text filters the list; below it is the end of the selected conversation. The list shows the
+sessions of the current directory; Tab switches to all sessions.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _STYLE: Final = Style.from_dict(
 
 
 class Picker:
-    """The list, what is chosen in it, and the end of that conversation."""
+    """A list of sessions, and a preview of the selected one."""
 
     def __init__(self, desk: Desk, text: str, output: Output) -> None:
-        """Begin with the sessions that this text is in."""
+        """`text` is the initial filter."""
         self._desk = desk
         self._everywhere = False
         self._found: Sequence[SessionInfo] = ()
@@ -75,7 +75,7 @@ class Picker:
         self._app.ttimeoutlen = 0.05
 
     async def run(self) -> str | None:
-        """Let the user choose; give the id of what was chosen."""
+        """Let the user choose a session; return its id, or `None`."""
         try:
             return await self._app.run_async(pre_run=self._look, handle_sigint=False)
         except EOFError:
@@ -86,20 +86,20 @@ class Picker:
                 await asyncio.gather(self._looking, return_exceptions=True)
 
     def close(self) -> None:
-        """End it without a choice."""
+        """Close the picker without a choice."""
         if self._app.is_running and not self._app.is_done:
             self._app.exit(result=None)
 
     # ------------------------------------------------------------------------------------- reading
 
     def _look(self) -> None:
-        """Read the list anew, a moment later: more may be typed."""
+        """Reload the list after a short delay, as the user may type more."""
         if self._looking is not None:
             self._looking.cancel()
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # It does not run yet.
+            return  # `run` loads the list first.
         self._looking = loop.create_task(self._read())
 
     async def _read(self) -> None:
@@ -166,18 +166,18 @@ class Picker:
         return self._app.output.get_size().rows
 
     def _list_height(self) -> Dimension:
-        most = max(_LEAST, self._rows() // 2 - 3)
-        return Dimension.exact(max(1, min(len(self._found) or 1, most)))
+        rows = max(_LEAST, self._rows() // 2 - 3)
+        return Dimension.exact(max(1, min(len(self._found) or 1, rows)))
 
     def _list(self) -> StyleAndTextTuples:
         if self._told is not None:
             return [("class:faint", plain(self._told))]
         if not self._found:
-            return [("class:faint", "nothing fits; Tab looks everywhere")]
-        most = self._list_height().preferred
-        first = max(0, min(self._at - most // 2, len(self._found) - most))
+            return [("class:faint", "no session matches; Tab searches everywhere")]
+        rows = self._list_height().preferred
+        first = max(0, min(self._at - rows // 2, len(self._found) - rows))
         lines: StyleAndTextTuples = []
-        for n, info in enumerate(self._found[first : first + most], first):
+        for n, info in enumerate(self._found[first : first + rows], first):
             style = "class:chosen" if n == self._at else ""
             lines.append((style, self._line(info)))
             lines.append(("", "\n"))
@@ -203,8 +203,8 @@ class Picker:
                 shown.draw(message)
             shown.end_fold()
 
-        room = max(_LEAST, self._rows() - self._list_height().preferred - 5)
-        return ANSI("\n".join(drawn(draw).rstrip("\n").split("\n")[-room:]))
+        rows = max(_LEAST, self._rows() - self._list_height().preferred - 5)
+        return ANSI("\n".join(drawn(draw).rstrip("\n").split("\n")[-rows:]))
 
     # ---------------------------------------------------------------------------------------- keys
 
@@ -241,7 +241,7 @@ class Picker:
 
 
 def drawn(draw: Callable[[Screen], None]) -> str:
-    """Draw something, and give it as text for a terminal."""
+    """Return what `draw` draws, as text with a terminal's escape sequences."""
     text = io.StringIO()
     draw(Terminal(text))
     return text.getvalue()

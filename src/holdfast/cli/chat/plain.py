@@ -1,8 +1,8 @@
-"""The chat without a terminal: prompts line by line from standard input, plain text out.
+"""The plain view of a chat: prompts line by line from standard input, plain text out.
 
-Each line is a message, or a command. Nobody is asked anything: what needs consent is refused. It
-ends with its input. Somebody who sits there all the same, at a terminal on which nothing can be
-drawn, gets a mark before each line and is asked.
+Each line is a message or a command. There is no user to ask, so calls that need consent are
+refused. The chat ends with its input. On a terminal that does not support drawing, the user gets a
+prompt mark and is asked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.agent import events
-from holdfast.cli import signals
 from holdfast.cli.chat import recap
 from holdfast.cli.chat.desk import Desk
 from holdfast.cli.chat.drawing import MARK, Drawing
@@ -25,22 +24,22 @@ from holdfast.cli.chat.talking import Talk, Wanted
 from holdfast.cli.flowing import Flow
 from holdfast.cli.problems import exit_code
 from holdfast.cli.screen import Pipe, Screen
+from holdfast.cli.signals import Signals, why
 
 _LISTED: Final = 20
-_AHEAD: Final = 16  # lines that are read before they are answered
+_AHEAD: Final = 16  # lines read ahead
 
 
 class PlainDrawing(Drawing):
-    """Writes the reply as it comes: nothing is ever drawn again."""
+    """Writes the reply as it arrives; there is no live area."""
 
     def __init__(self, out: Pipe) -> None:
-        """Write to `out`."""
         super().__init__(lambda: out)
         self._flow = Flow()
         self._begun = self._new_line = False
 
     def take(self, event: events.Event) -> None:
-        """Write what an event tells; the text of a reply at once."""
+        """Draw an event; write the text of a reply at once."""
         if not isinstance(event, events.TextDelta) or not event.text:
             super().take(event)
             return
@@ -51,7 +50,7 @@ class PlainDrawing(Drawing):
         self._write(self._flow.write(event.text))
 
     def show_said(self, text: str) -> None:
-        """Write nothing: who writes lines into a program knows them."""
+        """Print nothing: the input is known to the program that wrote it."""
 
     def _end_reply(self) -> None:
         super()._end_reply()
@@ -67,10 +66,9 @@ class PlainDrawing(Drawing):
 
 
 class Plain:
-    """The front of a chat without a terminal."""
+    """The view of a chat on standard input and output."""
 
     def __init__(self, desk: Desk) -> None:
-        """Read from standard input, write to standard output."""
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._lines: asyncio.Queue[str | None] = asyncio.Queue(_AHEAD)
         self._out = Pipe(sys.stdout)
@@ -80,51 +78,51 @@ class Plain:
 
     @property
     def out(self) -> Screen:
-        """Where to print."""
+        """The screen for output."""
         return self._out
 
     def drawing(self) -> Drawing:
-        """Write turns with this."""
+        """Return the object that draws turns."""
         return self._drawing
 
     def show(self) -> None:
-        """Let a reader see it now."""
+        """Flush the output."""
         self._out.flush()
 
     async def ask(self, label: str) -> str | None:
-        """Ask for a line, if somebody is there."""
+        """Ask the user for a line; `None` if no user is present."""
         if not self.interactive:
             return None
         self._out.line(f"  {label}")
         return await self._next()
 
     async def pick(self, talk: Talk, text: str) -> str | None:
-        """List the sessions: /resume goes to one."""
+        """Print the sessions; the user opens one with /resume."""
         page = await talk.desk.store.sessions(text=text or None, limit=_LISTED)
         recap.draw_sessions(self._out, page.items)
         return None
 
     def leave(self) -> None:
-        """Read no more lines."""
+        """Stop reading lines."""
         self._leaving.set()
-        self.talk.stop("the chat was left")
+        self.talk.stop("the chat was closed")
 
-    async def run(self, wanted: Wanted, told: signals.Signals) -> int:
-        """Answer line after line, until there are no more or a signal says so."""
+    async def run(self, wanted: Wanted, signals: Signals) -> int:
+        """Answer lines until the input ends or a signal arrives; return the exit code."""
         loop = asyncio.get_running_loop()
 
-        def end(came: signal.Signals) -> None:
+        def end(received: signal.Signals) -> None:
             self._leaving.set()
-            self.talk.stop(signals.why(came))
+            self.talk.stop(why(received))
 
-        def hear(came: signal.Signals) -> bool:
-            if came == signal.SIGINT and self.interactive and self.talk.running:
+        def on_signal(received: signal.Signals) -> bool:
+            if received == signal.SIGINT and self.interactive and self.talk.running:
                 loop.call_soon_threadsafe(self.talk.stop)
                 return True
-            loop.call_soon_threadsafe(end, came)
+            loop.call_soon_threadsafe(end, received)
             return False
 
-        with told.telling(hear):
+        with signals.telling(on_signal):
             _read_into(self._lines, loop)
             await self.talk.open(wanted)
             while (line := await self._next()) is not None:
@@ -134,7 +132,7 @@ class Plain:
         return 0 if self.talk.trouble is None else exit_code(self.talk.trouble)
 
     async def _next(self) -> str | None:
-        """Wait for a line, or for the end."""
+        """Return the next line; `None` at the end of the input, or when the chat is closed."""
         if self.interactive:
             sys.stdout.write(MARK)
         self.show()
@@ -147,25 +145,25 @@ class Plain:
 
 
 def _read_into(lines: asyncio.Queue[str | None], loop: asyncio.AbstractEventLoop) -> None:
-    """Read standard input in a thread of its own: a read cannot be given up."""
+    """Read standard input in a thread, as a blocking read cannot be cancelled."""
 
     def put(line: bytes | None) -> None:
-        said = None if line is None else line.decode("utf-8", "replace")
-        asyncio.run_coroutine_threadsafe(lines.put(said), loop).result()
+        text = None if line is None else line.decode("utf-8", "replace")
+        asyncio.run_coroutine_threadsafe(lines.put(text), loop).result()
 
     def read() -> None:
-        kept = b""
+        rest = b""
         # Not through `sys.stdin`: its lock would be held when the program ends.
         while data := _read(65536):
-            *whole, kept = (kept + data).split(b"\n")
+            *whole, rest = (rest + data).split(b"\n")
             for line in whole:
                 put(line)
-        if kept:
-            put(kept)
+        if rest:
+            put(rest)
         put(None)
 
     def run() -> None:
-        # The conversation may be over before the input is.
+        # The chat may end before its input does.
         with suppress(CancelledError, RuntimeError):
             read()
 

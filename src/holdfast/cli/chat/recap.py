@@ -1,7 +1,7 @@
-"""Where we are: what is said when a session is opened.
+"""The resume banner: what a chat prints when it opens a session; also lists of sessions.
 
-One line says which session goes on. After a crash what was interrupted and what was kept comes
-first. Then the end of the conversation, in a few lines, so that one knows what it was about.
+One line names the session. After a crash it is followed by what was interrupted and what was kept,
+otherwise by the last exchange in a few lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.cli.wording import ago, count, short, words
 from holdfast.records import Message, QueuedInput, Recovered, SessionInfo, TurnInfo
 
 _LOOKED_AT: Final = 60  # messages, to find the last exchange
-_ANSWER: Final = 400  # characters of the last reply
+_ANSWER: Final = 400  # of the last reply
 _ANSWER_LINES: Final = 4
 _GOES_ON: Final = "(it goes on with your next message; /goal cancel ends it)"
 _COLUMNS: Final = (
@@ -30,7 +30,7 @@ _ENDS: Final = {"cancelled": "was stopped", "failed": "failed", "interrupted": "
 
 
 class Place(NamedTuple):
-    """What is known of a session when it is opened."""
+    """The state of a session when it is opened."""
 
     info: SessionInfo
     newest: Sequence[Message]
@@ -40,18 +40,18 @@ class Place(NamedTuple):
 
     @property
     def asked(self) -> Message | None:
-        """What the user said last."""
+        """The last message of the user."""
         return next((m for m in reversed(self.newest) if is_said(m)), None)
 
 
 def is_said(message: Message) -> bool:
-    """Return whether the user said this, and no program for them."""
+    """True if the user wrote this message, rather than a program on their behalf."""
     hidden = any(message.metadata.get(flag) for flag in ("hidden", "injected"))
     return message.role == "user" and not hidden
 
 
 async def look(session: AsyncSession, recovered: Recovered | None = None) -> Place:
-    """Read what a recap tells."""
+    """Read the state of a session."""
     return Place(
         await session.info(),
         await session.messages(limit=_LOOKED_AT),
@@ -62,40 +62,40 @@ async def look(session: AsyncSession, recovered: Recovered | None = None) -> Pla
 
 
 def name(info: SessionInfo) -> str:
-    """Name a session as people know it."""
-    known = info.title or info.key or info.preview
-    return f"'{words(known, 60)}'" if known else short(info.id)
+    """Return a session's title, key or preview in quotes, else its short id."""
+    label = info.title or info.key or info.preview
+    return f"'{words(label, 60)}'" if label else short(info.id)
 
 
-def draw(out: Screen, place: Place, *, how: str = "continuing") -> None:
-    """Print which session goes on, and how it stands."""
-    info = place.info
+def draw(out: Screen, state: Place, *, how: str = "continuing") -> None:
+    """Print the banner of a session."""
+    info = state.info
     facts = [name(info), ago(info.updated_at), count(info.turns, "turn")]
     out.line((f"{how} ", ""), (", ".join(facts), "bold"), ("; /new for a fresh one", "dim"))
-    if place.recovered is not None:
-        draw_interrupted(out, place, place.recovered)
+    if state.recovered is not None:
+        draw_interrupted(out, state, state.recovered)
     else:
-        _draw_exchange(out, place)
+        _draw_exchange(out, state)
     if info.goal is not None and info.goal.state == "active":
         out.line(("  goal: ", "cyan"), f"{words(info.goal.objective)} ", (_GOES_ON, "dim"))
-    for item in place.queued:
+    for item in state.queued:
         out.brief(("  waits for your next message: ", "yellow"), words(item.message.text))
 
 
-def _draw_exchange(out: Screen, place: Place) -> None:
-    """Print what was said last, and the answer."""
-    asked = place.asked
+def _draw_exchange(out: Screen, state: Place) -> None:
+    """Print the last message of the user, and the answer."""
+    asked = state.asked
     if asked is None:
         return
     out.line()
     out.brief((MARK, "cyan"), (words(asked.text), ""))
-    behind = [m for m in place.newest if (m.seq or 0) > (asked.seq or 0)]
+    behind = [m for m in state.newest if (m.seq or 0) > (asked.seq or 0)]
     answer = next((m for m in reversed(behind) if m.role == "assistant" and m.text.strip()), None)
     if answer is not None:
         out.body(_cut(answer.text), style="dim")
     elif behind:
         out.brief(("  ", ""), (one_line(behind[-1]), "dim"))
-    last = place.turns[-1] if place.turns else None
+    last = state.turns[-1] if state.turns else None
     if last is not None and last.state in _ENDS:
         why = f": {plainly(last.error)}" if last.error else ""
         out.brief((f"  the last turn {_ENDS[last.state]}{why}", "yellow"))
@@ -110,18 +110,18 @@ def _cut(text: str) -> str:
 # ------------------------------------------------------------------------------- after a crash
 
 
-def draw_interrupted(out: Screen, place: Place, found: Recovered) -> None:
-    """Print what a crash interrupted, and what was kept of it."""
+def draw_interrupted(out: Screen, state: Place, found: Recovered) -> None:
+    """Print what a crash interrupted, and what was kept."""
     out.line()
     out.line(("The last turn was interrupted", "bold yellow"), f", begun {ago(found.since)}.")
-    if place.asked is not None:
-        out.brief((MARK, "cyan"), words(place.asked.text))
-    kept = list(_kept(place, found))
+    if state.asked is not None:
+        out.brief((MARK, "cyan"), words(state.asked.text))
+    kept = list(_kept(state, found))
     for label, what in kept or [("kept", "what you said")]:
         out.fact(f"  {label:<9}", what)
 
 
-def _kept(place: Place, found: Recovered) -> Sequence[tuple[str, str]]:
+def _kept(state: Place, found: Recovered) -> Sequence[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     partial = found.partial
     if partial is not None and partial.text.strip():
@@ -130,10 +130,10 @@ def _kept(place: Place, found: Recovered) -> Sequence[tuple[str, str]]:
     whole = found.messages - (partial is not None)
     if whole > 1:
         lines.append(("kept", f"{count(whole, 'message')} before that"))
-    names = {call.id: call.name for message in place.newest for call in message.tool_calls}
+    names = {call.id: call.name for message in state.newest for call in message.tool_calls}
     if found.unknown_tools:
         tools = ", ".join(names.get(id, id) for id in found.unknown_tools)
-        lines.append(("unknown", f"{tools}: it had started; nobody knows how it ended"))
+        lines.append(("unknown", f"{tools}: started, but its outcome is not known"))
     if found.not_run_tools:
         tools = ", ".join(names.get(id, id) for id in found.not_run_tools)
         lines.append(("not run", tools))
@@ -148,7 +148,7 @@ CHOICES: Final = "c continue · r retry · d drop · Enter leave it"
 
 
 def leaving(info: SessionInfo, command: str) -> list[Span]:
-    """Return how to come back."""
+    """Return the line with the command that continues a session."""
     return [("To go on with ", "dim"), (name(info), "dim"), (":  ", "dim"), (command, "")]
 
 
@@ -156,21 +156,21 @@ def leaving(info: SessionInfo, command: str) -> list[Span]:
 
 
 def draw_sessions(out: Screen, infos: Sequence[SessionInfo]) -> None:
-    """Print sessions, one in a line."""
+    """Print sessions, one per line."""
     if not infos:
-        out.line("  no session is there")
+        out.line("  no sessions")
         return
     out.table(_COLUMNS, [row(info) for info in infos])
 
 
 def row(info: SessionInfo) -> tuple[Span, ...]:
-    """Say a session in the columns of a list."""
-    known = info.title or info.key or info.preview or ""
+    """Return the columns of a session in a list."""
+    label = info.title or info.key or info.preview or ""
     style = "yellow" if info.interrupted else ""
     state = " (interrupted)" if info.interrupted else ""
     return (
         (short(info.id), "cyan"),
         ago(info.updated_at),
         str(info.turns),
-        (f"{words(known)}{state}", style),
+        (f"{words(label)}{state}", style),
     )

@@ -1,8 +1,8 @@
-"""Points: places of a history that have a name, so that one can go back to them.
+"""Save points: named positions in a history.
 
-They are kept in the session's metadata, by name: the id of the message that was the newest then.
-An id is found on every branch of the session, and in its forks. The beginning has no message, and
-needs no name.
+They are stored in the session's metadata, as the id of the message that was newest when the point
+was saved. An id is valid on every branch of the session and in its forks. The start of the history
+has no message and cannot be saved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST: Final = 100
 
 
 class Point(NamedTuple):
-    """A place with a name; `seq` is its number on the branch it was saved on."""
+    """A named position; `seq` is the message's number on the branch it was saved on."""
 
     name: str
     message_id: str
@@ -26,10 +26,10 @@ class Point(NamedTuple):
 
 
 def points(info: SessionInfo) -> list[Point]:
-    """List the points of a session, in the order in which they were saved."""
-    kept = info.metadata.get(_POINTS)
+    """Return the save points of a session, in the order in which they were saved."""
+    stored = info.metadata.get(_POINTS)
     found = []
-    for name, value in kept.items() if isinstance(kept, dict) else ():
+    for name, value in stored.items() if isinstance(stored, dict) else ():
         match value:
             case {"message": str(id), "seq": int(seq)}:
                 found.append(Point(name, id, seq))
@@ -37,25 +37,25 @@ def points(info: SessionInfo) -> list[Point]:
 
 
 async def save(session: AsyncSession, name: str) -> Point:
-    """Name the newest message; a name that is taken moves there."""
+    """Save the newest message as a point; an existing point of this name is moved."""
     if not name or len(name) > _LONGEST or name.isdecimal():
-        raise BadQuery(f"a point needs a name of at most {_LONGEST} characters that is no number")
+        raise BadQuery(f"a point's name has 1 to {_LONGEST} characters and is not a number")
     newest = await session.messages(limit=1)
     if not newest:
-        raise BadQuery("nothing was said yet, so there is no point to name")
+        raise BadQuery("the conversation is empty, so there is nothing to save")
     point = Point(name, newest[0].id, newest[0].seq or 0)
-    kept: dict[str, JSON] = {
+    updated: dict[str, JSON] = {
         one.name: {"message": one.message_id, "seq": one.seq}
         for one in points(await session.info())
         if one.name != name
     }
-    kept[name] = {"message": point.message_id, "seq": point.seq}
-    await session.update(metadata={_POINTS: kept})
+    updated[name] = {"message": point.message_id, "seq": point.seq}
+    await session.update(metadata={_POINTS: updated})
     return point
 
 
 async def place(session: AsyncSession, text: str) -> Place:
-    """Understand where to go: the name of a point, a message's number, or its id."""
+    """Return the position a text means: the name of a point, a message's number, or its id."""
     for point in points(await session.info()):
         if point.name == text:
             return point.message_id

@@ -1,6 +1,6 @@
-"""Putting a chat together: the configuration, the store, who answers; and the last line.
+"""Startup and end of a chat: from the configuration to the context, and the resume hint.
 
-What is said last, when all is closed, is the command that comes back here.
+After everything is closed, the chat prints the command that continues it.
 """
 
 from __future__ import annotations
@@ -13,59 +13,59 @@ from holdfast.agent.agent import AsyncAgent
 from holdfast.agent.models.choosing import Choice
 from holdfast.agent.tools.base import Approver
 from holdfast.aio.store import AsyncStore
-from holdfast.cli import agenting, signals
+from holdfast.cli import agenting
 from holdfast.cli.agenting import Wishes
 from holdfast.cli.chat import recap
 from holdfast.cli.chat.desk import Desk
 from holdfast.cli.chat.talking import Front, Wanted
 from holdfast.cli.naming import called
 from holdfast.cli.screen import screen
+from holdfast.cli.signals import Signals
 from holdfast.config.loading import Config
 from holdfast.errors import HoldfastError
 
-_A_MOMENT: Final = 1.5  # seconds, for a title that is being made
+_A_MOMENT: Final = 1.5  # seconds
 
 
 class ConfiguredMaker:
-    """Makes agents as the configuration and the options say."""
+    """Creates agents from the configuration and the command line's options."""
 
     def __init__(self, opened: holdfast.Store, config: Config, wishes: Wishes) -> None:
-        """Make them for sessions of this store."""
         self._opened = opened
         self._config = config
         self._wishes = wishes
 
     def choose(self, spec: str | None) -> Choice:
-        """Choose a model."""
+        """Choose a model: `spec`, else by configuration and environment."""
         return agenting.choose(self._config, spec)
 
     def root(self, cwd: str | None) -> tuple[str, str | None]:
-        """Return where the tools of a session work."""
+        """Return the directory a session's tools work in, and a notice for the user."""
         return agenting.workplace(cwd)
 
     def agent(self, choice: Choice, root: str, approve: Approver) -> AsyncAgent:
-        """Put an agent together."""
+        """Create an agent; raise `ModelMissing` with what the model needs."""
         model = agenting.build(self._config, choice)
-        given = agenting.arguments(
+        arguments = agenting.arguments(
             self._config, self._wishes, self._opened, root, approve, model=model
         )
-        return AsyncAgent(model, **given)
+        return AsyncAgent(model, **arguments)
 
     def tidy(self, keep: str) -> str | None:
-        """Let old sessions go, if so configured."""
+        """Apply the configured retention to all sessions but `keep`; return a notice."""
         return agenting.tidied(self._opened, self._config, keep=keep)
 
 
 class Ending:
-    """What is said when the chat is over."""
+    """Prints how to continue the chat, after it was closed."""
 
     def __init__(self, store: str | None) -> None:
-        """Remember how the store was named."""
+        """`store` is the value of --store."""
         self._store = store
         self.session_id: str | None = None
 
     def tell(self, opened: holdfast.Store) -> None:
-        """Print the command that resumes, if there is something to come back to."""
+        """Print the command that continues the session, unless the session is empty."""
         if self.session_id is None:
             return
         try:
@@ -81,19 +81,18 @@ class Ending:
             out.flush()
 
 
-async def start(
-    desk: Desk, front: Front, wanted: Wanted, told: signals.Signals, ending: Ending
-) -> int:
-    """Talk, then let go of everything; remember where to come back to. Gives the exit code."""
+async def start(desk: Desk, front: Front, wanted: Wanted, signals: Signals, ending: Ending) -> int:
+    """Run the chat, then close its agent; return the exit code."""
     try:
-        return await front.run(wanted, told)
+        return await front.run(wanted, signals)
     finally:
         ending.session_id = None if desk.session is None else desk.session.id
-        await desk.close(settle=_A_MOMENT if told.came is None else 0.0)
+        # A title may be in the making; after a signal nothing waits for it.
+        await desk.close(settle=_A_MOMENT if signals.came is None else 0.0)
 
 
 def desk_for(opened: holdfast.Store, config: Config, wishes: Wishes, run_id: str) -> Desk:
-    """Make the desk of a chat that begins in the current directory."""
+    """Create the context of a chat in the current directory."""
     maker = ConfiguredMaker(opened, config, wishes)
     here, _ = maker.root(None)
     scope = config.settings.session.scope

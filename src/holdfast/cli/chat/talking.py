@@ -1,8 +1,8 @@
-"""A conversation between a user and the agent, whatever they sit at.
+"""The chat's controller: turns lines of input into commands and turns of the agent.
 
-What is entered is a message or a command. A message begins a turn; while one runs, it is queued,
-durably, and goes next. A turn that the user stops, or that fails, ends like any other: the prompt
-is there again and all is kept. The front (a terminal, or lines of text) shows and asks.
+A line is a message or a command. A message starts a turn; while a turn runs, further messages are
+queued in the store and sent next. After a turn that fails or is stopped, everything is kept and the
+user can enter the next line. The view (a terminal, or lines of text) does input and output.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ _NO_MODEL: Final = "Until then you can read, search and switch sessions; /model 
 
 
 class Front(Protocol):
-    """What the user sits at."""
+    """The input and output of a chat."""
 
-    interactive: bool
+    interactive: bool  # A user is present to answer questions.
 
     @property
     def out(self) -> Screen:
-        """Where to print what stays."""
+        """The screen for permanent output."""
 
     def show(self) -> None:
-        """Let the user see what was printed, and what is live."""
+        """Flush permanent output and redraw the live area."""
 
     def drawing(self) -> Drawing:
-        """Draw the next turns with this."""
+        """Return the object that draws turns."""
 
     async def ask(self, label: str) -> str | None:
-        """Ask for a line; `None` if there is nobody to ask."""
+        """Ask the user for a line; `None` if no user is present."""
 
     async def pick(self, talk: Talk, text: str) -> str | None:
-        """Let the user choose a session; `None` if they choose none, or cannot."""
+        """Let the user choose a session; return its id, or `None`."""
 
     def leave(self) -> None:
-        """End the conversation."""
+        """End the chat."""
 
-    async def run(self, wanted: Wanted, told: Signals) -> int:
-        """Talk until the user leaves, the input ends or a signal says so; give the exit code."""
+    async def run(self, wanted: Wanted, signals: Signals) -> int:
+        """Run until the user quits, the input ends or a signal arrives; return the exit code."""
 
 
 class Wanted(NamedTuple):
-    """Which session to open: none of these means the latest one."""
+    """Which session to open; by default the latest one."""
 
     new: bool = False
     resume: str | None = None
@@ -70,21 +70,20 @@ class Wanted(NamedTuple):
 
     @property
     def names_none(self) -> bool:
-        """Whether no session was asked for."""
+        """True if no session was named."""
         return self.resume is None and self.fork is None
 
 
 class Talk:
-    """The conversation."""
+    """The controller of a chat."""
 
     def __init__(self, desk: Desk, front: Front) -> None:
-        """Begin at a front."""
         self.desk = desk
         self.front = front
         self.running = False
         self.stopping = False
         self._stopper: asyncio.Future[None] | None = None
-        self.waiting: list[str] = []  # what is queued for the next turn
+        self.waiting: list[str] = []  # input queued for the next turn
         self.trouble: HoldfastError | None = None  # why the last message was not answered
         self.drawing = front.drawing()
         self._approvals = Approvals(self._show_ask, self._ask)
@@ -92,13 +91,13 @@ class Talk:
 
     @property
     def out(self) -> Screen:
-        """Where to print what stays."""
+        """The screen for permanent output."""
         return self.front.out
 
     # -------------------------------------------------------------------------------- opening
 
     async def open(self, wanted: Wanted) -> None:
-        """Return who answers, open the session, and say where it stands."""
+        """Choose the model, open the session, and print its state."""
         await self._choose_model()
         self.front.show()
         session = await self._find(wanted)
@@ -111,9 +110,9 @@ class Talk:
         else:
             forked = f"forked from {wanted.fork}:"
             await self.open_session(session, how=forked if wanted.fork else "continuing")
-        said = await self.desk.tidy()
-        if said is not None:
-            self.note(said)
+        notice = await self.desk.tidy()
+        if notice is not None:
+            self.note(notice)
         self.front.show()
 
     async def _choose_model(self) -> None:
@@ -134,7 +133,7 @@ class Talk:
         return None if wanted.new else await self.desk.latest()
 
     async def open_session(self, session: AsyncSession, *, how: str = "continuing") -> None:
-        """Go on in a session, and say where it stands; after a crash, ask what to do."""
+        """Continue a session and print its state; after a crash, ask the user what to do."""
         note = await self.desk.open(session)
         recovered = await self.show_place(session, how=how)
         if note is not None:
@@ -146,15 +145,15 @@ class Talk:
     async def show_place(
         self, session: AsyncSession, *, how: str = "continuing"
     ) -> Recovered | None:
-        """Recover what a crash left open; say where the session stands."""
+        """Recover a turn that a crash left open, and print the session's state."""
         try:
             recovered = await session.recover()
         except SessionBusy as error:
             self.tell(error)
             recovered = None
-        place = await recap.look(session, recovered)
-        self.waiting = [item.message.text for item in place.queued]
-        recap.draw(self.out, place, how=how)
+        state = await recap.look(session, recovered)
+        self.waiting = [item.message.text for item in state.queued]
+        recap.draw(self.out, state, how=how)
         return recovered
 
     async def _after_crash(self, answer: str | None) -> None:
@@ -173,24 +172,24 @@ class Talk:
     # -------------------------------------------------------------------------------- entering
 
     async def enter(self, text: str) -> None:
-        """Do what was entered: a command, or something to say."""
+        """Handle a line of input: a command or a message."""
         command = commands.parse(text)
         if command is not None:
             self.drawing.show_said(text)
             await self.command(*command)
             return
-        said = commands.spoken(text)
-        self.drawing.show_said(said)
+        message = commands.spoken(text)
+        self.drawing.show_said(message)
         self.front.show()
         try:
-            await self.say(said)
+            await self.say(message)
         except HoldfastError as error:
             self.trouble = error
             self.tell(error)
             self.front.show()
 
     async def command(self, name: str, rest: str) -> None:
-        """Do a command; what goes wrong is told."""
+        """Run a command, and print its error if it fails."""
         try:
             await commands.run(self, name, rest)
         except HoldfastError as error:
@@ -199,17 +198,17 @@ class Talk:
             self.front.show()
 
     async def queue(self, text: str) -> None:
-        """Keep something for the next turn."""
+        """Store a message for the next turn."""
         await (await self.desk.in_session()).enqueue(text)
         self.waiting.append(text)
 
     async def say_waiting(self) -> None:
-        """Let the agent answer what is queued."""
+        """Send the queued messages, if there are any."""
         if self.waiting:
             await self.say(None)
 
     async def say(self, content: Content | Message | None) -> None:
-        """Say something to the agent, then what was queued meanwhile."""
+        """Send a message to the agent, then the messages that were queued meanwhile."""
         if self.desk.agent is None:
             await self._without_model(content)
             return
@@ -219,7 +218,7 @@ class Talk:
             go_on = await self._turn(session, None)
 
     async def _without_model(self, content: Content | Message | None) -> None:
-        """Keep what cannot be answered, so that it need not be typed again."""
+        """Queue a message that cannot be answered, so that it need not be typed again."""
         try:
             self.agent()
         except ModelMissing as error:
@@ -227,10 +226,10 @@ class Talk:
             self.tell(error)
         if isinstance(content, str):
             await self.queue(content)
-            self.note("what you said is kept, and goes to the model with your next message")
+            self.note("your message is kept, and will be sent with the next one")
 
     async def _turn(self, session: AsyncSession, content: Content | Message | None) -> bool:
-        """Run a turn; say whether more may follow."""
+        """Run a turn; true if queued input may follow."""
         agent = self.agent()
         self._approvals.session_id = session.id
         self.running, self.stopping, self.trouble = True, False, None
@@ -242,9 +241,9 @@ class Talk:
                     self._taken(event)
                     self.drawing.take(event)
                     if not isinstance(event, TextDelta | ThinkingDelta):
-                        self.front.show()  # The front itself looks at what grows.
+                        self.front.show()  # The view polls for growing text by itself.
         except ModelFailed as error:
-            self.trouble = error  # The end of the turn was told already.
+            self.trouble = error  # `TurnEnded` has printed it.
             return False
         except HoldfastError as error:
             self.trouble = error
@@ -261,19 +260,19 @@ class Talk:
         return not self.stopping
 
     def _taken(self, event: Event) -> None:
-        """Note that what was queued is said now."""
+        """Remove a message from the queue that was sent now."""
         if isinstance(event, UserSaid) and event.message.text in self.waiting:
             self.waiting.remove(event.message.text)
 
     async def _not_said(self, content: Content | Message | None, error: HoldfastError) -> None:
-        """Tell why a turn could not be; if somebody else has one, what was said waits."""
+        """Print why a turn could not start; queue the message if the session is busy."""
         self.tell(error)
         if isinstance(error, SessionBusy) and isinstance(content, str):
             await self.queue(content)
-            self.note("what you said is kept, and goes with the next turn")
+            self.note("your message is kept, and will be sent with the next turn")
 
     def stop(self, reason: str = "stopped by the user") -> bool:
-        """Stop the turn that runs; false if none does."""
+        """Stop the running turn; false if there is none."""
         if not self.running or self.desk.agent is None:
             return False
         if not self.stopping:
@@ -282,31 +281,31 @@ class Talk:
         return True
 
     async def _insist(self, reason: str) -> None:
-        """Stop what runs; a turn that is about to begin cannot be stopped until it has."""
+        """Cancel until it takes effect: a turn cannot be cancelled before it has started."""
         agent = self.agent()
-        while self.running and not agent.cancel(reason):  # noqa: ASYNC110 - nobody tells when
+        while self.running and not agent.cancel(reason):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(_SOON)
 
-    # --------------------------------------------------------------------------------- telling
+    # --------------------------------------------------------------------------------- printing
 
     def agent(self) -> AsyncAgent:
-        """Return the agent; if there is none, say what the model needs."""
+        """Return the agent; raise `ModelMissing` with what the model needs if there is none."""
         if self.desk.agent is None:
             raise self.desk.missing or ModelMissing("no model is chosen; /model NAME chooses one")
         return self.desk.agent
 
     def draw_model(self) -> None:
-        """Print which model answers, and why it is that one."""
+        """Print which model answers, and why it was chosen."""
         name, choice = self.agent().model.name, self.desk.choice
         why = "" if choice is None else f" ({choice.why})"
         self.out.line(("holdfast", "bold cyan"), f" with {name}", (why, "dim"))
 
     def tell(self, error: HoldfastError) -> None:
-        """Print what went wrong."""
+        """Print an error."""
         self.out.body(what_happened(error), style="red")
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Print a word on what was done."""
+        """Print a note about what was done."""
         self.out.body(text, style=style)
 
     def _show_ask(self, ask: Ask) -> None:
@@ -319,7 +318,7 @@ class Talk:
 
 
 def _text(content: Content | Message | None) -> str | None:
-    """Return what is already on the screen of what is said."""
+    """Return the text of a message, which is on the screen already."""
     if content is None:
         return None
     return (content if isinstance(content, Message) else Message.user(to_parts(content))).text
