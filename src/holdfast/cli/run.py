@@ -91,7 +91,7 @@ def run(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Send one prompt to a model, from a script.
+    """Ask a model once, from a script.
 
     Standard input is appended to the PROMPT, or is the prompt if there is none; it is read to its
     end, so pass < /dev/null in a script that needs it for something else. Without --session and
