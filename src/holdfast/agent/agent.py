@@ -107,12 +107,17 @@ class AsyncAgent:
         """
         running = Running(session.id, self._running)
 
-        def beside(kind: str, doing: Coroutine[Any, Any, Event | None]) -> None:
-            self._do_beside(session.id, kind, doing, running)
+        def run_in_background(kind: str, coroutine: Coroutine[Any, Any, Event | None]) -> None:
+            self._do_beside(session.id, kind, coroutine, running)
 
         def do() -> Coroutine[Any, Any, None]:
             return work(
-                self._setup, session, prompt, run_id=run_id, emit=running.emit, beside=beside
+                self._setup,
+                session,
+                prompt,
+                run_id=run_id,
+                emit=running.emit,
+                run_in_background=run_in_background,
             )
 
         return running.events(do)
@@ -150,17 +155,17 @@ class AsyncAgent:
 
     async def window(self, session: AsyncSession) -> Window:
         """Return the window the model would be sent for a session now."""
-        shown = await looking.look(self._setup, session)
-        return shown.window
+        prompt = await looking.look(self._setup, session)
+        return prompt.window
 
     async def summarize(self, session: AsyncSession) -> Summarized | None:
         """Summarise all but the newest messages now; `None` if there are too few.
 
         Agents do this automatically when the history fills most of the model's context.
         """
-        room = self._setup.budgets.room(self._setup.model, self._setup.context)
+        budget = self._setup.budgets.room(self._setup.model, self._setup.context)
         keep = self._setup.context.keep_recent
-        return await summarizing.summarize(session, self._setup.model, room, keep)
+        return await summarizing.summarize(session, self._setup.model, budget, keep)
 
     async def close(self, *, settle: float = SETTLING) -> None:
         """Cancel running turns, wait `settle` seconds for background tasks, and close the models.
@@ -180,18 +185,18 @@ class AsyncAgent:
         self,
         session_id: str,
         kind: str,
-        doing: Coroutine[Any, Any, Event | None],
+        coroutine: Coroutine[Any, Any, Event | None],
         running: Running,
     ) -> None:
         """Start a background task, unless one of this kind is running for the session."""
         slot = (session_id, kind)
         if slot in self._beside:
-            doing.close()
+            coroutine.close()
             return
 
         async def do() -> None:
             try:
-                event = await doing
+                event = await coroutine
             except Exception as error:  # noqa: BLE001 - optional; the next turn tries again
                 _log.info("no %s was made: %s", kind, type(error).__name__)
                 return

@@ -28,17 +28,17 @@ async def look(setup: Setup, session: AsyncSession) -> Shown:
 async def at(setup: Setup, session: AsyncSession, goal: Goal | None) -> Shown:
     """Build the prompt of a session with the given goal."""
     context = setup.context
-    room = setup.budgets.room(setup.model, context)
+    budget = setup.budgets.room(setup.model, context)
     only = context.strategy == "truncate"
     window = await session.window(
         provider=setup.model.provider,
-        max_tokens=room.tokens,
-        reserve=min(room.tokens - 1, room.reply + _tools_cost(setup)),
+        max_tokens=budget.tokens,
+        reserve=min(budget.tokens - 1, budget.reply + _tools_cost(setup)),
         system=_system(setup, goal),
         keep_first_user=only,
         max_messages=context.keep_recent if only else None,
     )
-    return Shown(window, room)
+    return Shown(window, budget)
 
 
 def _system(setup: Setup, goal: Goal | None) -> str | None:

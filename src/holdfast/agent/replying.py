@@ -69,21 +69,21 @@ class Replier:
         self,
         setup: Setup,
         turn: AsyncTurn,
-        look: Callable[[], Awaitable[Shown]],
+        build_prompt: Callable[[], Awaitable[Shown]],
         emit: Emit,
         *,
         round: int,
         idle: float | None,
-        seen: set[str],
+        call_ids: set[str],
     ) -> None:
-        """`look` builds the prompt; `seen` has the ids of this turn's tool calls."""
+        """`build_prompt` returns the prompt; `call_ids` has the ids of this turn's tool calls."""
         self._setup = setup
         self._turn = turn
-        self._look = look
+        self._look = build_prompt
         self._emit = emit
         self._round = round
         self._idle = idle
-        self._seen = seen
+        self._seen = call_ids
         self._draft: AsyncDraft | None = None
         self._spoke = False  # The draft contains text or a tool call.
         self._stale = False  # The draft belongs to an attempt that broke off.
@@ -203,40 +203,40 @@ class Replier:
     # ------------------------------------------------------------------------------- one attempt
 
     async def _attempt(self, number: int) -> Message:
-        shown = await self._look()
+        prompt = await self._look()
         while True:
             await self._emit(
                 ModelCalled(
                     round=self._round,
                     attempt=number,
-                    messages=len(shown.window),
-                    tokens=shown.window.tokens,
-                    left_out=shown.window.left_out,
-                    notes=shown.window.notes,
+                    messages=len(prompt.window),
+                    tokens=prompt.window.tokens,
+                    left_out=prompt.window.left_out,
+                    notes=prompt.window.notes,
                 )
             )
             try:
-                return await self._hear(shown)
+                return await self._hear(prompt)
             except ContextTooLong as error:
                 await self._put_aside()
-                shown = await self._smaller(shown, error)
+                prompt = await self._smaller(prompt, error)
 
-    async def _smaller(self, shown: Shown, error: ContextTooLong) -> Shown:
+    async def _smaller(self, prompt: Shown, error: ContextTooLong) -> Shown:
         """Build a smaller prompt than the one the model refused; raise `error` if none is."""
-        setup, sent = self._setup, shown.window.tokens
-        after = setup.budgets.shrink(setup.model, shown.room, sent, error.limit)
+        setup, sent = self._setup, prompt.window.tokens
+        after = setup.budgets.shrink(setup.model, prompt.room, sent, error.limit)
         smaller = await self._look()
         if smaller.window.tokens >= sent:
             raise error
-        await self._emit(ContextShrunk(shown.room.tokens, after))
+        await self._emit(ContextShrunk(prompt.room.tokens, after))
         return smaller
 
-    async def _hear(self, shown: Shown) -> Message:
+    async def _hear(self, prompt: Shown) -> Message:
         setup = self._setup
         request = Request(
-            window=shown.window,
+            window=prompt.window,
             tools=() if setup.model.tools == "text" else setup.specs,
-            max_output=shown.room.reply,
+            max_output=prompt.room.reply,
             continuing=self._continuing,
         )
         reason = await self._read(request)

@@ -46,19 +46,19 @@ def unseen(window: Window) -> int:
     return sum(out.count for out in window.left_out if out.why == "over the budget")
 
 
-def is_due(window: Window, room: Room, context: Context) -> bool:
+def is_due(window: Window, budget: Room, context: Context) -> bool:
     """True if the window fills so much of its budget that a summary should be made."""
     if context.strategy != "summarize":
         return False
     if unseen(window):
         return True
-    return window.tokens >= context.threshold * (room.tokens - room.reply)
+    return window.tokens >= context.threshold * (budget.tokens - budget.reply)
 
 
 async def summarize(
     session: AsyncSession,
     model: Model,
-    room: Room,
+    budget: Room,
     keep_recent: int,
     *,
     unseen: int = 0,
@@ -76,11 +76,11 @@ async def summarize(
     earlier = await session.summary()
     text, by, upto = "" if earlier is None else earlier.text, _BY_MODEL, ""
     for _ in range(_STEPS):
-        piece = await _piece(session, covered, last, room)
-        if not piece:
+        chunk = await _piece(session, covered, last, budget)
+        if not chunk:
             break
-        text, by = await _text(model, room, text, piece, by)
-        covered, upto = piece[-1].seq or last, piece[-1].id
+        text, by = await _text(model, budget, text, chunk, by)
+        covered, upto = chunk[-1].seq or last, chunk[-1].id
     if not upto:
         return None
     try:
@@ -103,10 +103,10 @@ async def _last(session: AsyncSession, covered: int, keep_recent: int, unseen: i
     return first - 1 if said is None or said.seq is None else said.seq - 1
 
 
-async def _piece(session: AsyncSession, covered: int, last: int, room: Room) -> list[Message]:
+async def _piece(session: AsyncSession, covered: int, last: int, budget: Room) -> list[Message]:
     """Return the messages after `covered`, in whole exchanges, that fit into one request."""
     found: list[Message] = []
-    left = (room.tokens - room.reply) // 2
+    left = (budget.tokens - budget.reply) // 2
     while covered < last and left > 0:
         page = await session.messages(after=covered, limit=min(_PAGE, last - covered))
         if not page:
@@ -121,17 +121,17 @@ async def _piece(session: AsyncSession, covered: int, last: int, room: Room) -> 
 
 
 async def _text(
-    model: Model, room: Room, known: str, piece: Sequence[Message], by: By
+    model: Model, budget: Room, known: str, chunk: Sequence[Message], by: By
 ) -> tuple[str, By]:
     """Return a summary of the earlier summary and a chunk; an extract if the model fails."""
     before = [f"[Summary of what came before: {_cut(known, _SAID)}]"] if known else []
-    said = quoted("A conversation.", "\n\n".join([*before, *_lines(piece)]))
+    said = quoted("A conversation.", "\n\n".join([*before, *_lines(chunk)]))
     try:
         question = _QUESTION.format(said=said)
-        answer = await ask(model, question, max_output=room.reply, seconds=_SECONDS)
+        answer = await ask(model, question, max_output=budget.reply, seconds=_SECONDS)
         return answer[after_thoughts(answer) :].strip() or answer, by
     except ModelFailed:
-        return extract(known, piece), "extract"
+        return extract(known, chunk), "extract"
 
 
 def _lines(messages: Iterable[Message]) -> Iterable[str]:
@@ -148,18 +148,18 @@ def _lines(messages: Iterable[Message]) -> Iterable[str]:
 
 def extract(known: str, covered: Sequence[Message]) -> str:
     """Return a summary made without a model: user input, tools used, and the last reply."""
-    asked = [m.text.strip() for m in covered if m.role == "user" and not m.metadata.get("hidden")]
+    inputs = [m.text.strip() for m in covered if m.role == "user" and not m.metadata.get("hidden")]
     used = Counter(call.name for m in covered for call in m.tool_calls)
     last = next((m.text for m in reversed(covered) if m.role == "assistant" and m.text), "")
     lines = [_cut(known, _EXTRACT // 3)] if known else []
     lines.append("The user said, in order:")
-    room = _EXTRACT
-    share = max(80, min(_SAID, room // max(1, len(asked))))
+    remaining = _EXTRACT
+    share = max(80, min(_SAID, remaining // max(1, len(inputs))))
     newest: list[str] = []
-    for text in reversed(asked):
-        room -= min(len(text), share)
-        if room < 0:
-            newest.append(f"- [{len(asked) - len(newest)} earlier messages]")
+    for text in reversed(inputs):
+        remaining -= min(len(text), share)
+        if remaining < 0:
+            newest.append(f"- [{len(inputs) - len(newest)} earlier messages]")
             break
         newest.append(f"- {_cut(text, share)}")
     lines.extend(reversed(newest))

@@ -150,8 +150,8 @@ class Agent:
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        for errand in list(self._errands):
-            errand.give_up()
+        for call in list(self._errands):
+            call.give_up()
 
     async def _drain(self) -> None:
         for stream in list(self._streams):
@@ -177,30 +177,30 @@ class Agent:
         with suppress(Invalid):  # The agent is being closed.
             self._wait(stream.end())
 
-    def _wait(self, doing: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the agent's loop; return its result."""
         if threading.current_thread() is self._thread:
-            doing.close()
+            coroutine.close()
             raise Invalid(
                 "this call would wait for itself: use AsyncAgent in the agent's own tools."
             )
-        errand = _Errand(doing)
+        call = _Errand(coroutine)
         try:
             loop = self._started()
         except Invalid:
-            doing.close()
+            coroutine.close()
             raise
-        self._errands.add(errand)
+        self._errands.add(call)
         try:
-            loop.call_soon_threadsafe(errand.begin)
-            return errand.outcome.result()
+            loop.call_soon_threadsafe(call.begin)
+            return call.outcome.result()
         except KeyboardInterrupt:
             # Only after the call has ended: it stores what was said.
-            loop.call_soon_threadsafe(errand.cancel)
-            concurrent.futures.wait([errand.outcome])
+            loop.call_soon_threadsafe(call.cancel)
+            concurrent.futures.wait([call.outcome])
             raise
         finally:
-            self._errands.discard(errand)
+            self._errands.discard(call)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._closed:
@@ -235,8 +235,8 @@ class Agent:
 class _Errand(Generic[T]):
     """A coroutine in the agent's loop, and the future another thread waits on."""
 
-    def __init__(self, doing: Coroutine[Any, Any, T]) -> None:
-        self._doing = doing
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._doing = coroutine
         self._told = False
         self._task: asyncio.Task[T] | None = None
         self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()

@@ -26,11 +26,11 @@ async def make_title(session: AsyncSession, model: Model) -> str | None:
     """Have the model write a title, and store it; `None` if there is one, or the model fails."""
     if not titles.wants_one(await session.info()):
         return None
-    asked, answered = _first_exchange(await session.messages(after=0, limit=20))
-    if not asked or not answered:
+    user_text, reply_text = _first_exchange(await session.messages(after=0, limit=20))
+    if not user_text or not reply_text:
         return None
-    said = f"User: {asked[:_SHOWN]}\n\nAssistant: {answered[:_SHOWN]}"
-    question = _QUESTION.format(said=quoted("Its beginning.", said))
+    excerpt = f"User: {user_text[:_SHOWN]}\n\nAssistant: {reply_text[:_SHOWN]}"
+    question = _QUESTION.format(said=quoted("Its beginning.", excerpt))
     try:
         title = _trimmed(await ask(model, question, max_output=64, seconds=_SECONDS))
     except ModelFailed:
@@ -42,10 +42,10 @@ async def make_title(session: AsyncSession, model: Model) -> str | None:
 
 
 def _first_exchange(messages: list[Message]) -> tuple[str, str]:
-    said = [m for m in messages if not any(m.metadata.get(f) for f in ("hidden", "injected"))]
-    asked = next((m.text for m in said if m.role == "user" and m.text.strip()), "")
-    answered = next((m.text for m in said if m.role == "assistant" and m.text.strip()), "")
-    return asked, answered
+    shown = [m for m in messages if not any(m.metadata.get(f) for f in ("hidden", "injected"))]
+    user_text = next((m.text for m in shown if m.role == "user" and m.text.strip()), "")
+    reply_text = next((m.text for m in shown if m.role == "assistant" and m.text.strip()), "")
+    return user_text, reply_text
 
 
 def _trimmed(answer: str) -> str | None:

@@ -64,16 +64,16 @@ async def work(
     *,
     run_id: str | None,
     emit: Emit,
-    beside: Beside,
+    run_in_background: Beside,
 ) -> None:
     """Run a turn for the prompt, then further turns while the session has an active goal."""
-    said = None if prompt is None else to_input(prompt)
-    if said is None and not await session.queued():
+    user_input = None if prompt is None else to_input(prompt)
+    if user_input is None and not await session.queued():
         raise Invalid("there is nothing to answer: pass a prompt, or enqueue one first.")
     rounds = 0
     while True:
-        turn = _Turn(setup, session, emit, beside)
-        await turn.run(said, run_id)
+        turn = _Turn(setup, session, emit, run_in_background)
+        await turn.run(user_input, run_id)
         if turn.goal is None or turn.goal.state != "active":
             return
         goal = (await session.info()).goal  # Another process may have ended it during the turn.
@@ -90,17 +90,19 @@ async def work(
         if goal is None:  # Another process has just ended it.
             return
         await emit(GoalChanged(goal))
-        said = goals.go_on(goal)
+        user_input = goals.go_on(goal)
 
 
 class _Turn:
     """One turn."""
 
-    def __init__(self, setup: Setup, session: AsyncSession, emit: Emit, beside: Beside) -> None:
+    def __init__(
+        self, setup: Setup, session: AsyncSession, emit: Emit, run_in_background: Beside
+    ) -> None:
         self._setup = setup
         self._session = session
         self._emit = emit
-        self._beside = beside
+        self._beside = run_in_background
         self._usage = Usage()
         self._cost: Decimal | None = None
         self._began = time.monotonic()
@@ -109,7 +111,7 @@ class _Turn:
         self.goal: Goal | None = None
         self.rounds = 0
 
-    async def run(self, said: Message | None, run_id: str | None) -> None:
+    async def run(self, user_input: Message | None, run_id: str | None) -> None:
         """Open a turn, run it, and end it as sealed, cancelled or failed."""
         model = self._setup.model.name
         turn = self._session.turn(wait=self._setup.limits.wait, model=model, run_id=run_id)
@@ -123,7 +125,7 @@ class _Turn:
                     await self._emit(
                         TurnStarted(turn_id=turn.id, model=model, recovered=turn.recovered)
                     )
-                    error = await self._work(turn, said)
+                    error = await self._work(turn, user_input)
                 except asyncio.CancelledError as cancelled:
                     state, error = (
                         "cancelled",
@@ -140,12 +142,12 @@ class _Turn:
         if self._needs_title:
             self._beside("title", self._make_title())
 
-    async def _work(self, turn: AsyncTurn, said: Message | None) -> str | None:
+    async def _work(self, turn: AsyncTurn, user_input: Message | None) -> str | None:
         """Store the input, then alternate between the model and its tools.
 
         Return why the turn stopped early, or `None`.
         """
-        taken = await self._take_input(turn, said)
+        taken = await self._take_input(turn, user_input)
         info = await self._session.info()
         self.goal = info.goal
         # After the first exchange; if the model fails to make one, after the second.
@@ -154,24 +156,24 @@ class _Turn:
             return "another turn took the queued input"
         if info.model != self._setup.model.name:
             await self._session.update(model=self._setup.model.name)
-        caller = Caller(self._setup, self._session, turn, self._emit, info.cwd or ".")
+        runner = Caller(self._setup, self._session, turn, self._emit, info.cwd or ".")
         while self.rounds < self._setup.limits.rounds:
             self.rounds += 1
             reply = await self._reply(turn)
             if not reply.tool_calls:
                 return None
-            await caller.run(reply.tool_calls)
+            await runner.run(reply.tool_calls)
             await self._see_goal()
         return _OUT_OF_ROUNDS.format(self.rounds)
 
-    async def _take_input(self, turn: AsyncTurn, said: Message | None) -> bool:
+    async def _take_input(self, turn: AsyncTurn, user_input: Message | None) -> bool:
         """Store queued input, then the prompt; false if there was neither."""
         taken = await turn.take_queued()
         for message in taken:
             await self._emit(UserSaid(message))
-        if said is not None:
-            await self._emit(UserSaid(await turn.add(said)))
-        return bool(taken) or said is not None
+        if user_input is not None:
+            await self._emit(UserSaid(await turn.add(user_input)))
+        return bool(taken) or user_input is not None
 
     async def _see_goal(self) -> None:
         """Emit `GoalChanged` if a tool has set, changed or ended the goal."""
@@ -184,35 +186,35 @@ class _Turn:
         goal = self.goal
         limits = self._setup.limits
         busy = goal is not None and goal.state == "active" and not limits.idle_in_goal
-        replier = Replier(
+        completion = Replier(
             self._setup,
             turn,
             lambda: self._look(goal),
             self._emit,
             round=self.rounds,
             idle=None if busy else limits.idle,
-            seen=self._call_ids,
+            call_ids=self._call_ids,
         )
         try:
-            return await replier.reply()
+            return await completion.reply()
         finally:
-            for message in replier.parts:
+            for message in completion.parts:
                 self._count(message)
 
     async def _look(self, goal: Goal | None) -> Shown:
         """Build the prompt, and start a summary in the background if one is due."""
         setup = self._setup
-        shown = await looking.at(setup, self._session, goal)
-        if self.rounds == 1 and summarizing.is_due(shown.window, shown.room, setup.context):
+        prompt = await looking.at(setup, self._session, goal)
+        if self.rounds == 1 and summarizing.is_due(prompt.window, prompt.room, setup.context):
             # Keep at most half of the window, so that the summary covers messages before the
             # budget drops them.
-            keep = min(setup.context.keep_recent, max(2, len(shown.window) // 2))
-            unseen = summarizing.unseen(shown.window)
-            doing = summarizing.summarize(
-                self._session, setup.model, shown.room, keep, unseen=unseen
+            keep = min(setup.context.keep_recent, max(2, len(prompt.window) // 2))
+            unseen = summarizing.unseen(prompt.window)
+            coroutine = summarizing.summarize(
+                self._session, setup.model, prompt.room, keep, unseen=unseen
             )
-            self._beside("summary", doing)
-        return shown
+            self._beside("summary", coroutine)
+        return prompt
 
     def _count(self, message: Message) -> None:
         if message.usage is not None:

@@ -77,9 +77,9 @@ class AgentArguments(TypedDict):
 # --------------------------------------------------------------------------- the configuration
 
 
-def configured(wishes: Wishes) -> Config:
+def configured(options: Wishes) -> Config:
     """Read the configuration files and the environment; raise `BadConfig` if they are invalid."""
-    return loading.load(os.environ, places.here(), home=places.home(), options=wishes.options())
+    return loading.load(os.environ, places.here(), home=places.home(), options=options.options())
 
 
 def run_id(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -182,7 +182,7 @@ def _why(source: Source) -> str:
 
 def arguments(
     config: Config,
-    wishes: Wishes,
+    options: Wishes,
     opened: holdfast.Store,
     root: str,
     ask: Approver | None = None,
@@ -203,12 +203,12 @@ def arguments(
     stamina.instrumentation.set_on_retry_hooks([])
     settings = config.settings
     # The system text must not mention tools to a model that cannot use them.
-    usable = wishes.tools and (model is None or model.tools != "none")
+    usable = options.tools and (model is None or model.tools != "none")
     tools = _tools(config, opened, root) if usable else ()
     return AgentArguments(
         tools=tools,
-        system=_system(wishes, root, tools),
-        approve=_approver(config, ask, yes=wishes.yes),
+        system=_system(options, root, tools),
+        approve=_approver(config, ask, yes=options.yes),
         retry=msgspec.convert(settings.retry, Retry, from_attributes=True),
         context=msgspec.convert(settings.window, Context, from_attributes=True),
         limits=Limits(
@@ -218,7 +218,7 @@ def arguments(
             idle_in_goal=settings.limits.idle_in_goal,
             tool_output=settings.tools.output,
             parallel=settings.limits.parallel,
-            wait=wishes.wait,
+            wait=options.wait,
         ),
         prices=reckoner(_prices(config)),
     )
@@ -248,9 +248,9 @@ def _approver(config: Config, ask: Approver | None, *, yes: bool) -> Approver:
     return rules(commands=allowed.commands, writes=allowed.writes, otherwise=ask)
 
 
-def _system(wishes: Wishes, root: str, tools: tuple[Tool, ...]) -> str:
-    if wishes.system is not None:
-        return wishes.system
+def _system(options: Wishes, root: str, tools: tuple[Tool, ...]) -> str:
+    if options.system is not None:
+        return options.system
     return f"{_SYSTEM} {_WITH_TOOLS.format(root=root)}" if tools else _SYSTEM
 
 

@@ -170,9 +170,9 @@ class Words(Answering):
                 self.aside(f"{call.name} {words(to_ascii(call.arguments), _GIVEN)}")
             case events.ToolEnded() if event.error:
                 self.aside(f"{event.call.name} failed: {words(event.message.text, _GIVEN)}")
-        text = _worth_knowing(event)
-        if text is not None:
-            self.notice(text)
+        notice = _worth_knowing(event)
+        if notice is not None:
+            self.notice(notice)
 
     def end(self, result: Result, exit_code: int) -> None:
         """Print why the answer is incomplete, or on a terminal the tokens used."""

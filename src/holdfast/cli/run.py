@@ -103,7 +103,7 @@ def run(
     """
     if name is not None and (new or scope is not None):
         raise click.UsageError("--session cannot be combined with --new or --scope.")
-    wishes = Wishes(
+    options = Wishes(
         model=model,
         scope=scope,
         store=store,
@@ -114,16 +114,16 @@ def run(
         yes=yes,
     )
     with signals.heard() as handler:
-        config = agenting.configured(wishes)
+        config = agenting.configured(options)
         choice = agenting.choose(config)
         made = agenting.build(config, choice)
         content, cut = _asked(prompt)
         with agenting.open_store(config) as opened:
-            session, begun = _session(opened, config, name, new=new)
+            session, created = _session(opened, config, name, new=new)
             started = Started(
                 session=session.id,
                 key=session.key,
-                new=begun,
+                new=created,
                 model=made.name,
                 why=choice.why,
                 run_id=agenting.run_id(run_id),
@@ -135,7 +135,7 @@ def run(
             for notice in filter(None, (cut, elsewhere, trashed)):
                 answering.notice(notice)
             approve = _refuser(answering)
-            arguments = agenting.arguments(config, wishes, opened, root, approve, model=made)
+            arguments = agenting.arguments(config, options, opened, root, approve, model=made)
             run = _Run(handler, Agent(made, **arguments, titles=False), answering)
             code = run.answer(session, content, started.run_id)
             answering.aside(f"to continue:  {_go_on(session, store)}")

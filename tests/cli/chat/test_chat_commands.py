@@ -506,7 +506,7 @@ def test_an_active_goal_and_queued_input_are_told() -> None:
 
     told, _ = _opened(prepare)
     assert "goal: tidy up" in told
-    assert "waits for your next message: and this?" in told
+    assert "queued for your next message: and this?" in told
 
 
 def test_a_long_answer_is_cut_in_the_recap() -> None:

@@ -67,7 +67,7 @@ def test_what_was_queued_is_shown_when_it_is_said() -> None:
     queued, now = Message.user("before\nthat"), Message.user("now")
     assert seen.take(events.UserSaid(queued), events.UserSaid(now)) == "\n\u203a before\n  that\n"
     own = Message.user("Go on", metadata={"injected": "goal"})
-    assert seen.take(events.UserSaid(own)) == "\n  goes on\n"
+    assert seen.take(events.UserSaid(own)) == "\n  continues\n"
 
 
 def test_tools_are_live_while_they_run_and_then_a_line() -> None:
@@ -179,7 +179,7 @@ def test_a_goal_that_only_goes_on_is_not_told_again() -> None:
     assert "goal: tidy up" in seen.take(events.GoalChanged(Goal("tidy up")))
     assert seen.take(events.GoalChanged(Goal("tidy up", rounds=1))) == ""
     own = Message.user("Go on", metadata={"injected": "goal"})
-    assert "goes on, turn 1 by itself" in seen.take(events.UserSaid(own))
+    assert "continues, turn 1 by itself" in seen.take(events.UserSaid(own))
     seen.drawing.begin(None)
     seen.drawing.end(stopped=True)
     assert "stopped; the goal stays" in seen.text()

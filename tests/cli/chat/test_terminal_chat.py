@@ -271,7 +271,7 @@ def test_lines_pastes_keys_and_completion(place: Place) -> None:
         chat.type(CTRL_C)
         chat.wait_ready()
         chat.type(CTRL_C)
-        chat.wait_for("Ctrl-D or /exit leaves")
+        chat.wait_for("Ctrl-D or /exit quits")
         chat.type(f"say one{CTRL_J}two")
         chat.type(f"{ESCAPE}\rthree")
         chat.wait_for(f"{MARK}say one\n  two\n  three")
@@ -320,7 +320,7 @@ def test_without_a_model_it_opens_reads_and_switches(place: Place, provider: Pro
         assert chat.leave() == 0
     place.shell.environment["OPENAI_BASE_URL"] = provider.url
     with place.chat() as chat:
-        chat.wait_for("waits for your next message: are you there?")
+        chat.wait_for("queued for your next message: are you there?")
         chat.wait_ready()
         chat.type("\r")
         chat.wait_for("You said: are you there?")

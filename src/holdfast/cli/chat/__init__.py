@@ -85,42 +85,42 @@ def chat(
     from holdfast.cli.agenting import Wishes
     from holdfast.cli.chat.talking import Wanted
 
-    wishes = Wishes(
+    options = Wishes(
         model=model, scope=scope, store=store, system=system, tools=not no_tools, yes=yes
     )
-    wanted = Wanted(new=new, resume=resume, fork=fork, at=at, chain=chain)
-    return _talk(wishes, wanted, run_id)
+    start_options = Wanted(new=new, resume=resume, fork=fork, at=at, chain=chain)
+    return _talk(options, start_options, run_id)
 
 
-def _talk(wishes: Wishes, wanted: Wanted, run_id: str | None) -> int:
+def _talk(options: Wishes, start_options: Wanted, run_id: str | None) -> int:
     from holdfast.cli import agenting, signals
     from holdfast.cli.chat import starting
 
-    config = agenting.configured(wishes)
-    if not config.settings.session.restore and wanted.names_none:
-        wanted = wanted._replace(new=True)
+    config = agenting.configured(options)
+    if not config.settings.session.restore and start_options.names_none:
+        start_options = start_options._replace(new=True)
     with signals.heard() as handler, agenting.open_store(config) as opened:
-        ending = starting.Ending(wishes.store)
-        desk = starting.desk_for(opened, config, wishes, agenting.run_id(run_id))
+        resume_hint = starting.Ending(options.store)
+        context = starting.desk_for(opened, config, options, agenting.run_id(run_id))
         try:
-            return asyncio.run(_run(desk, wanted, handler, ending))
+            return asyncio.run(_run(context, start_options, handler, resume_hint))
         finally:
-            ending.tell(opened)
+            resume_hint.tell(opened)
 
 
-async def _run(desk: Desk, wanted: Wanted, signals: Signals, ending: Ending) -> int:
+async def _run(context: Desk, start_options: Wanted, signals: Signals, resume_hint: Ending) -> int:
     from holdfast.cli.chat import starting
 
-    front: Front
+    view: Front
     if is_terminal():
         from holdfast.cli.chat.app import Terminal
 
-        front = Terminal(desk)
+        view = Terminal(context)
     else:
         from holdfast.cli.chat.plain import Plain
 
-        front = Plain(desk)
-    return await starting.start(desk, front, wanted, signals, ending)
+        view = Plain(context)
+    return await starting.start(context, view, start_options, signals, resume_hint)
 
 
 def is_terminal() -> bool:

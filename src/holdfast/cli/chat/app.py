@@ -88,7 +88,7 @@ class Terminal:
 
     interactive = True
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, context: Desk) -> None:
         """Create the prompt; nothing is drawn yet."""
         self._paper = Paper()
         self._drawing = Drawing(lambda: self._paper.screen)
@@ -100,7 +100,7 @@ class Terminal:
         self._beside: set[asyncio.Task[None]] = set()
         self._picker: Picker | None = None
         self._leaving = False
-        self.talk = Talk(desk, self)
+        self.talk = Talk(context, self)
         self._buffer = Buffer(
             completer=ChatCompleter(self.talk),
             complete_while_typing=Condition(self._is_command),
@@ -154,9 +154,9 @@ class Terminal:
             self._buffer.cursor_position = len(self._buffer.text)
             self._app.invalidate()
 
-    async def pick(self, talk: Talk, text: str) -> str | None:
+    async def pick(self, chat: Talk, text: str) -> str | None:
         """Let the user choose a session, on a full screen."""
-        self._picker = Picker(talk.desk, text, self._app.output)
+        self._picker = Picker(chat.desk, text, self._app.output)
         try:
             async with in_terminal():
                 return await self._picker.run()
@@ -172,7 +172,7 @@ class Terminal:
 
     # ------------------------------------------------------------------------------------- running
 
-    async def run(self, wanted: Wanted, signals: Signals) -> int:
+    async def run(self, start_options: Wanted, signals: Signals) -> int:
         """Run until the user quits or a signal arrives; return the exit code."""
         loop = asyncio.get_running_loop()
 
@@ -184,7 +184,7 @@ class Terminal:
             return False
 
         def begin() -> None:
-            self._start(self.talk.open(wanted))
+            self._start(self.talk.open(start_options))
             self._later(self._watch())
             self._later(self._warm())
 
@@ -241,14 +241,14 @@ class Terminal:
             await asyncio.wait([self._work])
         await self.talk.desk.warm()
 
-    def _start(self, doing: Coroutine[Any, Any, None]) -> None:
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start the task that changes the conversation; there is at most one."""
-        self._work = asyncio.get_running_loop().create_task(self._whole(doing))
+        self._work = asyncio.get_running_loop().create_task(self._whole(coroutine))
 
-    async def _whole(self, doing: Coroutine[Any, Any, None]) -> None:
+    async def _whole(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run `doing`, then handle lines entered meanwhile that could not be queued."""
         try:
-            await doing
+            await coroutine
             while self._held and not self._leaving:
                 await self.talk.enter(self._held.pop(0))
         except asyncio.CancelledError:
@@ -261,8 +261,8 @@ class Terminal:
             self._work = None
             self.show()
 
-    def _later(self, doing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(doing)
+    def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
@@ -309,7 +309,7 @@ class Terminal:
         elif self._buffer.text:
             self._buffer.reset()
         else:
-            self.talk.note("Ctrl-D or /exit leaves; nothing is lost")
+            self.talk.note("Ctrl-D or /exit quits; nothing is lost")
             self.show()
 
     def _keys(self) -> KeyBindings:
@@ -416,10 +416,10 @@ class Terminal:
         width = self._app.output.get_size().columns - 1
         lines: StyleAndTextTuples = [("", "\n")]
         if self._label is not None:
-            asked = "\n".join(f"  {line}" for line in wrapped(visible(self._label), width - 2))
-            return [*lines, ("class:asking", asked)]
-        doing = "stopping" if self.talk.stopping else f"{self._drawing.status} · Ctrl-C stops"
-        lines.append(("class:faint", f"  {doing}"[:width]))
+            question = "\n".join(f"  {line}" for line in wrapped(visible(self._label), width - 2))
+            return [*lines, ("class:asking", question)]
+        activity = "stopping" if self.talk.stopping else f"{self._drawing.status} · Ctrl-C stops"
+        lines.append(("class:faint", f"  {activity}"[:width]))
         for text in self.talk.waiting[:_QUEUE]:
             shown = f"  queued: {visible(words(text))}"[:width]
             lines += [("", "\n"), ("class:queued", shown)]

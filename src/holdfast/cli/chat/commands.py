@@ -202,7 +202,7 @@ async def session_(chat: Talk, rest: str) -> None:  # noqa: ARG001
         ("points", ", ".join(names) or None),
         ("state", info.state),
         ("goal", None if info.goal is None else f"{info.goal.objective} ({info.goal.state})"),
-        ("begun", ago(info.created_at)),
+        ("created", ago(info.created_at)),
         ("active", ago(info.updated_at)),
     )
     _draw_facts(chat, facts)
@@ -210,7 +210,7 @@ async def session_(chat: Talk, rest: str) -> None:  # noqa: ARG001
 
 @_command("title", "[TEXT]")
 async def title(chat: Talk, rest: str) -> None:
-    """Give this session a title, or show the one it has."""
+    """Set this session's title, or show it."""
     if not rest:
         info = await (await _here(chat)).info()
         chat.note(f"title: {info.title}" if info.title else "it has no title; /title TEXT sets one")
@@ -290,13 +290,13 @@ async def retry(chat: Talk, rest: str) -> None:  # noqa: ARG001
     """Send the last message again; the previous answer is kept on its own branch."""
     session = await _here(chat)
     newest = await session.messages(limit=200)
-    asked = next((m for m in reversed(newest) if recap.is_said(m)), None)
-    if asked is None or asked.seq is None:
+    message = next((m for m in reversed(newest) if recap.is_said(m)), None)
+    if message is None or message.seq is None:
         raise BadQuery("there is no message to send again")
     chat.agent()  # Raises before anything is moved if there is no model.
-    content = _again(asked)
-    await _back_before(session, asked.seq)
-    chat.drawing.show_said(asked.text)
+    content = _again(message)
+    await _back_before(session, message.seq)
+    chat.drawing.show_said(message.text)
     chat.front.show()
     await chat.say(content)
 
@@ -308,8 +308,8 @@ async def _back_before(session: AsyncSession, seq: int) -> None:
         await session.clear()
 
 
-def _again(asked: Message) -> Content:
-    return asked.text if all(hasattr(part, "text") for part in asked.parts) else asked.parts
+def _again(message: Message) -> Content:
+    return message.text if all(hasattr(part, "text") for part in message.parts) else message.parts
 
 
 @_command("history", "[N]", anytime=True)
@@ -477,10 +477,10 @@ def _file(name: str) -> Path:
 @_command("status", anytime=True)
 async def status(chat: Talk, rest: str) -> None:  # noqa: ARG001
     """Show the model, the session, what runs and what is queued."""
-    desk = chat.desk
-    info = None if desk.session is None else await desk.session.info()
-    queued = [] if desk.session is None else await desk.session.queued()
-    answering = None if desk.agent is None else desk.agent.model.name
+    context = chat.desk
+    info = None if context.session is None else await context.session.info()
+    queued = [] if context.session is None else await context.session.queued()
+    answering = None if context.agent is None else context.agent.model.name
     facts: tuple[tuple[str, str | None], ...] = (
         ("model", answering or "none: /model chooses one"),
         ("session", "none yet" if info is None else f"{recap.name(info)} {short(info.id)}"),
@@ -488,10 +488,10 @@ async def status(chat: Talk, rest: str) -> None:  # noqa: ARG001
         ("running", chat.drawing.status if chat.running else "nothing"),
         ("queued", "; ".join(words(item.message.text, 60) for item in queued) or None),
         ("goal", info.goal.objective if info and info.goal else None),
-        ("store", str(desk.store.url)),
-        ("works in", desk.root),
-        ("scope", desk.scope),
-        ("run", desk.run_id),
+        ("store", str(context.store.url)),
+        ("works in", context.root),
+        ("scope", context.scope),
+        ("run", context.run_id),
     )
     _draw_facts(chat, facts)
 

@@ -29,8 +29,8 @@ _MODELS: Final = ("openai:", "anthropic:", "local", "local:")
 class ChatCompleter(Completer):
     """Completes commands and their arguments."""
 
-    def __init__(self, talk: Talk) -> None:
-        self._talk = talk
+    def __init__(self, chat: Talk) -> None:
+        self._talk = chat
 
     def get_completions(
         self,
@@ -62,41 +62,41 @@ class ChatCompleter(Completer):
         for found in offered:
             yield found
 
-    async def _offered(self, takes: Takes, begun: str) -> list[Completion]:
+    async def _offered(self, takes: Takes, prefix: str) -> list[Completion]:
         if takes == "session":
-            page = await self._talk.desk.store.sessions(text=begun or None, limit=_MOST)
-            return [_session(info, begun) for info in page]
+            page = await self._talk.desk.store.sessions(text=prefix or None, limit=_MOST)
+            return [_session(info, prefix) for info in page]
         if takes == "point" and self._talk.desk.session is not None:
             info = await self._talk.desk.session.info()
-            named = [point for point in saving.points(info) if point.name.startswith(begun)]
+            named = [point for point in saving.points(info) if point.name.startswith(prefix)]
             return [
-                _plain(point.name, begun, f"message {point.seq}")
+                _plain(point.name, prefix, f"message {point.seq}")
                 for point in named
                 if visible(point.name) == point.name
             ]
         if takes == "model":
-            return [_plain(name, begun, "") for name in _MODELS if name.startswith(begun)]
+            return [_plain(name, prefix, "") for name in _MODELS if name.startswith(prefix)]
         return []
 
 
-def _commands(begun: str) -> Iterable[Completion]:
+def _commands(prefix: str) -> Iterable[Completion]:
     for command in COMMANDS.values():
-        if command.name.startswith(begun.lower()):
+        if command.name.startswith(prefix.lower()):
             given = f" {command.given}" if command.given else ""
             yield Completion(
                 f"/{command.name}",
-                start_position=-len(begun) - 1,
+                start_position=-len(prefix) - 1,
                 display=f"/{command.name}{given}",
                 display_meta=command.help,
             )
 
 
-def _session(info: SessionInfo, begun: str) -> Completion:
+def _session(info: SessionInfo, prefix: str) -> Completion:
     """Complete a session by its key or id, and describe it by age and title."""
     key = info.key if info.key and typeable(info.key) else info.id
     known = visible(words(info.title or info.preview or "", 50))
-    return _plain(key, begun, f"{ago(info.updated_at)}  {known}")
+    return _plain(key, prefix, f"{ago(info.updated_at)}  {known}")
 
 
-def _plain(text: str, begun: str, about: str) -> Completion:
-    return Completion(text, start_position=-len(begun), display_meta=about)
+def _plain(text: str, prefix: str, about: str) -> Completion:
+    return Completion(text, start_position=-len(prefix), display_meta=about)

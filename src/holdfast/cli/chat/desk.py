@@ -42,7 +42,7 @@ class Desk:
     """The open session of a chat, and the agent that answers in it."""
 
     def __init__(
-        self, store: AsyncStore, maker: Maker, *, cwd: str, scope: str | None, run_id: str
+        self, store: AsyncStore, factory: Maker, *, cwd: str, scope: str | None, run_id: str
     ) -> None:
         self.store = store
         self.cwd = cwd
@@ -52,7 +52,7 @@ class Desk:
         self.agent: AsyncAgent | None = None
         self.choice: Choice | None = None
         self.missing: ModelMissing | None = None
-        self._maker = maker
+        self._maker = factory
         self._root = cwd
         self._before: AsyncSession | None = None
         self._approve: Approver | None = None

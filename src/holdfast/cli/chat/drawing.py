@@ -95,7 +95,9 @@ class Drawing:
             case events.GoalChanged(goal):
                 self._goal_changed(goal)
             case events.GoalPaused(_, why):
-                self._note(f"stopped working on the goal: {why}. Say something to go on.", "yellow")
+                self._note(
+                    f"stopped working on the goal: {why}. Send a message to continue.", "yellow"
+                )
             case events.Summarized(upto=upto):
                 self._note(f"a summary now stands for messages 1 to {upto}; all stay readable")
             case events.TurnEnded():
@@ -128,7 +130,9 @@ class Drawing:
         """Print what was live, at the end of the stream or after it was stopped."""
         self._end_reply()
         if stopped and not self._stopped:  # between two turns of a goal
-            self._note("stopped; the goal stays, and goes on with your next message", "yellow")
+            self._note(
+                "stopped; the goal stays active and continues with your next message", "yellow"
+            )
         self._calls.clear()
         self._kind = "before"
 
@@ -179,7 +183,7 @@ class Drawing:
         injected = message.metadata.get("injected")
         if injected:
             rounds = "" if self._goal is None else f", turn {self._goal.rounds} by itself"
-            self._note(f"goes on{rounds if injected == 'goal' else ''}")
+            self._note(f"continues{rounds if injected == 'goal' else ''}")
             return
         if self._said is not None and message.text == self._said:
             self._said = None
@@ -226,7 +230,7 @@ class Drawing:
         self._stop_calls()
         if event.state == "cancelled":
             self._stopped = True
-            self._note("stopped; what came so far is kept. /retry asks again", "yellow")
+            self._note("stopped; what came so far is kept. /retry sends it again", "yellow")
         elif event.state == "failed":
             self._note(f"failed: {plainly(event.error or '')}", "red")
 

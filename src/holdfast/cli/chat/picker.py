@@ -52,9 +52,9 @@ _STYLE: Final = Style.from_dict(
 class Picker:
     """A list of sessions, and a preview of the selected one."""
 
-    def __init__(self, desk: Desk, text: str, output: Output) -> None:
+    def __init__(self, context: Desk, text: str, output: Output) -> None:
         """`text` is the initial filter."""
-        self._desk = desk
+        self._desk = context
         self._everywhere = False
         self._found: Sequence[SessionInfo] = ()
         self._more = False

@@ -68,13 +68,13 @@ class PlainDrawing(Drawing):
 class Plain:
     """The view of a chat on standard input and output."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, context: Desk) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._lines: asyncio.Queue[str | None] = asyncio.Queue(_AHEAD)
         self._out = Pipe(sys.stdout)
         self._drawing = PlainDrawing(self._out)
         self._leaving = asyncio.Event()
-        self.talk = Talk(desk, self)
+        self.talk = Talk(context, self)
 
     @property
     def out(self) -> Screen:
@@ -96,9 +96,9 @@ class Plain:
         self._out.line(f"  {label}")
         return await self._next()
 
-    async def pick(self, talk: Talk, text: str) -> str | None:
+    async def pick(self, chat: Talk, text: str) -> str | None:
         """Print the sessions; the user opens one with /resume."""
-        page = await talk.desk.store.sessions(text=text or None, limit=_LISTED)
+        page = await chat.desk.store.sessions(text=text or None, limit=_LISTED)
         recap.draw_sessions(self._out, page.items)
         return None
 
@@ -107,7 +107,7 @@ class Plain:
         self._leaving.set()
         self.talk.stop("the chat was closed")
 
-    async def run(self, wanted: Wanted, signals: Signals) -> int:
+    async def run(self, start_options: Wanted, signals: Signals) -> int:
         """Answer lines until the input ends or a signal arrives; return the exit code."""
         loop = asyncio.get_running_loop()
 
@@ -124,7 +124,7 @@ class Plain:
 
         with signals.telling(on_signal):
             _read_into(self._lines, loop)
-            await self.talk.open(wanted)
+            await self.talk.open(start_options)
             while (line := await self._next()) is not None:
                 if line.strip():
                     await self.talk.enter(line.strip())

@@ -19,7 +19,7 @@ from holdfast.records import Message, QueuedInput, Recovered, SessionInfo, TurnI
 _LOOKED_AT: Final = 60  # messages, to find the last exchange
 _ANSWER: Final = 400  # of the last reply
 _ANSWER_LINES: Final = 4
-_GOES_ON: Final = "(it goes on with your next message; /goal cancel ends it)"
+_GOES_ON: Final = "(continues with your next message; /goal cancel ends it)"
 _COLUMNS: Final = (
     Column("ID", whole=True),
     Column("ACTIVE", right=True, whole=True),
@@ -79,17 +79,17 @@ def draw(out: Screen, state: Place, *, how: str = "continuing") -> None:
     if info.goal is not None and info.goal.state == "active":
         out.line(("  goal: ", "cyan"), f"{words(info.goal.objective)} ", (_GOES_ON, "dim"))
     for item in state.queued:
-        out.brief(("  waits for your next message: ", "yellow"), words(item.message.text))
+        out.brief(("  queued for your next message: ", "yellow"), words(item.message.text))
 
 
 def _draw_exchange(out: Screen, state: Place) -> None:
     """Print the last message of the user, and the answer."""
-    asked = state.asked
-    if asked is None:
+    last_input = state.asked
+    if last_input is None:
         return
     out.line()
-    out.brief((MARK, "cyan"), (words(asked.text), ""))
-    behind = [m for m in state.newest if (m.seq or 0) > (asked.seq or 0)]
+    out.brief((MARK, "cyan"), (words(last_input.text), ""))
+    behind = [m for m in state.newest if (m.seq or 0) > (last_input.seq or 0)]
     answer = next((m for m in reversed(behind) if m.role == "assistant" and m.text.strip()), None)
     if answer is not None:
         out.body(_cut(answer.text), style="dim")
@@ -113,7 +113,7 @@ def _cut(text: str) -> str:
 def draw_interrupted(out: Screen, state: Place, found: Recovered) -> None:
     """Print what a crash interrupted, and what was kept."""
     out.line()
-    out.line(("The last turn was interrupted", "bold yellow"), f", begun {ago(found.since)}.")
+    out.line(("The last turn was interrupted", "bold yellow"), f", started {ago(found.since)}.")
     if state.asked is not None:
         out.brief((MARK, "cyan"), words(state.asked.text))
     kept = list(_kept(state, found))

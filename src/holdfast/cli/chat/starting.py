@@ -30,10 +30,10 @@ _A_MOMENT: Final = 1.5  # seconds
 class ConfiguredMaker:
     """Creates agents from the configuration and the command line's options."""
 
-    def __init__(self, opened: holdfast.Store, config: Config, wishes: Wishes) -> None:
+    def __init__(self, opened: holdfast.Store, config: Config, options: Wishes) -> None:
         self._opened = opened
         self._config = config
-        self._wishes = wishes
+        self._wishes = options
 
     def choose(self, spec: str | None) -> Choice:
         """Choose a model: `spec`, else by configuration and environment."""
@@ -81,19 +81,21 @@ class Ending:
             out.flush()
 
 
-async def start(desk: Desk, front: Front, wanted: Wanted, signals: Signals, ending: Ending) -> int:
+async def start(
+    context: Desk, view: Front, start_options: Wanted, signals: Signals, resume_hint: Ending
+) -> int:
     """Run the chat, then close its agent; return the exit code."""
     try:
-        return await front.run(wanted, signals)
+        return await view.run(start_options, signals)
     finally:
-        ending.session_id = None if desk.session is None else desk.session.id
+        resume_hint.session_id = None if context.session is None else context.session.id
         # A title may be in the making; after a signal nothing waits for it.
-        await desk.close(settle=_A_MOMENT if signals.came is None else 0.0)
+        await context.close(settle=_A_MOMENT if signals.came is None else 0.0)
 
 
-def desk_for(opened: holdfast.Store, config: Config, wishes: Wishes, run_id: str) -> Desk:
+def desk_for(opened: holdfast.Store, config: Config, options: Wishes, run_id: str) -> Desk:
     """Create the context of a chat in the current directory."""
-    maker = ConfiguredMaker(opened, config, wishes)
-    here, _ = maker.root(None)
+    factory = ConfiguredMaker(opened, config, options)
+    here, _ = factory.root(None)
     scope = config.settings.session.scope
-    return Desk(AsyncStore(opened), maker, cwd=here, scope=scope, run_id=run_id)
+    return Desk(AsyncStore(opened), factory, cwd=here, scope=scope, run_id=run_id)

@@ -49,13 +49,13 @@ class Front(Protocol):
     async def ask(self, label: str) -> str | None:
         """Ask the user for a line; `None` if no user is present."""
 
-    async def pick(self, talk: Talk, text: str) -> str | None:
+    async def pick(self, chat: Talk, text: str) -> str | None:
         """Let the user choose a session; return its id, or `None`."""
 
     def leave(self) -> None:
         """End the chat."""
 
-    async def run(self, wanted: Wanted, signals: Signals) -> int:
+    async def run(self, start_options: Wanted, signals: Signals) -> int:
         """Run until the user quits, the input ends or a signal arrives; return the exit code."""
 
 
@@ -77,17 +77,17 @@ class Wanted(NamedTuple):
 class Talk:
     """The controller of a chat."""
 
-    def __init__(self, desk: Desk, front: Front) -> None:
-        self.desk = desk
-        self.front = front
+    def __init__(self, context: Desk, view: Front) -> None:
+        self.desk = context
+        self.front = view
         self.running = False
         self.stopping = False
         self._stopper: asyncio.Future[None] | None = None
         self.waiting: list[str] = []  # input queued for the next turn
         self.trouble: HoldfastError | None = None  # why the last message was not answered
-        self.drawing = front.drawing()
+        self.drawing = view.drawing()
         self._approvals = Approvals(self._show_ask, self._ask)
-        desk.approved_by(self._approvals)
+        context.approved_by(self._approvals)
 
     @property
     def out(self) -> Screen:
@@ -96,20 +96,20 @@ class Talk:
 
     # -------------------------------------------------------------------------------- opening
 
-    async def open(self, wanted: Wanted) -> None:
+    async def open(self, start_options: Wanted) -> None:
         """Choose the model, open the session, and print its state."""
         await self._choose_model()
         self.front.show()
-        session = await self._find(wanted)
+        session = await self._find(start_options)
         if session is None:
             self.out.line("a new conversation", (" · /help lists the commands", "dim"))
-        elif wanted.fork is None and wanted.chain:
+        elif start_options.fork is None and start_options.chain:
             await self.show_place(session)
             await self.desk.continue_in_new(session)
             self.waiting.clear()
         else:
-            forked = f"forked from {wanted.fork}:"
-            await self.open_session(session, how=forked if wanted.fork else "continuing")
+            forked = f"forked from {start_options.fork}:"
+            await self.open_session(session, how=forked if start_options.fork else "continuing")
         notice = await self.desk.tidy()
         if notice is not None:
             self.note(notice)
@@ -124,13 +124,13 @@ class Talk:
             return
         self.draw_model()
 
-    async def _find(self, wanted: Wanted) -> AsyncSession | None:
-        if wanted.fork is not None:
-            parent = await self.desk.store.get(wanted.fork)
-            return await commands.fork_at(parent, wanted.at)
-        if wanted.resume is not None:
-            return await self.desk.store.get(wanted.resume)
-        return None if wanted.new else await self.desk.latest()
+    async def _find(self, start_options: Wanted) -> AsyncSession | None:
+        if start_options.fork is not None:
+            parent = await self.desk.store.get(start_options.fork)
+            return await commands.fork_at(parent, start_options.at)
+        if start_options.resume is not None:
+            return await self.desk.store.get(start_options.resume)
+        return None if start_options.new else await self.desk.latest()
 
     async def open_session(self, session: AsyncSession, *, how: str = "continuing") -> None:
         """Continue a session and print its state; after a crash, ask the user what to do."""
