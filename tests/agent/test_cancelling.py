@@ -8,16 +8,16 @@ import selectors
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from contextvars import Context
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 import holdfast
-from holdfast import Session, Store, Usage, draft
+from holdfast import Message, Session, Store, Usage, draft
 from holdfast.agent import Agent, AsyncAgent, Limits, Retry, Tool
 from holdfast.agent.approving import allow_everything
 from holdfast.agent.events import (
@@ -35,6 +35,8 @@ from holdfast.agent.tools.base import Ask
 from holdfast.agent.tools.builtin import workspace_tools
 from holdfast.agent.tools.functions import make_tool
 from holdfast.aio import AsyncSession
+from holdfast.aio.draft import AsyncDraft
+from holdfast.aio.handover import unhurried
 from holdfast.errors import Invalid, ModelFailed, TooLarge
 from holdfast.testing.models import Pause, ScriptedModel, call, say
 from tests.agent.test_commands import linux, wait_for_file, wait_until_gone
@@ -240,7 +242,7 @@ def cancel_everywhere(url: str, how: str, stride: int) -> int:
 
 @pytest.mark.parametrize("how", ["agent", "task", "both", "twice"])
 def test_a_turn_can_be_cancelled_at_every_step(how: str) -> None:
-    """By the agent, by whoever consumes it, by both, or twice."""
+    """By the agent, by the consumer, by both, or twice."""
     assert cancel_everywhere("memory:", how, 1) > 20
 
 
@@ -291,7 +293,7 @@ def test_a_run_that_waits_for_a_busy_session_can_be_cancelled(session: Session) 
     assert [turn.state for turn in session.turns()] == ["sealed"]
 
 
-# --------------------------------------------------------------------------- what is kept is told
+# --------------------------------------------------------------------------- events of what is kept
 
 
 def test_what_a_cancel_keeps_is_told(session: Session) -> None:
@@ -355,7 +357,7 @@ def test_what_a_reply_that_is_too_large_has_kept_is_told(
 
 
 class Clinging(ScriptedModel):
-    """A model that is told to stop, and takes its time."""
+    """A model that ends late after it was cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -385,6 +387,85 @@ def test_a_model_that_does_not_let_go_is_let_go(session: Session) -> None:
         await agent.close()
 
     run(main())
+
+
+class Deaf(ScriptedModel):
+    """A model that ignores its cancellation, and goes on talking."""
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        yield Said("Once upon")
+        yield Spent(Usage(input=7))
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(LONG)
+        yield Said(" a time")
+        yield Stopped("stop")
+
+
+@pytest.mark.parametrize("idle", [None, 0.05])
+def test_what_a_model_says_after_it_was_cancelled_is_discarded(
+    session: Session, idle: float | None
+) -> None:
+    """Whether the user stops it, or it was silent for too long."""
+
+    async def main() -> None:
+        agent = AsyncAgent(
+            Deaf(),
+            titles=False,
+            prices=(heard := Heard()),
+            limits=Limits(idle=idle),
+            retry=Retry(attempts=1),
+        )
+        task = asyncio.create_task(agent.run(AsyncSession(session), "tell"))
+        await until(heard.is_set)
+        if idle is None:
+            assert agent.cancel()
+            assert (await asyncio.wait_for(task, SOON)).text == "Once upon"
+        else:
+            with pytest.raises(ModelFailed, match="sent nothing for"):
+                await asyncio.wait_for(task, SOON)
+        await agent.close()
+
+    run(main())
+    assert texts(session) == [("tell", "complete"), ("Once upon", "partial")]
+
+
+def test_a_reply_is_not_stored_while_a_part_of_it_is_being_written(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that is not over when the model has been let go is waited for."""
+    steps: list[str] = []
+    write, close = AsyncDraft.write, AsyncDraft.close
+
+    async def slow_write(self: AsyncDraft, text: str) -> None:
+        async def finish() -> None:
+            await asyncio.sleep(1.0)
+            steps.append("written")
+
+        await write(self, text)
+        steps.append("writing")
+        await unhurried(finish())
+
+    async def noted_close(
+        self: AsyncDraft, *, status: Literal["complete", "partial"] = "complete"
+    ) -> Message | None:
+        steps.append("closed")
+        return await close(self, status=status)
+
+    monkeypatch.setattr(AsyncDraft, "write", slow_write)
+    monkeypatch.setattr(AsyncDraft, "close", noted_close)
+
+    async def main() -> None:
+        agent = AsyncAgent(ScriptedModel(say("Once upon")), titles=False)
+        task = asyncio.create_task(agent.run(AsyncSession(session), "tell"))
+        await until(lambda: bool(steps))
+        assert agent.cancel()
+        assert (await asyncio.wait_for(task, SOON)).text == "Once upon"
+        await agent.close()
+
+    run(main())
+    assert steps[:3] == ["writing", "written", "closed"]
+    assert texts(session) == [("tell", "complete"), ("Once upon", "partial")]
 
 
 class Stubborn:
@@ -425,7 +506,7 @@ def test_a_tool_that_does_not_let_go_is_let_go(session: Session) -> None:
 
 
 def test_a_tool_that_does_not_let_go_when_its_time_is_up_is_let_go(session: Session) -> None:
-    """The model is told, and goes on."""
+    """The model gets an error result, and continues."""
 
     async def main() -> None:
         tool = Stubborn()
@@ -452,7 +533,7 @@ class Endless(ScriptedModel):
 
 
 def test_a_consumer_that_stands_still_does_not_hold_up_a_cancel(session: Session) -> None:
-    """The turn is over though nobody takes its events; they are there for whoever comes back."""
+    """The turn ends though no event is read; the events stay readable."""
 
     async def main() -> None:
         agent = AsyncAgent(Endless(), titles=False)
@@ -537,7 +618,7 @@ def test_a_time_limit_is_not_lost_while_an_abandoned_stream_is_ended(session: Se
 
 
 def test_leaving_a_stream_whose_events_nobody_took_ends_its_work(session: Session) -> None:
-    """Also when whoever leaves is cancelled again and again while it does."""
+    """Also when the consumer is cancelled again and again while it leaves."""
 
     async def main() -> None:
         agent = AsyncAgent(Endless(), titles=False)
@@ -575,7 +656,7 @@ def test_closing_ends_what_runs_and_tells_its_consumer(session: Session) -> None
 
 
 def test_the_last_events_wait_for_a_consumer_that_comes_after_the_close(session: Session) -> None:
-    """Whoever was busy with something else is still told how the turn ended."""
+    """A consumer that was busy still gets the end of the turn."""
 
     async def main() -> None:
         agent = AsyncAgent(speaks(), titles=False, prices=(heard := Heard()))
@@ -648,7 +729,7 @@ def agent_threads() -> list[str]:
 
 @pytest.mark.parametrize("again", range(3))
 def test_closing_while_another_thread_streams(session: Session, again: int) -> None:
-    """The turn is over, and so is the stream: without an error, whoever of the two is faster."""
+    """The turn and the stream end without an error, in whichever order."""
     agent = Agent(speaks(), titles=False, prices=(heard := Heard()))
     consumer = Consumer(agent.stream(session, "tell"))
     assert heard.wait(SOON)

@@ -115,7 +115,7 @@ def press_ctrl_c() -> str:
 def test_a_tool_that_wants_to_end_the_program_ends_itself(
     session: Session, tool: Callable[..., object], said: str
 ) -> None:
-    """As parsers of command lines do; in a thread or in the loop, the model is told."""
+    """As argument parsers do; in a thread or in the loop, the model gets an error result."""
     assert served(session, tool, call(tool.__name__)) == [said]
 
 
@@ -146,7 +146,7 @@ def test_a_tool_that_was_cancelled_cancels_nobody_else(
 
 
 def test_an_approver_that_was_cancelled_is_no_cancel_of_the_consumer(session: Session) -> None:
-    """It fails; whoever waits for the turn was not cancelled, and is not told so."""
+    """The stream fails with `AgentError`; the consumer was not cancelled."""
 
     async def approve(_ask: Ask) -> bool | str:
         raise asyncio.CancelledError

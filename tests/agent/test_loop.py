@@ -330,7 +330,7 @@ def test_a_stream_that_breaks_begins_anew(session: Session) -> None:
 
 
 def test_what_was_said_stays_when_no_attempt_succeeds(session: Session) -> None:
-    """Also where the model was to begin anew: there is no other answer, so windows have it."""
+    """Also with `broken="anew"`: there is no other answer, so windows include it."""
     model = ScriptedModel([Said("Once"), ModelFailed("a", retryable=True)], say("ok"))
     retry = Retry(attempts=1, broken="anew")
     with agent_of(model, retry=retry) as agent:
@@ -375,7 +375,7 @@ def test_calls_of_a_reply_that_broke_are_not_made(session: Session) -> None:
 def test_a_stream_that_breaks_behind_a_call_is_not_gone_on_with(
     session: Session, provider: Provider, id: str
 ) -> None:
-    """What was said is kept, out of sight; the model begins anew, and its call runs once."""
+    """The partial reply is kept as superseded; the model starts over, and its call runs once."""
     made: list[int] = []
     model = ScriptedModel(
         _broken_call(), call("act", {"n": 1}, id=id), say("ok"), provider=provider
@@ -664,7 +664,7 @@ def test_a_long_output_is_kept_whole_and_shown_shortened(store: Store, session: 
 
 
 def test_calls_written_as_text_are_understood(session: Session) -> None:
-    """Of a model that is told of its tools in words."""
+    """With a model that uses the text tool protocol."""
     text = 'I will add.\n```json\n{"name": "add", "arguments": {"a": 2, "b": 5}}\n```'
     model = ScriptedModel(say(text), say("It is 7"), tools="text")
     with agent_of(model, tools=[add]) as agent:

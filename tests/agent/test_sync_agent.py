@@ -109,7 +109,7 @@ def test_no_thread_is_left_behind(session: Session) -> None:
         agent.run(session, "hi")
     for thread in set(threading.enumerate()) - before:
         if thread.name != "holdfast-keeper":  # That of the store, which is still open.
-            thread.join(60)  # Those that read for it have been told to end.
+            thread.join(60)  # Its reader threads have been asked to stop.
             assert not thread.is_alive(), thread
     agent.close()  # Closing twice is closing once.
 

@@ -1,4 +1,4 @@
-"""Ending in good order: a signal is told, what runs is ended, the exit code says which it was."""
+"""Orderly shutdown: the listener is notified, the turn ends, the exit code names the signal."""
 
 import os
 import pty

@@ -100,7 +100,7 @@ class Signals:
         now = time.monotonic()
         before, self._taken = self._taken, now
         if now - before < _MOMENT:
-            return  # Possibly a copy sent by `_send_again`.
+            return  # Possibly a copy sent by `_resend`.
         received = signal.Signals(number)
         if self.came is not None:
             if now - self._since >= ECHO:

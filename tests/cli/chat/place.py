@@ -20,7 +20,7 @@ class Place(NamedTuple):
     program: Path
 
     def chat(self, *arguments: str, kind: str = "xterm-256color", anew: bool = False) -> Terminal:
-        """Start `holdfast chat` on a terminal; anew, if it is to be the terminal's own process."""
+        """Start `holdfast chat` on a terminal; with `anew`, as the terminal's own process."""
         program = self.shell.command if anew else [str(self.program)]
         return Terminal(
             self.shell.environment, *arguments, cwd=self.cwd, kind=kind, program=program

@@ -1,9 +1,9 @@
-"""A chat in this process: the real conversation, store and agent, and a front that notes it down.
+"""A chat in this process: the real controller, store and agent, and a view that records output.
 
 async with sitting(store, say("hello")) as sat:
     await sat.enter("hi")
-    sat.text()                 # what was printed since the last time
-    sat.answers += ["y"]       # what is answered to the next question
+    sat.text()                 # the output since the last call
+    sat.answers += ["y"]       # the answer to the next question
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def send(to: str) -> str:
 
 
 class Making:
-    """Makes agents of one model that follows scripts."""
+    """An agent factory with one scripted model."""
 
     def __init__(self, model: ScriptedModel) -> None:
         self.model = model
@@ -69,7 +69,7 @@ class Making:
 
 
 class Sitting:
-    """A front that notes down what is printed, and answers as it is told."""
+    """A view that records output and answers questions from a list."""
 
     def __init__(self, desk: Desk, *, interactive: bool = True) -> None:
         self.interactive = interactive
@@ -107,17 +107,17 @@ class Sitting:
         return 0
 
     async def open(self, wanted: Wanted | None = None) -> str:
-        """Open the chat; give what it says."""
+        """Open the chat; return its output."""
         await self.talk.open(wanted or Wanted())
         return self.text()
 
     async def enter(self, text: str) -> str:
-        """Enter a line; give what came of it."""
+        """Enter a line; return the output."""
         await self.talk.enter(text)
         return self.text()
 
     def text(self) -> str:
-        """What was printed since the last time."""
+        """Return the output since the last call."""
         text = self._written.getvalue()
         self._written.seek(0)
         self._written.truncate()
@@ -131,7 +131,7 @@ async def sitting(
     interactive: bool = True,
     scope: str | None = None,
 ) -> AsyncIterator[Sitting]:
-    """Sit down at a chat over this store."""
+    """Open a chat on this store."""
     made = Making(ScriptedModel(*scripts))
     desk = Desk(AsyncStore(opened), made, cwd=str(Path.cwd()), scope=scope, run_id="run-1")
     try:

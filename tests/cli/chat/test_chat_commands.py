@@ -387,7 +387,7 @@ def test_stop_ends_the_turn_and_what_is_queued_waits() -> None:
 
 
 def test_a_busy_session_keeps_what_was_said(tmp_path: Path) -> None:
-    """Another process has a turn open: it is told who, and the message waits."""
+    """Another process has a turn open: the chat prints which, and queues the message."""
 
     async def story(store: holdfast.Store, session: holdfast.Session) -> None:
         async with sitting(store, say("A")) as sat:

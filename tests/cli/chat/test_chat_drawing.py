@@ -61,7 +61,7 @@ def test_a_reply_is_live_until_its_blocks_are_done() -> None:
 
 
 def test_what_was_queued_is_shown_when_it_is_said() -> None:
-    """And what the agent says to itself is told in a word."""
+    """Input that the agent injects is shown as a short note."""
     seen = _Seen()
     seen.drawing.begin("now")
     queued, now = Message.user("before\nthat"), Message.user("now")

@@ -124,7 +124,7 @@ _HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp \x1b[31mred"
 def test_tools_ask_first_and_nothing_hostile_reaches_the_terminal(
     place: Place, provider: Provider
 ) -> None:
-    """Yes once, always for what begins like it, and no with a reason that the model is told."""
+    """Yes once, always for calls that start like it, and no with a reason for the model."""
     with place.chat() as chat:
         chat.wait_ready()
         chat.enter('call run_command {"command": "echo one"}')
@@ -225,7 +225,7 @@ def test_sigterm_in_mid_reply_keeps_all_and_ends(place: Place, provider: Provide
 
 
 def test_a_terminal_that_is_closed_ends_the_turn(place: Place, provider: Provider) -> None:
-    """Nobody can be told any more, and all is kept."""
+    """There is no terminal to print to, and everything is kept."""
     with place.chat(anew=True) as chat:
         chat.wait_ready()
         provider.say_next(_GOES_SILENT)

@@ -230,7 +230,9 @@ class Drawing:
         self._stop_calls()
         if event.state == "cancelled":
             self._stopped = True
-            self._note("stopped; what came so far is kept. /retry sends it again", "yellow")
+            self._note(
+                "stopped; what came so far is kept. /retry sends your message again", "yellow"
+            )
         elif event.state == "failed":
             self._note(f"failed: {plainly(event.error or '')}", "red")
 
