@@ -36,7 +36,7 @@ from holdfast.records import (
 )
 from holdfast.runtime import Runtime
 from holdfast.turn import Turn, TurnState
-from holdfast.verbs import appending, browsing, erasing, moving, reading, sessions, turns
+from holdfast.verbs import appending, browsing, erasing, moving, queue, reading, sessions, turns
 from holdfast.verbs.places import check_place
 
 
@@ -254,7 +254,7 @@ class Session:
         """Store input for the next turn, at once; the turn takes it with `take_queued`."""
         message = to_input(content)
         item = codec.encode(message, self._runtime.now())
-        verb = appending.enqueue(self._n, item, self._runtime.clock.micros())
+        verb = queue.enqueue(self._n, item, self._runtime.clock.micros())
         return reading.as_queued(*self._write(verb))
 
     def queued(self) -> list[QueuedInput]:

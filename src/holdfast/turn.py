@@ -35,7 +35,7 @@ from holdfast.records import (
     ToolCall,
 )
 from holdfast.runtime import Runtime
-from holdfast.verbs import appending, turns
+from holdfast.verbs import appending, queue, turns
 
 _LONGEST_ERROR: Final = 4096
 _WAIT_STEP: Final = 0.5
@@ -124,7 +124,7 @@ class TurnState:
     def take_queued(self) -> Verb[list[Message]]:
         """Move waiting input into the history."""
         self.check()
-        return appending.take_queued(self.session, self.number)
+        return queue.take_queued(self.session, self.number)
 
     def new_draft(self, model: str | None) -> DraftState:
         """Begin a reply; there is one at a time."""

@@ -29,7 +29,7 @@ from holdfast.records import (
 )
 from holdfast.session import Session, number_of, runtime_of, to_input
 from holdfast.turn import TurnState
-from holdfast.verbs import appending, moving, reading, sessions, turns
+from holdfast.verbs import appending, moving, queue, reading, sessions, turns
 
 
 class AsyncSession:
@@ -204,7 +204,7 @@ class AsyncSession:
         """Store input for the next turn, at once."""
         message = to_input(content)
         item = codec.encode(message, self._runtime.now())
-        verb = appending.enqueue(self._n, item, self._runtime.clock.micros())
+        verb = queue.enqueue(self._n, item, self._runtime.clock.micros())
         return reading.as_queued(*await run_write(self._backend, verb))
 
     async def queued(self) -> list[QueuedInput]:

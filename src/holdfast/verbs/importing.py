@@ -5,7 +5,7 @@ is left as it is here. A fork of it joins it if it has the history that the fork
 shared part is put in once more, as a session that is only there for its forks and has an id of its
 own (a *substitute*), so that nobody's history becomes another one.
 
-This is the only place besides `placing` that stores messages: these have their seqs already.
+This is the only place besides `appending` that stores messages: these have their seqs already.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from holdfast.core.branches import Segment
 from holdfast.core.purging import Line, needed
 from holdfast.core.titles import USER, Preview
 from holdfast.records import BranchReason, Damage, Message, Raw, Usage
+from holdfast.verbs.appending import find_head
 from holdfast.verbs.places import read_preview
-from holdfast.verbs.placing import find_head
 from holdfast.verbs.turns import free_head
 
 _BATCH: Final = 200

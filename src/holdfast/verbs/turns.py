@@ -24,7 +24,6 @@ from holdfast.backends.base import (
     Verb,
 )
 from holdfast.clock import to_datetime
-from holdfast.core.appending import new_messages
 from holdfast.core.drafts import Chunk, Opening, put_together
 from holdfast.core.leases import may_take_over, settled
 from holdfast.core.measuring import REACH
@@ -32,7 +31,7 @@ from holdfast.errors import SessionBusy, TooLarge
 from holdfast.ids import message_id, turn_id
 from holdfast.processes import has_given_up, is_alive
 from holdfast.records import JSON, Holder, Message, Part, Raw, Recovered, Usage
-from holdfast.verbs.placing import find_head, held_head, lost, new_tool, place
+from holdfast.verbs.appending import find_head, held_head, lost, new_messages, new_tool, place
 
 Ending = Literal["sealed", "cancelled", "failed", "interrupted"]
 _SECOND = 1_000_000
