@@ -5,7 +5,7 @@ most 250 ms or 4 KiB. Closing the draft stores the whole reply as one message an
 flushed chunks, in one transaction. After a crash, recovery makes the same message of the chunks,
 marked partial.
 
-`DraftState` is shared by the sync `Draft` and its async twin; it never waits for the store.
+`DraftCore` is shared by the sync `Draft` and its async twin; it never waits for the store.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class DraftState:
     """
 
     def __init__(
-        self, runtime: Runtime, turn: TurnRef, model: str | None, closed: Callable[[], None]
+        self, context: Runtime, turn: TurnRef, model: str | None, closed: Callable[[], None]
     ) -> None:
         self.id = message_id()
         self.over = False
         self._pid = os.getpid()
-        self._runtime = runtime
+        self._runtime = context
         self._turn = turn
-        self._opening = Opening(self.id, model, runtime.clock.micros())
+        self._opening = Opening(self.id, model, context.clock.micros())
         self._closed = closed
         self._guard = threading.Lock()
         self._deltas: list[Delta] = []
@@ -73,8 +73,8 @@ class DraftState:
     def add(self, delta: Delta) -> bool:
         """Add a delta; true if the buffer is full and must be flushed now."""
         self._refuse()
-        delta_size = size(delta)
-        if self._size + delta_size > LARGEST_REPLY:
+        added = size(delta)
+        if self._size + added > LARGEST_REPLY:
             raise TooLarge(
                 f"the reply would exceed the limit of {LARGEST_REPLY} bytes; what was written "
                 "before is kept."
@@ -84,8 +84,8 @@ class DraftState:
             first = not self._fresh
             self._deltas.append(delta)
             self._fresh.append(delta)
-            self._fresh_size += delta_size
-            self._size += delta_size
+            self._fresh_size += added
+            self._size += added
             full = self._fresh_size >= FLUSH_BYTES
         if first:
             self._runtime.keeper.schedule(self, FLUSH_SECONDS)
@@ -212,8 +212,8 @@ class Draft:
     `Turn.stream` returns these.
     """
 
-    def __init__(self, runtime: Runtime, state: DraftState) -> None:
-        self._runtime = runtime
+    def __init__(self, context: Runtime, state: DraftState) -> None:
+        self._runtime = context
         self._state = state
         self.message: Message | None = None
 

@@ -27,9 +27,9 @@ _ATTEMPTS: Final = 8
 class Erasure:
     """One or more erasures that are wiped and verified together."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._backend = runtime.backend
+    def __init__(self, context: Runtime) -> None:
+        self._runtime = context
+        self._backend = context.backend
         self._pieces: list[bytes] = []
 
     def write(self, plan: Query[list[Segment]], erase: Callable[[Doomed], Verb[T]]) -> T:

@@ -26,8 +26,8 @@ _PAGE = 500
 class Following(ABC, Generic[T]):
     """An iterator over what is written; it ends when the store is closed."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, context: Runtime) -> None:
+        self._runtime = context
         self._ready: list[T] = []
 
     @abstractmethod
@@ -76,9 +76,9 @@ class Follower(Following[Message | BranchChanged]):
     It starts after the head `after`, or with the first message of the current history.
     """
 
-    def __init__(self, runtime: Runtime, session: int, after: Head | None) -> None:
-        super().__init__(runtime)
-        self.head = _checked(after) or Head(runtime.backend.read(reading.head(session)).branch, 0)
+    def __init__(self, context: Runtime, session: int, after: Head | None) -> None:
+        super().__init__(context)
+        self.head = _checked(after) or Head(context.backend.read(reading.head(session)).branch, 0)
         self._session = session
 
     def _read(self) -> list[Message | BranchChanged]:
@@ -104,8 +104,8 @@ def _checked(after: Head | None) -> Head | None:
 class StoreFollower(Following[Activity]):
     """Follows which sessions are written to; `number` is the last activity it delivered."""
 
-    def __init__(self, runtime: Runtime, since: int) -> None:
-        super().__init__(runtime)
+    def __init__(self, context: Runtime, since: int) -> None:
+        super().__init__(context)
         self.number = since
 
     def _read(self) -> list[Activity]:

@@ -471,7 +471,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The context sent to a model: iterable over its messages, in the provider's format.
+    """What is sent to a model: iterable over its messages, in the provider's format.
 
     `system` is the system prompt where the provider takes it separately. `call_ids` maps the id of
     each tool call in the window to the stored one; they differ if the provider rejects the latter.

@@ -43,11 +43,11 @@ from holdfast.verbs.places import check_place
 class Session:
     """One session of a store; `Store.session`, `create` and `get` return these."""
 
-    def __init__(self, runtime: Runtime, row: SessionRow, *, interrupted: bool = False) -> None:
-        self._runtime = runtime
+    def __init__(self, context: Runtime, row: SessionRow, *, interrupted: bool = False) -> None:
+        self._runtime = context
         self._n = row.n
-        self._read = runtime.backend.read
-        self._write = runtime.backend.write
+        self._read = context.backend.read
+        self._write = context.backend.write
         self.id = row.id
         self.key = row.key
         self.interrupted = interrupted
@@ -110,13 +110,13 @@ class Session:
         system: str | None = None,
         timestamps: bool = False,
     ) -> Window:
-        """Build the context to send to a model: valid for the provider and within the budget.
+        """Build the window to send to a model: valid for the provider and within the budget.
 
         `reserve` tokens of `max_tokens` are kept free for the reply. Stored messages do not change.
         """
         from holdfast.verbs import windowing  # noqa: PLC0415 - only agents need it
 
-        wish = windowing.Wish(
+        options = windowing.Wish(
             provider=provider,
             max_tokens=max_tokens,
             reserve=reserve,
@@ -125,7 +125,7 @@ class Session:
             system=system,
             timestamps=timestamps,
         )
-        query = windowing.window(self._n, windowing.check_wish(wish), self._runtime.report)
+        query = windowing.window(self._n, windowing.check_wish(options), self._runtime.report)
         return self._read(query)
 
     # ----------------------------------------------------------------------- forks and branches
@@ -147,7 +147,7 @@ class Session:
         before it. Scope, agent, model and cwd are inherited.
         """
         at = check_place(at, "at")
-        who = sessions.identity(
+        identity = sessions.identity(
             id=ids.session_id(),
             key=key,
             scope=None,
@@ -158,7 +158,7 @@ class Session:
             metadata=metadata,
         )
         origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
-        return Session(self._runtime, self._write(sessions.create(who, origin=origin)))
+        return Session(self._runtime, self._write(sessions.create(identity, origin=origin)))
 
     def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.

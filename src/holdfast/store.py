@@ -125,7 +125,7 @@ class Store:
             return found
         if not create:
             raise SessionNotFound(f"no session has the key {key!r}.")
-        who = sessions.identity(
+        identity = sessions.identity(
             id=ids.session_id(),
             key=key,
             scope=scope,
@@ -135,7 +135,7 @@ class Store:
             cwd=cwd,
             metadata=metadata,
         )
-        return Session(self._runtime, self._write(sessions.create(who, reuse=True)))
+        return Session(self._runtime, self._write(sessions.create(identity, reuse=True)))
 
     def create(
         self,
@@ -156,7 +156,7 @@ class Store:
         `delegate` and `import` start empty.
         """
         sessions.check_relation(relation, parent=parent is not None)
-        who = sessions.identity(
+        identity = sessions.identity(
             id=ids.session_id(),
             key=key,
             scope=scope,
@@ -169,7 +169,7 @@ class Store:
         origin = None
         if parent is not None:
             origin = sessions.Origin(parent=self._number(parent), relation=relation)
-        return Session(self._runtime, self._write(sessions.create(who, origin=origin)))
+        return Session(self._runtime, self._write(sessions.create(identity, origin=origin)))
 
     def _number(self, named: str | Session) -> int:
         if isinstance(named, Session):

@@ -4,7 +4,7 @@ It holds the session's lease from `with` to the end of the block. Each call is d
 returns, and raises `TurnLost` if another holder has taken the session over. Leaving the block seals
 the turn; leaving it by an exception keeps everything written, records the error and re-raises it.
 
-`TurnState` is shared by the sync `Turn` and its async twin; it never waits for the store.
+`TurnCore` is shared by the sync `Turn` and its async twin; it never waits for the store.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class TurnState:
 
     def __init__(
         self,
-        runtime: Runtime,
+        context: Runtime,
         session: int,
         session_id: str,
         *,
         model: str | None,
         run_id: str | None,
     ) -> None:
-        self.runtime = runtime
+        self.runtime = context
         self.session = session
         self.number = 0
         self.over = False
@@ -67,7 +67,7 @@ class TurnState:
             session=session,
             token=message_id(),
             holder=this_process(),
-            lease=runtime.backend.lease,
+            lease=context.backend.lease,
             run_id=run_id,
             model=model,
         )

@@ -21,8 +21,8 @@ from holdfast.runtime import Runtime
 class AsyncDraft:
     """The async twin of `Draft`; `AsyncTurn.stream` returns these."""
 
-    def __init__(self, runtime: Runtime, state: DraftState) -> None:
-        self._backend = runtime.backend
+    def __init__(self, context: Runtime, state: DraftState) -> None:
+        self._backend = context.backend
         self._state = state
         self.message: Message | None = None
 

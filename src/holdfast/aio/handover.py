@@ -79,9 +79,9 @@ class Desk:
         self._watch = None
         now = self._loop.time()
         for waiting in list(self._line):
-            if waiting.late_at <= now and not waiting.pending.give_up():
-                self._loop.call_later(waiting.patience, _doubt, waiting)
-        later = [waiting.late_at for waiting in self._line if waiting.late_at > now]
+            if waiting.deadline <= now and not waiting.pending.give_up():
+                self._loop.call_later(waiting.timeout, _doubt, waiting)
+        later = [waiting.deadline for waiting in self._line if waiting.deadline > now]
         if later:
             self._watch = self._loop.call_later(later[0] - now, self._look_for_late)
 
@@ -89,22 +89,22 @@ class Desk:
 class Waiting:
     """A submitted write, its future, and when its deadline ends."""
 
-    __slots__ = ("future", "late_at", "patience", "pending")
+    __slots__ = ("deadline", "future", "pending", "timeout")
 
     def __init__(
-        self, future: asyncio.Future[Any], pending: Pending[Any], late_at: float, timeout: float
+        self, future: asyncio.Future[Any], pending: Pending[Any], deadline: float, timeout: float
     ) -> None:
         self.future = future
         self.pending = pending
-        self.late_at = late_at
-        self.patience = timeout
+        self.deadline = deadline
+        self.timeout = timeout
 
 
 def _doubt(waiting: Waiting) -> None:
     if not waiting.future.done():
         waiting.future.set_exception(
             OutcomeUnknown(
-                f"the write did not finish within {2 * waiting.patience:g} s and may still "
+                f"the write did not finish within {2 * waiting.timeout:g} s and may still "
                 "succeed; retry it with the same ids."
             )
         )

@@ -91,7 +91,7 @@ class AsyncSession:
         system: str | None = None,
         timestamps: bool = False,
     ) -> Window:
-        """Build the context to send to a model."""
+        """Build the window to send to a model."""
         return await asyncio.to_thread(
             self._session.window,
             provider=provider,

@@ -87,33 +87,42 @@ class Engine(Protocol):
 class Ticket(Generic[T]):
     """A queued write: waiting, running or done."""
 
-    __slots__ = ("_call", "_gate", "_writer", "begun", "done", "error", "value", "verb")
+    __slots__ = (
+        "_callback",
+        "_wakeup",
+        "_writer",
+        "done",
+        "error",
+        "operation",
+        "started",
+        "value",
+    )
 
     def __init__(self, operation: Verb[T], writer: Writer) -> None:
-        self.verb = operation
-        self.begun = False
+        self.operation = operation
+        self.started = False
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
-        self._call: Callable[[], None] | None = None
-        self._gate: threading.Lock | None = None
+        self._callback: Callable[[], None] | None = None
+        self._wakeup: threading.Lock | None = None
         self._writer = writer
 
     def finish(self) -> None:
         """Mark it done and wake the caller that waits for it."""
         with self._writer.guard:
             self.done = True
-            call, gate = self._call, self._gate
-        if gate is not None:
-            gate.release()
-        if call is not None:
-            call()
+            callback, wakeup = self._callback, self._wakeup
+        if wakeup is not None:
+            wakeup.release()
+        if callback is not None:
+            callback()
 
     def when_done(self, call: Callable[[], None]) -> None:
         """Run `call` once it is done, at once if it is. One callback is kept."""
         with self._writer.guard:
             if not self.done:
-                self._call = call
+                self._callback = call
                 return
         call()
 
@@ -122,11 +131,11 @@ class Ticket(Generic[T]):
         with self._writer.guard:
             if self.done:
                 return True
-            if self._gate is None:
-                self._gate = threading.Lock()
-                self._gate.acquire()
-            gate = self._gate
-        return gate.acquire(timeout=seconds)
+            if self._wakeup is None:
+                self._wakeup = threading.Lock()
+                self._wakeup.acquire()
+            wakeup = self._wakeup
+        return wakeup.acquire(timeout=seconds)
 
     def result(self) -> T:
         """Wait until it is done, with the writer's deadline; return its result."""
@@ -215,7 +224,7 @@ class Writer:
 
     def _take_back(self, ticket: Ticket[Any]) -> bool:
         with self._lock:
-            if ticket.begun or ticket.done:
+            if ticket.started or ticket.done:
                 return False
             self._waiting.remove(ticket)
         ticket.error = StoreUnavailable(
@@ -290,7 +299,7 @@ class Writer:
         with self._lock:
             while self._waiting and len(batch) < _LARGEST_BATCH:
                 ticket = self._waiting.popleft()
-                ticket.begun = True
+                ticket.started = True
                 batch.append(ticket)
         return batch
 
@@ -315,7 +324,7 @@ class Writer:
         for ticket in batch:
             before = tx.writes
             try:
-                ticket.value = ticket.verb(tx)
+                ticket.value = ticket.operation(tx)
             except BaseException as error:  # noqa: BLE001 - classified, and kept for its caller
                 if not isinstance(error, HoldfastError) or tx.writes != before:
                     self._undo(error)
@@ -328,7 +337,7 @@ class Writer:
     def _run_one(self, ticket: Ticket[Any]) -> None:
         """Run one operation in its own transaction, and set its ticket's result or error."""
         try:
-            ticket.value = self._attempt(ticket.verb)
+            ticket.value = self._attempt(ticket.operation)
         except CommitFailed as failed:
             self._mend([ticket], failed)
         except BaseException as error:  # noqa: BLE001 - kept for its caller
@@ -372,7 +381,7 @@ class Writer:
             return
         for ticket in batch:
             try:
-                ticket.value = self._attempt(ticket.verb)
+                ticket.value = self._attempt(ticket.operation)
             except CommitFailed as again:
                 ticket.error = _doubt(again, again.error)
                 if not again.attempted:

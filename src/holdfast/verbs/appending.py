@@ -1,10 +1,10 @@
 """The append path: every message of a session is stored here, in one transaction.
 
 An append checks the expected head, drops messages whose ids are already stored, inserts the rest
-behind the head and advances the head row. That row carries counts, usage, preview and activity, so
+after the head and advances the head row. That row carries counts, usage, preview and activity, so
 they change together with the messages and lists never have to count.
 
-An id that the history already holds is not stored again, which makes a retry safe. The same id with
+An id that the history already has is not stored again, which makes a retry safe. The same id with
 another body is refused. Equal texts under two ids are two messages.
 """
 
@@ -50,7 +50,7 @@ _DAY: Final = 86_400_000_000
 
 
 def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None) -> Verb[Head]:
-    """Store a batch behind the head: all of it or nothing, and each id once.
+    """Store a batch after the head: all of it or nothing, and each id once.
 
     A batch whose ids are all stored already is a retry of a write that succeeded: it returns the
     head of that write, whatever `expect` is.
@@ -125,7 +125,7 @@ def compare(expect: Head | None, actual: Head) -> None:
     if expect is None:
         return
     if not isinstance(expect, Head):
-        raise Invalid("expect: pass a head, as session.head() gives it; nothing was stored.")
+        raise Invalid("expect: pass a Head, such as session.head() returns; nothing was stored.")
     if expect != actual:
         raise HeadMoved(expect, actual)
 
@@ -193,9 +193,9 @@ def place(
     *,
     again: Mapping[str, int | None] | None = None,
 ) -> HeadRow:
-    """Store a batch behind the head and return the new head row. All its ids must be new here.
+    """Insert a batch after the head and return the new head row. All its ids must be new here.
 
-    `again` maps ids that another branch of the session holds to their turns: their usage is not
+    `again` maps ids that another branch of the session has to their turns: their usage is not
     charged twice.
     """
     messages = [item.message for item in batch]
@@ -229,7 +229,7 @@ def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
             if tx.blob(sha256) is None:
                 raise BadMessage(
                     f"a file names data {sha256} that is not in this store; nothing was stored. "
-                    "Give it with data=…"
+                    "Pass it with data=…"
                 )
 
 
@@ -240,7 +240,7 @@ def _row(seq: int, item: Encoded, turn: int | None) -> MessageRow:
 def _advanced(
     head: HeadRow, messages: Sequence[Message], charged: Sequence[Message], now: int
 ) -> HeadRow:
-    """Return the head row behind these messages; raise `TooLarge` if a sum exceeds 64 bits."""
+    """Return the head row after these messages; raise `TooLarge` if a sum exceeds 64 bits."""
     usage, cost = head.usage, head.cost
     for message in charged:
         usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)

@@ -315,9 +315,9 @@ def close_draft(session: int, turn: int, item: codec.Encoded) -> Verb[int]:
         stored = tx.stored(head.branch, [item.id])
         if not new_messages([item], {n: (r.seq, r.body) for n, (_, r) in stored.items()}):
             return stored[item.id][1].seq
-        placed = place(tx, head, [item], tx.turn(session, turn))
+        moved = place(tx, head, [item], tx.turn(session, turn))
         tx.drop_draft(session, turn)
-        return placed.seq
+        return moved.seq
 
     newest = REACH if item.message.usage else 0
     return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
