@@ -1316,7 +1316,7 @@ def test_flushing_waits_for_what_runs(path: Path) -> None:
     with open_store(path, deadline=0.1) as store:
         store.backend.submit(slow).when_done(done.set)
         assert running.wait(60)
-        with pytest.raises(StoreUnavailable, match="still queued"):
+        with pytest.raises(StoreUnavailable, match="still waiting"):
             store.flush()
         go_on.set()
         assert done.wait(60)

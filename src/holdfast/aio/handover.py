@@ -105,7 +105,7 @@ def _doubt(waiting: Waiting) -> None:
         waiting.future.set_exception(
             OutcomeUnknown(
                 f"the write did not finish within {2 * waiting.timeout:g} s and may still "
-                "succeed; retry it with the same ids."
+                "be stored; retry it with the same ids."
             )
         )
 

@@ -214,8 +214,8 @@ class Writer:
         if ticket.wait(self._deadline):
             return ticket.outcome()
         raise OutcomeUnknown(
-            f"the write did not finish within {2 * self._deadline:g} s and may still succeed; "
-            "retry it with the same ids."
+            f"the write did not finish within {2 * self._deadline:g} s and may still be "
+            "stored; retry it with the same ids."
         )
 
     def withdraw(self, ticket: Ticket[Any]) -> bool:
@@ -241,7 +241,9 @@ class Writer:
                 lambda: not self._waiting and not self._busy, self._deadline
             )
         if not settled:
-            raise StoreUnavailable(f"writes are still queued after {self._deadline:g} s.")
+            raise StoreUnavailable(
+                f"writes are still waiting after {self._deadline:g} s; they may still be stored."
+            )
 
     def close(self) -> None:
         """Run what is queued, then stop. A thread that waits for a stuck lock is not joined."""
