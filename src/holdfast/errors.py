@@ -24,7 +24,7 @@ HoldfastError
 │   ├── ModelMissing      it cannot be used here: no key, no package, no file
 │   └── ModelFailed       a call failed; `retryable` is whether a retry may succeed
 │       └── ContextTooLong
-└── Invalid               an argument is not valid; nothing was stored
+└── Invalid               the call or an argument is not valid; nothing was stored
     ├── BadConfig
     ├── BadMessage
     ├── BadQuery
@@ -92,7 +92,7 @@ class HeadMoved(Conflict):
 
 
 class IdConflict(Conflict):
-    """A message with this id is already stored or queued, with another body."""
+    """A message with this id is already stored, queued or in the batch, with another body."""
 
     def __init__(self, message_id: str, seq: int) -> None:
         where = f"is already stored at seq {seq}" if seq else "is already in use"
@@ -218,7 +218,7 @@ class ContextTooLong(ModelFailed):
 
 
 class Invalid(HoldfastError):
-    """An argument is not valid. Nothing was stored."""
+    """The call or one of its arguments is not valid. Nothing was stored."""
 
 
 class BadConfig(Invalid):
