@@ -1,4 +1,4 @@
-"""Erasing step by step: foretold exactly, asked again when something came in between, proved."""
+"""The steps of an erasure: an exact plan, made again after a concurrent write, and the proof."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from holdfast.session import number_of
 from holdfast.transfer import archiving
 from holdfast.verbs import deleting, erasing
 
-Doomed = Sequence[Segment] | None
+Planned = Sequence[Segment] | None
 
 
 class Watched(Runtime):
-    """Notes what it is told, and what these messages say before and after."""
+    """Records the plans it is called with, and the bodies of their messages before the write."""
 
     def __init__(self, store: holdfast.Store) -> None:
         super().__init__(store.backend, SystemClock())
-        self.told: list[Doomed] = []
+        self.plans: list[Planned] = []
         self.before: list[bytes] = []
         self.failed: list[BaseException] = []
 
     @contextmanager
-    def erasing(self, doomed: Doomed) -> Iterator[None]:
-        self.told.append(doomed)
-        self.before = self.bodies(doomed or ())
+    def erasing(self, planned: Planned) -> Iterator[None]:
+        self.plans.append(planned)
+        self.before = self.bodies(planned or ())
         try:
             yield
         except BaseException as error:
             self.failed.append(error)
             raise
 
-    def bodies(self, doomed: Sequence[Segment]) -> list[bytes]:
-        """Read what is at these places."""
-        found = self.backend.read(lambda snapshot: snapshot.messages(doomed))
+    def bodies(self, planned: Sequence[Segment]) -> list[bytes]:
+        """Read the bodies of these messages."""
+        found = self.backend.read(lambda snapshot: snapshot.messages(planned))
         return [row.body for _, rows in found for row in rows]
 
 
@@ -80,20 +80,20 @@ def branches(store: holdfast.Store, sessions: Sequence[holdfast.Session]) -> lis
 
 def purging(
     session: holdfast.Session, forks: Forks
-) -> tuple[Query[list[Segment]], Callable[[Doomed], Verb[PurgeReport]]]:
+) -> tuple[Query[list[Segment]], Callable[[Planned], Verb[PurgeReport]]]:
     n = number_of(session)
     return (
         deleting.foretell(n, forks=forks),
-        lambda doomed: deleting.purge(n, session.id, forks=forks, doomed=doomed),
+        lambda planned: deleting.purge(n, session.id, forks=forks, doomed=planned),
     )
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
 @pytest.mark.parametrize("forks", ["keep", "erase"])
-def test_what_is_foretold_is_what_goes(
+def test_what_is_planned_is_what_goes(
     store: holdfast.Store, order: tuple[int, ...], forks: Forks
 ) -> None:
-    """Every body that changes or goes was named before, and no other."""
+    """Every body that is replaced or erased was in the plan, and no other."""
     sessions = family(store)
     watched = Watched(store)
     everything = [Segment(branch, 1, 99, "") for branch in branches(store, sessions)]
@@ -102,77 +102,77 @@ def test_what_is_foretold_is_what_goes(
         Erasure(watched).write(*purging(sessions[at], forks))
         after = watched.bodies(everything)
         stay = [body for body in after if b'"erased"' not in body]
-        doomed = [body for body in watched.before if b'"erased"' not in body]
-        assert sorted(stay + doomed) == sorted(body for body in before if b'"erased"' not in body)
-    assert len(watched.told) == len(order)
+        planned = [body for body in watched.before if b'"erased"' not in body]
+        assert sorted(stay + planned) == sorted(body for body in before if b'"erased"' not in body)
+    assert len(watched.plans) == len(order)
 
 
 def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -> None:
-    """The write refuses, so that nothing goes that was not named."""
+    """The write is refused, so that nothing is erased that was not in the plan."""
     (session, *_) = family(store)
     watched = Watched(store)
-    foretell, verb = purging(session, "keep")
+    plan, erase = purging(session, "keep")
     interruptions: list[Callable[[], object]] = [
         lambda: session.append(Message.user("late")),
         session.fork,
     ]
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
-        found = foretell(snapshot)
+        found = plan(snapshot)
         if interruptions:
             interruptions.pop(0)()
         return found
 
-    report = Erasure(watched).write(interrupted, verb)
-    assert len(watched.told) == 3
+    report = Erasure(watched).write(interrupted, erase)
+    assert len(watched.plans) == 3
     assert len(watched.failed) == 2
     assert report.messages == sum(
-        (span.last or 0) - span.first + 1 for span in watched.told[-1] or ()
+        (span.last or 0) - span.first + 1 for span in watched.plans[-1] or ()
     )
 
 
-def test_a_copy_that_was_made_in_between_is_foretold_as_well(store: holdfast.Store) -> None:
-    """One message is erased where it is when it is written, and each of these places was named."""
+def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Store) -> None:
+    """A message is erased in every copy there is at the write, and each was in the plan."""
     parent, fork, _ = family(store)
     watched = Watched(store)
     n, id = number_of(parent), parent.messages()[2].id
-    foretell = erasing.foretell(n, id)
+    plan = erasing.foretell(n, id)
     interruptions: list[Callable[[], object]] = [
         lambda: fork.replace([Message.system("new"), *fork.messages()])
     ]
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
-        found = foretell(snapshot)
+        found = plan(snapshot)
         if interruptions:
             interruptions.pop()()
         return found
 
-    report = Erasure(watched).write(interrupted, lambda doomed: erasing.erase(n, id, doomed))
-    assert [len(doomed or ()) for doomed in watched.told] == [2, 3]
+    report = Erasure(watched).write(interrupted, lambda planned: erasing.erase(n, id, planned))
+    assert [len(planned or ()) for planned in watched.plans] == [2, 3]
     assert report.places == 3
     assert all(b"parent says 2" in body for body in watched.before)
 
 
 def test_who_is_never_left_alone_is_erased_all_the_same(store: holdfast.Store) -> None:
-    """After some tries it is done without having been foretold, and that is said."""
+    """After some attempts it is erased without a plan, and the context gets `None`."""
     (session, *_) = family(store)
     watched = Watched(store)
-    foretell, verb = purging(session, "keep")
+    plan, erase = purging(session, "keep")
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
-        found = foretell(snapshot)
+        found = plan(snapshot)
         session.append(Message.user("again"))
         return found
 
-    Erasure(watched).write(interrupted, verb)
-    assert watched.told[-1] is None
-    assert all(doomed is not None for doomed in watched.told[:-1])
+    Erasure(watched).write(interrupted, erase)
+    assert watched.plans[-1] is None
+    assert all(planned is not None for planned in watched.plans[:-1])
     with pytest.raises(holdfast.errors.SessionNotFound):
         store.get("parent")
 
 
 def test_a_refusal_leaves_the_block(store: holdfast.Store) -> None:
-    """Whoever stands by learns that nothing was erased."""
+    """The context sees the error: nothing was erased."""
     session = store.session("k")
     watched = Watched(store)
     with session.turn() as turn:
@@ -191,24 +191,24 @@ def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) ->
     reply.write("half a reply")
     reply.flush()
     watched = Watched(store)
-    foretell, _ = purging(session, "keep")
-    assert [(span.first, span.last) for span in store.backend.read(foretell)] == [(1, 1)]
+    plan, _ = purging(session, "keep")
+    assert [(span.first, span.last) for span in store.backend.read(plan)] == [(1, 1)]
     turn.cancel("enough")
     Erasure(watched).write(*purging(session, "keep"))
-    assert len(watched.told) == 1
+    assert len(watched.plans) == 1
 
 
-def test_erasing_one_message_is_foretold_exactly(store: holdfast.Store) -> None:
+def test_the_plan_for_one_message_is_exact(store: holdfast.Store) -> None:
     """Each place of it, and nothing else of these branches."""
     parent, _, second = family(store)
     watched = Watched(store)
     n, id = number_of(second), parent.messages()[1].id
-    Erasure(watched).write(erasing.foretell(n, id), lambda doomed: erasing.erase(n, id, doomed))
-    [doomed] = watched.told
-    assert doomed is not None
-    assert [span.first == span.last for span in doomed] == [True, True]
+    Erasure(watched).write(erasing.foretell(n, id), lambda planned: erasing.erase(n, id, planned))
+    [planned] = watched.plans
+    assert planned is not None
+    assert [span.first == span.last for span in planned] == [True, True]
     assert all(b"parent says 1" in body for body in watched.before)
-    assert all(b'"erased"' in body for body in watched.bodies(doomed))
+    assert all(b'"erased"' in body for body in watched.bodies(planned))
 
 
 # --------------------------------------------------------------------------------- damaged stores
@@ -237,7 +237,7 @@ def test_a_damaged_session_is_spared_and_keeps_nobody(tmp_path: Path) -> None:
 
 
 def test_a_session_beside_damage_is_spared(tmp_path: Path) -> None:
-    """If it cannot be known whether somebody was split off it, it stays; the others go."""
+    """If its forks cannot be read, it stays; the others go."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         parent, other = store.create(title="parent"), store.create(title="other")

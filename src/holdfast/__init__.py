@@ -1,7 +1,7 @@
 """Holdfast: the session layer for AI agents.
 
 A conversation, once acknowledged, is never lost, never duplicated, never reordered, and always
-resumable. Begin with `holdfast.open`.
+resumable. Start with `holdfast.open`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ASYNC = frozenset({"AsyncDraft", "AsyncSession", "AsyncStore", "AsyncTurn", "op
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the async side when it is first asked for: asyncio takes longer than the rest."""
+        """Import the async API on first use: asyncio takes longer than everything else."""
         if name in _ASYNC:
             from holdfast import aio  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""What may be stored: every field of a message, checked before anything else happens to it.
+"""Validation of every field of a message, before anything is encoded or stored.
 
-A value passes if it comes back from JSON as the same value of the same type. Anything else (NaN, a
-tuple in metadata, a time without a zone, a number where text belongs) is refused with `BadMessage`
-naming the field, rather than stored as something slightly different.
+A value is valid if JSON returns it as the same value of the same type. Anything else (NaN, a tuple
+in metadata, a time without a zone, a number where text belongs) raises `BadMessage` naming the
+field, rather than being stored as something slightly different.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 
 def check_message(message: object, *, known: bool = False) -> None:
-    """Check a whole message; a `known` one may be of the kinds that only the store makes."""
+    """Check a message; a `known` one may have a role or status that only the store sets."""
     if not isinstance(message, Message):
         raise BadMessage(
-            f"expected a holdfast.Message, got {_kind(message)}; make one with Message.user(…), "
+            f"expected a holdfast.Message, got {_kind(message)}; create one with Message.user(…), "
             ".assistant(…), .tool(…) or .system(…)."
         )
     check_name(message.id, "id")
@@ -67,7 +67,7 @@ def check_message(message: object, *, known: bool = False) -> None:
 
 
 def _check_rest(message: Message) -> None:
-    """Check what most messages do not have."""
+    """Check the fields that most messages do not set."""
     if message.name is not None:
         check_text(message.name, "name")
     if message.model is not None:
@@ -80,7 +80,7 @@ def _check_rest(message: Message) -> None:
         _check_provenance(message.provenance)
     if message.covers is not None:
         if message.role != "summary":
-            raise BadMessage("covers: only a summary stands for other messages")
+            raise BadMessage("covers: only a summary can cover other messages")
         check_name(message.covers, "covers")
 
 
@@ -123,7 +123,7 @@ def _check_result(result: ToolResult, where: str) -> None:
         raise BadMessage(f"{where}.content: expected text or a tuple of parts")
     for number, part in enumerate(result.content):
         if type(part) not in {Text, File, Raw}:
-            raise BadMessage(f"{where}.content[{number}]: a tool result holds Text, File or Raw")
+            raise BadMessage(f"{where}.content[{number}]: expected Text, File or Raw")
         if type(part) is Text:
             check_text(part.text, f"{where}.content[{number}].text")
         else:
@@ -143,7 +143,7 @@ def check_file(file: File, where: str) -> None:
 
 
 def is_sha256(value: object) -> bool:
-    """Return whether this is a SHA-256 in lower-case hex."""
+    """Return whether a value is a SHA-256 in lower-case hex."""
     return type(value) is str and len(value) == _SHA256_LENGTH and _HEX.issuperset(value)
 
 
@@ -180,7 +180,7 @@ def check_json_object(value: object, field: str) -> dict[str, JSON]:
 
 
 def check_json(value: object, field: str, depth: int = 1) -> JSON:
-    """Refuse what JSON would change or cannot hold: NaN, tuples, bytes, other keys than text."""
+    """Check a JSON value; NaN, tuples, bytes and keys that are not text are rejected."""
     if value is None or type(value) in {bool, str}:
         return value  # type: ignore[return-value]
     if type(value) is int or type(value) is float:
@@ -209,33 +209,33 @@ def _check_json_number(value: float, field: str) -> float:
 
 
 def check_number(value: object, field: str, *, lowest: int = 0) -> int:
-    """Check a number in a question."""
+    """Check a number in a query."""
     if type(value) is not int or value < lowest:
         raise BadQuery(f"{field}: expected a whole number from {lowest} up, got {value!r}")
     return min(value, LARGEST_NUMBER)
 
 
 def check_seconds(value: object, field: str) -> float:
-    """Check a time to wait."""
+    """Check a duration in seconds."""
     if type(value) not in {int, float} or not 0 <= value < math.inf:  # type: ignore[operator]
         raise BadQuery(f"{field}: expected a number of seconds")
     return float(value)  # type: ignore[arg-type]
 
 
 def check_flag(value: object, field: str, *, optional: bool) -> None:
-    """Check what a list is narrowed by: true or false, or nothing."""
+    """Check a filter of a list: true or false, or `None` if it is optional."""
     if type(value) is not bool and not (optional and value is None):
         raise BadQuery(f"{field}: expected true or false, got {_kind(value)}")
 
 
 def check_filter(value: object, field: str) -> None:
-    """Check what a list is narrowed by: text, or nothing."""
+    """Check a filter of a list: text or `None`."""
     if value is not None and type(value) is not str:
         raise BadQuery(f"{field}: expected text, got {_kind(value)}")
 
 
 def check_usage(usage: object) -> Usage:
-    """Check counts of tokens."""
+    """Check token counts."""
     if type(usage) is not Usage:
         raise BadMessage(f"usage: expected a Usage, got {_kind(usage)}")
     for field in usage.__struct_fields__:
@@ -246,7 +246,7 @@ def check_usage(usage: object) -> Usage:
 
 
 def to_cost(value: object) -> Decimal:
-    """Take an amount of money, to twelve decimal places."""
+    """Return a cost as a decimal number, rounded to twelve places."""
     if not isinstance(value, Decimal | int | float | str) or isinstance(value, bool):
         raise BadMessage(f"cost: expected a Decimal, got {_kind(value)}")
     try:
@@ -254,12 +254,12 @@ def to_cost(value: object) -> Decimal:
     except InvalidOperation as error:
         raise BadMessage("cost: is not a number") from error
     if not amount.is_finite() or not 0 <= amount <= MAX_COST:
-        raise BadMessage(f"cost: is not between 0 and {MAX_COST}")
+        raise BadMessage(f"cost: must be between 0 and {MAX_COST}")
     return MONEY.normalize(MONEY.quantize(amount, COST_PLACES)) if amount else Decimal(0)
 
 
 def to_time(value: object) -> datetime:
-    """Take a time as it is; it needs a zone, of whole minutes, else it becomes UTC."""
+    """Return a time with a zone; it becomes UTC unless its offset is in whole minutes."""
     if not isinstance(value, datetime):
         raise BadMessage(f"created_at: expected a datetime, got {_kind(value)}")
     offset = value.utcoffset()

@@ -1,7 +1,7 @@
-"""The one clock.
+"""Clocks, and times as they are stored.
 
-Times are UTC. Nothing orders a history by them: order is `seq`. Whoever needs the time takes a
-`Clock` as an argument, so that a test can set it.
+Times are UTC. They never order a history: order is `seq`. Code that needs the time takes a `Clock`
+as an argument, so that a test can set it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """Something that tells the time in microseconds since 1970, UTC."""
+    """A source of the time in microseconds since 1970, UTC."""
 
     def micros(self) -> int:
         """Return the current time."""
@@ -31,15 +31,15 @@ class SystemClock:
 
 
 def to_datetime(micros: int) -> datetime:
-    """Turn stored microseconds into an aware UTC datetime, exactly."""
+    """Return stored microseconds as an aware UTC datetime, exactly."""
     return EPOCH + timedelta(microseconds=micros)
 
 
 def to_micros(moment: datetime) -> int:
-    """Turn an aware datetime into microseconds, exactly."""
+    """Return an aware datetime as microseconds since 1970, exactly."""
     return (moment - EPOCH) // _MICROSECOND
 
 
 def to_day(number: int) -> date:
-    """Turn days since 1970, as usage is counted by, into a date."""
+    """Return the date of a number of days since 1970, by which usage is counted."""
     return EPOCH.date() + timedelta(days=number)

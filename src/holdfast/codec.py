@@ -1,14 +1,14 @@
-"""Messages to bytes and back.
+"""Encoding messages as bytes, and decoding them.
 
-A stored message is JSON, readable without this program. Whatever goes in comes out exactly: what
-could not is refused beforehand (`checks`).
+A stored message is JSON, readable without this program. Decoding returns exactly what was encoded;
+values for which that is impossible are rejected first (`validation`).
 
-Three things JSON alone does not give:
+Three things go beyond JSON:
 
-* *Unicode that is none.* Python text may hold lone surrogates. Such a body is encoded with them
-  passed through as three bytes each, which is not UTF-8 and therefore tells itself apart.
-* *Large parts.* A part over `BLOB_THRESHOLD` bytes is replaced by its SHA-256 and kept as a blob;
-  so are the data of files.
+* *Lone surrogates.* Python text may contain them. They are encoded as three bytes each, which is
+  not valid UTF-8 and therefore recognized when decoding.
+* *Large parts.* A part over `BLOB_THRESHOLD` bytes is replaced by its SHA-256 and stored as a blob;
+  so is the data of files.
 * *Damage.* A checksum covers the id, the turn and the body.
 """
 
@@ -53,7 +53,7 @@ GetBlob = Callable[[str], bytes | None]
 
 
 class Blob(msgspec.Struct, frozen=True, tag="blob"):
-    """Stands in a stored body for a part that is kept as a blob."""
+    """Stands in a stored body for a part that is stored as a blob."""
 
     sha256: str
 
@@ -62,7 +62,7 @@ StoredPart: TypeAlias = Text | Thinking | ToolCall | ToolResult | File | Raw | B
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What is stored of a message beyond its id, place and turn."""
+    """The stored fields of a message except its id, seq and turn."""
 
     role: Role
     at: datetime
@@ -79,7 +79,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A message ready to be stored: its bytes, the blobs that come with it, and those it names."""
+    """A message ready to be stored: its body, its own blobs, and the hashes it only refers to."""
 
     id: str
     message: Message
@@ -97,17 +97,17 @@ _decode_body = msgspec.json.Decoder(Body).decode
 
 
 def encode_batch(messages: Sequence[Message], now: datetime) -> list[Encoded]:
-    """Check and encode messages; those without a time get `now`."""
+    """Validate and encode messages; those without a time get `now`."""
     if len(messages) > MAX_BATCH:
         raise TooLarge(
-            f"{len(messages)} messages in one batch, the limit is {MAX_BATCH}; nothing was "
+            f"a batch of {len(messages)} messages is over the limit of {MAX_BATCH}; nothing was "
             "stored. Append them in several batches."
         )
     return [encode(message, now) for message in messages]
 
 
 def encode_history(messages: Iterable[Message], now: datetime) -> list[Encoded]:
-    """Check and encode a whole history, in which there may be what only the store makes."""
+    """Validate and encode a whole history; see `known` of `encode`."""
     if not isinstance(messages, Iterable):
         raise BadMessage("messages: expected a list of messages")
     return [encode(message, now, known=True) for message in messages]
@@ -120,16 +120,17 @@ def encode(
     limit: int | None = MAX_MESSAGE_BYTES,
     known: bool = False,
 ) -> Encoded:
-    """Check and encode one message; if it has no time it gets `now`.
+    """Validate and encode one message; without a time it gets `now`.
 
-    One that is `known` may be of the kinds that only the store makes: a summary, a tombstone.
+    With `known` it may have a role or status that only the store sets: a summary, a tombstone.
     """
     check_message(message, known=known)
     item = _encode(message, now)
     size = len(item.body) + sum(len(blob) for _, blob in item.blobs)
     if limit is not None and size > limit:
         raise TooLarge(
-            f"message {message.id!r} has {size} bytes, the limit is {limit}; nothing was stored."
+            f"message {message.id!r} has {size} bytes, over the limit of {limit}; nothing was "
+            "stored."
         )
     return item
 
@@ -162,7 +163,7 @@ def _may_hold_data(part: StoredPart) -> bool:
 
 
 def _encode_files(message: Message, body: Body) -> Encoded:
-    """Encode a message that may hold files: their data are kept as blobs."""
+    """Encode a message that may contain files; their data is stored as blobs."""
     blobs: dict[str, bytes] = {}
     parts = tuple(_without_data(part, blobs) for part in body.parts)
     refers = tuple(sha256 for sha256 in _named(parts) if sha256 not in blobs)
@@ -176,7 +177,7 @@ def _encode_files(message: Message, body: Body) -> Encoded:
 def _encode_large(
     message: Message, body: Body, blobs: dict[str, bytes], refers: tuple[str, ...]
 ) -> Encoded:
-    """Encode a message some of whose parts are large: these are kept as blobs."""
+    """Encode a message with large parts; these are stored as blobs."""
     small = tuple(_without_bulk(part, blobs) for part in body.parts)
     data = to_json(msgspec.structs.replace(body, parts=small))
     return Encoded(message.id, message, data, tuple(blobs.items()), refers)
@@ -200,13 +201,13 @@ def _without_data(part: StoredPart, blobs: dict[str, bytes]) -> StoredPart:
 
 
 def _store_file(file: File, blobs: dict[str, bytes]) -> File:
-    """Take the data out of a file, leaving its hash and size."""
+    """Return a file with hash and size in place of its data, which is added to `blobs`."""
     if file.data is None:
         return file
     data = bytes(file.data)
     name = _keep(data, blobs)
     if file.sha256 is not None and file.sha256 != name:
-        raise BadMessage("sha256: is not the hash of the file's data")
+        raise BadMessage("sha256: does not match the file's data")
     return File(name=file.name, mime=file.mime, sha256=name, size=len(data))
 
 
@@ -232,7 +233,7 @@ def _keep(data: bytes, blobs: dict[str, bytes]) -> str:
 
 
 def digest(data: bytes) -> str:
-    """Name bytes by their SHA-256."""
+    """Return the SHA-256 of bytes, in hex."""
     return sha256(data).hexdigest()
 
 
@@ -247,7 +248,7 @@ def decode(
     turn_id: str | None,
     blob: GetBlob,
 ) -> Message:
-    """Read a stored message back. What cannot be read raises `Damaged`."""
+    """Return a stored message; raise `Damaged` if it cannot be decoded."""
     try:
         stored = _decode(body)
         parts = stored.parts
@@ -282,12 +283,12 @@ def _decode(body: bytes) -> Body:
     except UnicodeDecodeError:
         return _decode_foreign(body, Body)
     except msgspec.DecodeError:
-        # Invalid UTF-8 is reported as either error, depending on where it stands.
+        # msgspec reports invalid UTF-8 as either error, depending on where it is.
         return _decode_foreign(body, Body)
 
 
 def _decode_foreign(data: bytes, kind: type[S]) -> S:
-    """Decode JSON with lone surrogates in it."""
+    """Decode JSON that contains lone surrogates."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -306,7 +307,7 @@ def _restore(part: object, blob: GetBlob) -> Part:
 
 
 class _Single(msgspec.Struct):
-    """A part, so that it can be decoded by itself."""
+    """Wraps a part so that it can be decoded by itself."""
 
     part: Part
 
@@ -316,12 +317,12 @@ def _decode_part(data: bytes) -> Part:
 
 
 def tombstone(message: Message) -> Message:
-    """Return what is left of a message that was erased: that it was there, when and by whom."""
+    """Return the tombstone of a message: its id, role and time, and the status `erased`."""
     return Message(id=message.id, role=message.role, created_at=message.created_at, status="erased")
 
 
 def is_tombstone(body: bytes) -> bool:
-    """Return whether this is what was left of a message that was erased."""
+    """Return whether a body is that of an erased message."""
     try:
         return _decode(body).status == "erased"
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError, RecursionError):
@@ -329,20 +330,20 @@ def is_tombstone(body: bytes) -> bool:
 
 
 def same_body(stored: bytes, given: bytes) -> bool:
-    """Return whether two bodies are the same message, their times and estimates aside."""
+    """Return whether two bodies are equal except for their time and token estimate."""
     if stored == given:
         return True
     try:
         one, two = _decode(stored), _decode(given)
     except (msgspec.ValidationError, msgspec.DecodeError, ValueError):
         return False
-    # As bytes, because 1, 1.0 and true are equal to Python.
-    same_beside = msgspec.structs.replace(one, at=two.at, tokens=two.tokens)
-    return to_json(same_beside, _encode_sorted) == to_json(two, _encode_sorted)
+    # Compared as bytes, because 1, 1.0 and true are equal in Python.
+    aligned = msgspec.structs.replace(one, at=two.at, tokens=two.tokens)
+    return to_json(aligned, _encode_sorted) == to_json(two, _encode_sorted)
 
 
 def checksum(message_id: str, turn: int | None, body: bytes) -> int:
-    """Sum up a row, so that a flipped byte is noticed."""
+    """Return the checksum of a message row: its id, turn and body."""
     name = message_id.encode("utf-8", "surrogatepass")
     return zlib.crc32(body, zlib.crc32(name, turn or 0))
 
@@ -356,12 +357,12 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """Decode what `encode_text` made."""
+    """Decode text encoded by `encode_text`."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def to_json(value: object, encoder: Callable[[object], bytes] = _to_bytes) -> bytes:
-    """Encode a struct or plain JSON values."""
+    """Encode a struct or plain JSON values, lone surrogates included."""
     try:
         return encoder(value)
     except UnicodeEncodeError:
@@ -370,11 +371,11 @@ def to_json(value: object, encoder: Callable[[object], bytes] = _to_bytes) -> by
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=ordered)
         return encode_text(text)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise BadMessage(f"this is not JSON: {error}") from error
+        raise BadMessage(f"the value cannot be encoded as JSON: {error}") from error
 
 
 def from_json(data: bytes | str, kind: type[S]) -> S:
-    """Decode what `to_json` made."""
+    """Decode bytes encoded by `to_json`."""
     raw = encode_text(data) if isinstance(data, str) else data
     try:
         return msgspec.json.decode(raw, type=kind)

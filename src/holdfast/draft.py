@@ -1,11 +1,11 @@
-"""A reply while it is streamed.
+"""A draft: a reply while it is being streamed.
 
-Every delta goes into the reply in memory and into a buffer; the buffer is flushed to the store at
-the latest 250 ms or 4 KiB after it was written. Closing the draft stores the whole reply as one
-message and removes the flushed chunks, in one transaction. A crash before that leaves the chunks,
-of which recovery makes the same message, marked partial.
+Every delta is added to the reply in memory and to a buffer, which is flushed to the store after at
+most 250 ms or 4 KiB. Closing the draft stores the whole reply as one message and removes the
+flushed chunks, in one transaction. After a crash, recovery makes the same message of the chunks,
+marked partial.
 
-`DraftState` is what the sync `Draft` and its async twin share; it never waits for the store.
+`DraftCore` is shared by the sync `Draft` and its async twin; it never waits for the store.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST_REPLY: Final = codec.MAX_MESSAGE_BYTES // 2
 
 
 class TurnRef(msgspec.Struct, frozen=True):
-    """Which turn a reply belongs to."""
+    """The turn a reply belongs to."""
 
     session: int
     number: int
@@ -43,18 +43,20 @@ class TurnRef(msgspec.Struct, frozen=True):
 
 
 class DraftState:
-    """The reply so far, and what of it is not stored yet."""
+    """The reply so far, and the part of it that is not stored yet.
+
+    `closed` is called when the draft is over: it was stored as a message, or was empty.
+    """
 
     def __init__(
-        self, runtime: Runtime, turn: TurnRef, model: str | None, closed: Callable[[], None]
+        self, context: Runtime, turn: TurnRef, model: str | None, closed: Callable[[], None]
     ) -> None:
-        """Begin an empty reply; `closed` is called once it is a message."""
         self.id = message_id()
         self.over = False
         self._pid = os.getpid()
-        self._runtime = runtime
+        self._runtime = context
         self._turn = turn
-        self._opening = Opening(self.id, model, runtime.clock.micros())
+        self._opening = Opening(self.id, model, context.clock.micros())
         self._closed = closed
         self._guard = threading.Lock()
         self._deltas: list[Delta] = []
@@ -69,25 +71,28 @@ class DraftState:
         self._made: tuple[Message, Verb[int]] | None = None
 
     def add(self, delta: Delta) -> bool:
-        """Take a delta; true when so much waits that it must be flushed now."""
+        """Add a delta; true if the buffer is full and must be flushed now."""
         self._refuse()
-        weight = size(delta)
-        if self._size + weight > LARGEST_REPLY:
-            raise TooLarge(f"a reply has at most {LARGEST_REPLY} bytes; what came before is kept.")
+        added = size(delta)
+        if self._size + added > LARGEST_REPLY:
+            raise TooLarge(
+                f"the reply would exceed the limit of {LARGEST_REPLY} bytes; what was written "
+                "before is kept."
+            )
         with self._guard:
             self._made = None
             first = not self._fresh
             self._deltas.append(delta)
             self._fresh.append(delta)
-            self._fresh_size += weight
-            self._size += weight
+            self._fresh_size += added
+            self._size += added
             full = self._fresh_size >= FLUSH_BYTES
         if first:
             self._runtime.keeper.schedule(self, FLUSH_SECONDS)
         return full
 
     def spend(self, usage: Usage | None, cost: Decimal | None) -> None:
-        """Note what the reply used; the last word counts."""
+        """Set the usage and cost of the reply; the last call wins."""
         self._refuse()
         used = None if usage is None else checks.check_usage(usage)
         price = None if cost is None else checks.to_cost(cost)
@@ -105,12 +110,12 @@ class DraftState:
             raise error
 
     def check(self) -> None:
-        """Refuse a reply that was inherited by a fork: it is the parent's."""
+        """Raise `TurnLost` in a forked child: the reply belongs to the parent process."""
         if os.getpid() != self._pid:
             raise TurnLost(self._turn.id, "belongs to the process that forked this one")
 
     def take(self) -> tuple[list[int], Verb[bool]] | None:
-        """Take everything that is not stored; give the verb that stores it."""
+        """Return the numbers of all chunks not stored yet, and the operation that stores them."""
         self.check()
         with self._guard:
             if self._fresh:
@@ -121,23 +126,23 @@ class DraftState:
             if not self._unstored or self.over:
                 return None
             chunks = sorted(self._unstored.items())
-        verb = turns.flush_draft(self._turn.session, self._turn.number, self._opening, chunks)
-        return [number for number, _ in chunks], verb
+        operation = turns.flush_draft(self._turn.session, self._turn.number, self._opening, chunks)
+        return [number for number, _ in chunks], operation
 
     def stored(self, numbers: list[int]) -> None:
-        """Note that these chunks are stored."""
+        """Mark these chunks as stored."""
         with self._guard:
             for number in numbers:
                 self._unstored.pop(number, None)
 
     def tick(self) -> float | None:
-        """Flush from the background; an error is raised by the next write."""
+        """Flush in the background; the next write raises its error."""
         taken = self.take()
         if taken is None:
             return None
-        numbers, verb = taken
+        numbers, operation = taken
         try:
-            pending = self._runtime.backend.submit(verb)
+            pending = self._runtime.backend.submit(operation)
         except HoldfastError as error:
             self._note_failed_flush(error)
             return None
@@ -145,7 +150,7 @@ class DraftState:
         def done() -> None:
             try:
                 pending.outcome()
-            except BaseException as error:  # noqa: BLE001 - kept for whoever streams the reply
+            except BaseException as error:  # noqa: BLE001 - raised by the next write
                 self._note_failed_flush(error)
             else:
                 self.stored(numbers)
@@ -154,21 +159,21 @@ class DraftState:
         return None
 
     def _note_failed_flush(self, error: BaseException) -> None:
-        """Keep an error for the next write; schedule another flush if the store may take it."""
+        """Keep an error for the next write; schedule another flush if the store may recover."""
         self._error = error
         if isinstance(error, StorageError):
             self._runtime.keeper.schedule(self, FLUSH_SECONDS)
 
     def last_call(self) -> None:
-        """Flush the last words before the store is closed."""
+        """Flush what is buffered before the store is closed."""
         self.tick()
 
     def closing(
         self, status: Literal["complete", "partial"], metadata: dict[str, JSON] | None = None
     ) -> tuple[Message, Verb[int]] | None:
-        """Return the message and the verb that makes the draft one; `None` if there is nothing.
+        """Return the finished message and the operation that stores it; `None` if it is empty.
 
-        Asked again, after a close that was interrupted and may have gone through, it gives the
+        Called again, after a close that was interrupted and may have succeeded, it returns the
         same.
         """
         self.check()
@@ -196,27 +201,29 @@ class DraftState:
         return self._made
 
     def finish(self) -> None:
-        """Note that the reply is a message, or that nothing was in it."""
+        """Mark the draft as over: it was stored as a message, or was empty."""
         self.over = True
         self._closed()
 
 
 class Draft:
-    """A reply while it is streamed; closing it makes it a message."""
+    """A reply while it is being streamed; closing it stores it as a message.
 
-    def __init__(self, runtime: Runtime, state: DraftState) -> None:
-        """Begin; `Turn.stream` makes these."""
-        self._runtime = runtime
+    `Turn.stream` returns these.
+    """
+
+    def __init__(self, context: Runtime, state: DraftState) -> None:
+        self._runtime = context
         self._state = state
         self.message: Message | None = None
 
     @property
     def id(self) -> str:
-        """The id of the message this will become."""
+        """The id of the message that the draft will become."""
         return self._state.id
 
     def write(self, text: str) -> None:
-        """Add text. Blocks while the store is behind, and raises what a flush raised."""
+        """Add text. Blocks while a full buffer is flushed; raises the error of an earlier flush."""
         self._add(Text(checks.check_text(text, "text")))
 
     def think(self, text: str, *, signature: str | None = None) -> None:
@@ -228,19 +235,19 @@ class Draft:
         self._add(check_call(id, name, arguments))
 
     def raw(self, part: Raw) -> None:
-        """Add something of the provider's own, to be sent back to it as it is."""
+        """Add data in the provider's own format, to be sent back to it unchanged."""
         self._add(check_raw(part))
 
     def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
-        """Return what the reply used."""
+        """Set the usage of the reply, and its cost."""
         self._state.spend(usage, cost)
 
     def flush(self) -> None:
         """Store what was written so far, now."""
         taken = self._state.take()
         if taken is not None:
-            numbers, verb = taken
-            self._runtime.backend.write(verb)
+            numbers, operation = taken
+            self._runtime.backend.write(operation)
             self._state.stored(numbers)
 
     def close(
@@ -249,13 +256,13 @@ class Draft:
         status: Literal["complete", "partial"] = "complete",
         metadata: dict[str, JSON] | None = None,
     ) -> Message | None:
-        """Make the reply a message; `None` if nothing was written."""
+        """Store the reply as a message and return it; `None` if nothing was written."""
         if self._state.over:
             return self.message
         closing = self._state.closing(status, metadata)
         if closing is not None:
-            message, verb = closing
-            seq = self._runtime.backend.write(verb)
+            message, operation = closing
+            seq = self._runtime.backend.write(operation)
             self.message = msgspec.structs.replace(message, seq=seq)
         self._state.finish()
         return self.message
@@ -265,7 +272,7 @@ class Draft:
             self.flush()
 
     def __enter__(self) -> Self:
-        """Stream within a `with` block."""
+        """Return itself, to be closed at the end of the block."""
         return self
 
     def __exit__(
@@ -274,7 +281,7 @@ class Draft:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Make the reply a message: partial if the block was left by an exception."""
+        """Store the reply as a message: partial if the block was left by an exception."""
         if error is None:
             self.close()
             return
@@ -285,27 +292,27 @@ class Draft:
 
 
 def note_failure(error: BaseException, failed: HoldfastError) -> None:
-    """Tell of a failed clean-up on the error that is on its way already."""
+    """Add a note about a failed clean-up to the error that is already propagating."""
     if not isinstance(error, TurnLost):
         error.add_note(f"holdfast: {failed}")
 
 
 def check_call(id: str, name: str, arguments: JSON) -> ToolCall:
-    """Refuse a tool call that could not be stored."""
+    """Return a validated tool call."""
     checks.check_json(arguments, "arguments")
-    # A copy: what the caller changes later is not what was said.
-    said = copy.deepcopy(arguments)
-    return ToolCall(checks.check_text(id, "id"), checks.check_text(name, "name"), said)
+    # A copy: later changes by the caller must not change the reply.
+    copied = copy.deepcopy(arguments)
+    return ToolCall(checks.check_text(id, "id"), checks.check_text(name, "name"), copied)
 
 
 def check_raw(part: Raw) -> Raw:
-    """Refuse foreign data that could not be stored."""
+    """Return validated foreign data."""
     checks.check_json(part.data, "data")
     return Raw(checks.check_text(part.source, "source"), copy.deepcopy(part.data))
 
 
 def check_thought(text: str, signature: str | None) -> Thinking:
-    """Refuse reasoning that could not be stored."""
+    """Return validated reasoning."""
     if signature is not None:
         checks.check_text(signature, "signature")
     return Thinking(checks.check_text(text, "text"), signature)

@@ -1,10 +1,10 @@
-"""Carrying out an erasure: foretold, written, wiped, and proved.
+"""The steps of an erasure: plan, write, wipe, verify.
 
-First it is asked what will go, and pieces of it are remembered. The write happens while whoever
-keeps something derived from these messages stands by (`Runtime.erasing`); if something came in
-between and other messages would go, it is asked again. Then the bytes that the engine left behind
-are overwritten, and all files are searched for the pieces. Wiping and searching read the whole
-store, so that several erasures are settled together.
+The plan is the set of messages to erase; fragments of their text are sampled. The write runs inside
+`StoreContext.erasing`, so that data derived from these messages (the search index) is dropped with
+them. If a concurrent write changed which messages would be erased, the plan is made again. Then
+the bytes that the database left behind are overwritten, and all files are searched for the sampled
+fragments. Wiping and searching read the whole store, so several erasures share them.
 """
 
 from __future__ import annotations
@@ -25,33 +25,36 @@ _ATTEMPTS: Final = 8
 
 
 class Erasure:
-    """One or more erasures that are settled together."""
+    """One or more erasures that are wiped and verified together."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        """Erase in this store."""
-        self._runtime = runtime
-        self._backend = runtime.backend
+    def __init__(self, context: Runtime) -> None:
+        self._runtime = context
+        self._backend = context.backend
         self._pieces: list[bytes] = []
 
-    def write(self, foretell: Query[list[Segment]], verb: Callable[[Doomed], Verb[T]]) -> T:
-        """Run the verb that erases what is foretold."""
+    def write(self, plan: Query[list[Segment]], erase: Callable[[Doomed], Verb[T]]) -> T:
+        """Run the operation `erase` makes for the messages that `plan` returns.
+
+        If that would erase other messages it raises `StaleErasurePlan`, and both are tried again.
+        After several attempts it runs without a plan, which drops all derived data.
+        """
         for _ in range(_ATTEMPTS):
-            doomed = self._backend.read(foretell)
-            pieces = self._backend.read(sample(doomed))
+            planned = self._backend.read(plan)
+            fragments = self._backend.read(sample(planned))
             try:
-                with self._runtime.erasing(doomed):
-                    done = self._backend.write(verb(doomed), alone=True)
+                with self._runtime.erasing(planned):
+                    done = self._backend.write(erase(planned), alone=True)
             except Changed:
                 continue
-            self._pieces += pieces
+            self._pieces += fragments
             return done
         with self._runtime.erasing(None):
-            return self._backend.write(verb(None), alone=True)
+            return self._backend.write(erase(None), alone=True)
 
     def settle(self) -> tuple[tuple[str, ...], Scan]:
-        """Wipe what was left behind; say what could not be yet, and what the search found."""
-        # The note that wiping is owed goes with this: also that of another thread, whose words may
-        # still be in the index.
+        """Wipe the bytes of erased messages; return what is still pending, and the scan."""
+        # Wiping clears the store's note that it is pending, also one by another thread: so no
+        # thread may be between its erasure and the clean-up of the index.
         with self._runtime.between_erasures():
             pending = self._backend.scrub()
         return pending, self._backend.scan(thinned(self._pieces, MOST_FRAGMENTS))

@@ -1,30 +1,30 @@
-"""Everything that can go wrong, in one tree.
+"""All errors that Holdfast raises.
 
 HoldfastError
 ├── NotFound
 │   ├── SessionNotFound
 │   └── MessageNotFound
 ├── AmbiguousRef
-├── Conflict              somebody else was there; nothing of yours was stored
+├── Conflict              another writer was first; nothing of this call was stored
 │   ├── HeadMoved
 │   ├── IdConflict
 │   ├── SessionBusy
 │   ├── TurnLost
 │   ├── KeyTaken
-│   └── Diverged          a copy would meet something else under the same ids
-├── StorageError          the store could not do it
+│   └── Diverged          the target of a copy has other content under the same ids
+├── StorageError          the store failed
 │   ├── StoreUnavailable  not stored; try again
 │   ├── StoreFull         not stored
-│   ├── StoreMoved        not stored where you think
+│   ├── StoreMoved        the file was moved or replaced; not stored
 │   ├── ReadOnly
 │   ├── SchemaTooNew
 │   ├── Damaged
 │   └── OutcomeUnknown    may or may not be stored; retry with the same ids
-├── AgentError            a model could not do its part; what was stored before is safe
+├── AgentError            a model failed; what was stored before is safe
 │   ├── ModelMissing      it cannot be used here: no key, no package, no file
-│   └── ModelFailed       a call failed; `retryable` says whether another may go well
+│   └── ModelFailed       a call failed; `retryable` is whether a retry may succeed
 │       └── ContextTooLong
-└── Invalid               what was asked makes no sense
+└── Invalid               the call or an argument is not valid; nothing was stored
     ├── BadConfig
     ├── BadMessage
     ├── BadQuery
@@ -32,8 +32,8 @@ HoldfastError
     ├── TooLarge
     └── UnknownBackend
 
-Every message says what happened, what is safe, and what to do next. None of them carries the text
-of a conversation (the candidates of an `AmbiguousRef` have titles and previews, its message only
+Every message says what happened, what is safe, and what to do next. None contains text of a
+conversation (the candidates of an `AmbiguousRef` have titles and previews; its message has only
 their ids).
 """
 
@@ -51,15 +51,15 @@ _MOST_REASONS: Final = 5
 
 
 class HoldfastError(Exception):
-    """The root: catch this to catch everything Holdfast raises on purpose."""
+    """The base class of all errors that Holdfast raises on purpose."""
 
 
 class NotFound(HoldfastError):
-    """There is no such thing in this store."""
+    """What was named is not in this store."""
 
 
 class SessionNotFound(NotFound):
-    """No session goes by this name; `store.sessions()` lists those that exist."""
+    """No session matches this reference; `store.sessions()` lists those that exist."""
 
 
 class MessageNotFound(NotFound):
@@ -67,23 +67,21 @@ class MessageNotFound(NotFound):
 
 
 class AmbiguousRef(HoldfastError):
-    """Several sessions go by this name: `candidates`, the one written to last first."""
+    """Several sessions match this reference: `candidates`, the one written to last first."""
 
     def __init__(self, what: str, candidates: tuple[Candidate, ...] = ()) -> None:
-        """Remember what could be meant."""
         super().__init__(what)
         self.candidates = candidates
 
 
 class Conflict(HoldfastError):
-    """Somebody else was there first. Nothing of this call was stored."""
+    """Another writer was first. Nothing of this call was stored."""
 
 
 class HeadMoved(Conflict):
-    """The history grew since the head that was passed as `expect`."""
+    """The session's head is no longer the one that was passed as `expect`."""
 
     def __init__(self, expected: Head, actual: Head) -> None:
-        """Remember both heads."""
         super().__init__(
             f"expected branch {expected.branch} at seq {expected.seq}, but the session is on "
             f"branch {actual.branch} at seq {actual.seq}; nothing was stored. Read what is new "
@@ -94,10 +92,9 @@ class HeadMoved(Conflict):
 
 
 class IdConflict(Conflict):
-    """A message with this id is already there, with another body."""
+    """A message with this id is already stored, queued or in the batch, with another body."""
 
     def __init__(self, message_id: str, seq: int) -> None:
-        """Remember which message it was."""
         where = f"is already stored at seq {seq}" if seq else "is already in use"
         super().__init__(
             f"message id {message_id!r} {where} with another body; nothing was stored. Messages "
@@ -111,7 +108,6 @@ class SessionBusy(Conflict):
     """Another holder's turn is open in this session."""
 
     def __init__(self, session_id: str, holder: Holder, since: datetime) -> None:
-        """Remember who holds it, and since when."""
         super().__init__(
             f"session {session_id} has an open turn, held by pid {holder.pid} on {holder.host} "
             f"since {since:%Y-%m-%d %H:%M:%S} UTC; nothing was stored. Wait with turn(wait=…), "
@@ -128,7 +124,6 @@ class TurnLost(Conflict):
     """This turn is over: it ended, or another holder took the session over."""
 
     def __init__(self, turn_id: str, why: str) -> None:
-        """Remember which turn, and what became of it."""
         super().__init__(
             f"turn {turn_id} {why}; nothing was stored. What it wrote before is kept. Open a new "
             "turn with session.turn() to go on."
@@ -141,29 +136,28 @@ class KeyTaken(Conflict):
 
 
 class Diverged(Conflict):
-    """The target has something else under the ids of the source: `reasons`, by session id.
+    """The target of a copy has other content under the source's ids: `reasons`, by session id.
 
-    What was there is as it was.
+    The target's content was not changed.
     """
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
-        """Remember which sessions, and in which way."""
-        told = [f"session {id}: {why}" for id, why in list(reasons.items())[:_MOST_REASONS]]
-        more = len(reasons) - len(told)
+        shown = [f"session {id}: {why}" for id, why in list(reasons.items())[:_MOST_REASONS]]
+        more = len(reasons) - len(shown)
         rest = f"; and {more} more" if more else ""
         super().__init__(
-            f"the target has something else under the same ids ({'; '.join(told)}{rest}); nothing "
-            "of that was changed. Copy to another store, or erase these sessions there."
+            f"the target has other content under the same ids ({'; '.join(shown)}{rest}); it was "
+            "not changed. Copy to another store, or erase these sessions there."
         )
         self.reasons = dict(reasons)
 
 
 class StorageError(HoldfastError):
-    """The store could not do it."""
+    """The store failed."""
 
 
 class StoreUnavailable(StorageError):
-    """The store cannot be reached or written now. Nothing was stored; trying again is safe."""
+    """The store cannot be reached or written now. Nothing was stored; a retry is safe."""
 
 
 class StoreFull(StorageError):
@@ -171,7 +165,7 @@ class StoreFull(StorageError):
 
 
 class StoreMoved(StorageError):
-    """The store's file was moved, deleted or replaced while open; what is written would be lost."""
+    """The store's file was moved, deleted or replaced while open; further writes would be lost."""
 
 
 class ReadOnly(StorageError):
@@ -179,19 +173,19 @@ class ReadOnly(StorageError):
 
 
 class SchemaTooNew(StorageError):
-    """The store was written by a newer Holdfast. It was left untouched: update this program."""
+    """The store was written by a newer Holdfast. Nothing was changed; update this program."""
 
 
 class Damaged(StorageError):
-    """The store has unreadable data. It is not written to any more; see `Store.salvage`."""
+    """The store has unreadable data. Nothing more is written to it; see `Store.salvage`."""
 
 
 class OutcomeUnknown(StorageError):
-    """The write may or may not be stored. Retry it with the same ids: it will be there once."""
+    """The write may or may not be stored. Retry it with the same ids: it will be stored once."""
 
 
 class AgentError(HoldfastError):
-    """A model could not do its part. What was stored before is safe."""
+    """A model failed. What was stored before is safe."""
 
 
 class ModelMissing(AgentError):
@@ -199,7 +193,7 @@ class ModelMissing(AgentError):
 
 
 class ModelFailed(AgentError):
-    """A call of a model failed. `retryable`: another may go well, after `retry_after` seconds."""
+    """A call of a model failed; if `retryable`, a retry after `retry_after` s may succeed."""
 
     def __init__(
         self,
@@ -209,7 +203,6 @@ class ModelFailed(AgentError):
         retryable: bool = False,
         retry_after: float | None = None,
     ) -> None:
-        """Remember what the provider answered."""
         super().__init__(what)
         self.status = status
         self.retryable = retryable
@@ -217,37 +210,36 @@ class ModelFailed(AgentError):
 
 
 class ContextTooLong(ModelFailed):
-    """The window has more tokens than the model takes: `limit`, if the provider said how many."""
+    """The window has more tokens than the model accepts: `limit`, if the provider reported it."""
 
     def __init__(self, what: str, *, status: int | None = None, limit: int | None = None) -> None:
-        """Remember the limit."""
         super().__init__(what, status=status)
         self.limit = limit
 
 
 class Invalid(HoldfastError):
-    """What was asked makes no sense. Nothing was stored."""
+    """The call or one of its arguments is not valid. Nothing was stored."""
 
 
 class BadConfig(Invalid):
-    """The configuration says something that makes no sense; the error names file and key."""
+    """The configuration is not valid; the error names the file and the key."""
 
 
 class BadMessage(Invalid):
-    """A message cannot be stored as it is; the error names the field."""
+    """A message is not valid; the error names the field."""
 
 
 class BadQuery(Invalid):
-    """A question to the store makes no sense."""
+    """An argument of a query is not valid; the error names it."""
 
 
 class BadRef(Invalid):
-    """This cannot name a session."""
+    """This is not a valid session reference."""
 
 
 class TooLarge(Invalid):
-    """Over a documented limit."""
+    """A documented limit was exceeded."""
 
 
 class UnknownBackend(Invalid):
-    """No backend goes by this URL."""
+    """There is no backend for this URL, or the URL is not valid."""

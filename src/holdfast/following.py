@@ -1,8 +1,9 @@
-"""Following: everything written later, once, in order, as others write it.
+"""Followers: iterators over everything written later, once and in order, by any process.
 
-A follower knows how far it has delivered, reads what lies behind that, and sleeps until something
-was written. When the session goes to another branch, a follower first delivers the rest of the one
-it is on, then says where the next one left it. It ends when its store is closed.
+A follower keeps the position up to which it has delivered, reads what comes after it, and sleeps
+until something is written. When the session moves to another branch, a follower first delivers the
+rest of its current branch, then a `BranchChanged` with the point where the new one starts. It ends
+when its store is closed.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ _PAGE = 500
 
 
 class Following(ABC, Generic[T]):
-    """An endless iterator over what is written."""
+    """An iterator over what is written; it ends when the store is closed."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        """Follow this store."""
-        self._runtime = runtime
+    def __init__(self, context: Runtime) -> None:
+        self._runtime = context
         self._ready: list[T] = []
 
     @abstractmethod
@@ -36,10 +36,10 @@ class Following(ABC, Generic[T]):
 
     @abstractmethod
     def _passed(self, item: T) -> None:
-        """Note that an item is delivered."""
+        """Advance the position past a delivered item."""
 
     def poll(self) -> T | None:
-        """Return the next item if there is one; never waits."""
+        """Return the next item, or `None` if there is none; never waits."""
         if not self._ready:
             self._ready = self._read()[::-1]
         if not self._ready:
@@ -49,14 +49,14 @@ class Following(ABC, Generic[T]):
         return item
 
     def __iter__(self) -> Iterator[T]:
-        """Follow."""
+        """Return itself."""
         return self
 
     def __next__(self) -> T:
         """Wait for the next item."""
         backend = self._runtime.backend
         while not backend.closed:
-            # The number is taken before looking: what is written meanwhile changes it.
+            # The change number is read before polling: a write in between changes it.
             seen = backend.wait(-1, 0)
             try:
                 item = self.poll()
@@ -71,12 +71,14 @@ class Following(ABC, Generic[T]):
 
 
 class Follower(Following[Message | BranchChanged]):
-    """Follows one session's history from branch to branch; `head` is how far it has come."""
+    """Follows one session's history across branches; `head` is its position.
 
-    def __init__(self, runtime: Runtime, session: int, after: Head | None) -> None:
-        """Start behind `after`, or at the beginning of the current history."""
-        super().__init__(runtime)
-        self.head = _checked(after) or Head(runtime.backend.read(reading.head(session)).branch, 0)
+    It starts after the head `after`, or with the first message of the current history.
+    """
+
+    def __init__(self, context: Runtime, session: int, after: Head | None) -> None:
+        super().__init__(context)
+        self.head = _checked(after) or Head(context.backend.read(reading.head(session)).branch, 0)
         self._session = session
 
     def _read(self) -> list[Message | BranchChanged]:
@@ -94,17 +96,16 @@ def _checked(after: Head | None) -> Head | None:
     if after is None:
         return None
     if not isinstance(after, Head):
-        raise BadQuery("after: expected a head, as session.head() gives it")
+        raise BadQuery("after: expected a Head, such as session.head() returns")
     branch = checks.check_number(after.branch, "after")
     return Head(branch, checks.check_number(after.seq, "after"))
 
 
 class StoreFollower(Following[Activity]):
-    """Follows which sessions are written to; `number` is how far it has come."""
+    """Follows which sessions are written to; `number` is the last activity it delivered."""
 
-    def __init__(self, runtime: Runtime, since: int) -> None:
-        """Start behind the activity with this number."""
-        super().__init__(runtime)
+    def __init__(self, context: Runtime, since: int) -> None:
+        super().__init__(context)
         self.number = since
 
     def _read(self) -> list[Activity]:

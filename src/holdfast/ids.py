@@ -1,9 +1,9 @@
-"""Identities.
+"""Ids of messages, sessions and turns.
 
 Message ids are UUIDv7 in their usual text form: time-ordered, so that the index on them grows at
-one end and stays flat to millions. Session ids are 16 random lower-case base32 characters (80
-bits): short enough to type, and a few characters of one name it. A turn is named by its session
-and its number there.
+one end and insertion stays fast with millions of rows. Session ids are 16 random lower-case base32
+characters (80 bits): short enough to type, and a prefix of a few characters is unique. A turn id is
+its session's id and its number within the session.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import random
 import time
 from base64 import b32encode
 
-# Message ids must differ, not be secret; and asking the system for each would let other threads in.
+# Ids must be unique, not secret; and a system call for each would let other threads run.
 _random = random.Random(os.urandom(32))  # noqa: S311
 os.register_at_fork(after_in_child=lambda: _random.seed(os.urandom(32)))
 
 
 def message_id() -> str:
-    """Make a new UUIDv7, ordered by time to a quarter of a microsecond."""
+    """Return a new UUIDv7, ordered by time to a quarter of a microsecond."""
     millis, rest = divmod(time.time_ns(), 1_000_000)
     fraction = rest * 4096 // 1_000_000
     tail = _random.getrandbits(62) | 0x8000_0000_0000_0000
@@ -28,16 +28,16 @@ def message_id() -> str:
 
 
 def session_id() -> str:
-    """Make a new session id."""
+    """Return a new session id."""
     return b32encode(os.urandom(10)).decode("ascii").lower()
 
 
 def turn_id(session: str, number: int) -> str:
-    """Name the turn with this number in this session."""
+    """Return the id of a turn, from its session's id and its number."""
     return f"{session}.{number}"
 
 
 def split_turn_id(name: str) -> tuple[str, int]:
-    """Return the session and the number that a turn's id is made of."""
+    """Return the session id and the number of a turn id."""
     session, _, number = name.rpartition(".")
     return session, int(number)

@@ -1,7 +1,7 @@
-"""What must happen in the background while turns are open: leases renewed, drafts flushed.
+"""The background scheduler of a store: it renews leases and flushes drafts while turns are open.
 
-One thread per store, started when it is first needed. It knows its tasks only weakly, so a turn
-that was leaked is renewed no longer, and its lease runs out.
+There is one thread per store, started when it is first needed. It holds weak references to its
+tasks, so a leaked turn is not renewed and its lease expires.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ _live: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 class Task(Protocol):
-    """Something with work to do later."""
+    """Work that the scheduler runs in the background."""
 
     def tick(self) -> float | None:
-        """Do it; give the seconds until the next time, or `None` for never."""
+        """Do the work; return the seconds until the next run, or `None` to stop."""
         ...
 
     def last_call(self) -> None:
-        """Do what must not be left undone: the store is being closed."""
+        """Do what must be done before the store is closed."""
         ...
 
 
 class Keeper:
-    """Calls tasks when they are due."""
+    """Runs tasks when they are due, in one background thread."""
 
     def __init__(self) -> None:
-        """Begin with nothing to do."""
         self.begin_anew()
         _live.add(self)
 
     def begin_anew(self) -> None:
-        """Forget all tasks and the thread: what a forked child has to do."""
+        """Drop all tasks and the thread; a forked child calls this."""
         self._due: list[tuple[float, int, weakref.ref[Task]]] = []
-        # A plain lock is taken and let go in one piece, whatever signal comes.
+        # A signal handler cannot interrupt taking or releasing a plain lock.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._count = itertools.count()
@@ -50,7 +49,7 @@ class Keeper:
         self._closed = False
 
     def schedule(self, task: Task, seconds: float) -> None:
-        """Have `task.tick` called in so many seconds."""
+        """Run `task.tick` in `seconds` seconds."""
         with self._lock:
             if self._closed:
                 return
@@ -62,17 +61,17 @@ class Keeper:
                 self._changed.notify()
 
     def _started(self) -> threading.Thread | None:
-        """Start the thread; `None` if the system allows no more: the next task tries again."""
+        """Start the thread; `None` if the system allows no more, then the next task retries."""
         thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            _log.warning("background work is put off: no thread can be started (%s)", error)
+            _log.warning("background work is delayed: no thread can be started (%s)", error)
             return None
         return thread
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the thread and run `on_close` of all scheduled tasks."""
         with self._lock:
             self._closed = True
             self._changed.notify()
@@ -102,10 +101,10 @@ class Keeper:
     def _next(self) -> weakref.ref[Task] | None:
         with self._lock:
             while not self._closed:
-                left = self._due[0][0] - time.monotonic() if self._due else None
-                if left is not None and left <= 0:
+                remaining = self._due[0][0] - time.monotonic() if self._due else None
+                if remaining is not None and remaining <= 0:
                     return heapq.heappop(self._due)[2]
-                self._changed.wait(left)
+                self._changed.wait(remaining)
             return None
 
 
@@ -113,7 +112,7 @@ def _tick(task: Task) -> float | None:
     try:
         return task.tick()
     except Exception:  # noqa: BLE001 - see below
-        # A task keeps its own errors for its owner; one that escapes must not end the others.
+        # A task keeps its own errors for its owner; one that escapes must not stop the others.
         _log.exception("background work failed")
         return None
 

@@ -1,9 +1,9 @@
-"""Who is alive.
+"""Process identity, and whether the process that holds a turn is alive.
 
-A holder is named by host, boot, pid namespace, pid and the process's start time; together these
-never name two processes. A holder of the same boot and namespace can be looked up: it is alive if
-that pid exists with that start time. Of any other holder nothing is known here, and only its
-lease counts. Where the system has no `/proc` nothing can be compared either.
+A process is identified by host, boot, pid namespace, pid and start time; together these never
+identify two processes. A holder with this process's boot and namespace can be checked: it is alive
+if that pid exists with that start time. For any other holder, and on systems without `/proc`, that
+is unknown and only the lease counts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from holdfast.records import Holder
 
 
 def this_process() -> Holder:
-    """Name the calling process."""
+    """Return the identity of the calling process."""
     return _name_process(os.getpid())
 
 
 @lru_cache(maxsize=1)
 def _name_process(pid: int) -> Holder:
-    """Name a process; keyed by pid, because a forked child is somebody else."""
+    """Return a process's identity; cached by pid, because a forked child is another process."""
     return Holder(
         host=os.uname().nodename,
         pid=pid,
@@ -32,7 +32,7 @@ def _name_process(pid: int) -> Holder:
 
 
 def is_alive(holder: Holder) -> bool | None:
-    """Return whether the holder lives; `None` when that cannot be known from here."""
+    """Return whether the holder is alive; `None` if that cannot be checked from this process."""
     here = this_process()
     comparable = here.boot and here.namespace and here.started
     if not comparable or (holder.boot, holder.namespace) != (here.boot, here.namespace):
@@ -41,21 +41,21 @@ def is_alive(holder: Holder) -> bool | None:
 
 
 def give_up(token: str) -> None:
-    """Note that this process no longer holds what it holds under this token, and cannot say so."""
+    """Record that this process gave up a turn, by its token; the store may still show it open."""
     _given_up.add(token)
 
 
 def has_given_up(holder: Holder, token: str) -> bool:
-    """Return whether this process is the holder, and has given it up."""
+    """Return whether this process is the holder and gave the turn up."""
     return token in _given_up and holder == this_process()
 
 
-# Of this process alone: a forked child is another holder.
+# Only for this process: a forked child is another holder.
 _given_up: set[str] = set()
 
 
 def _start_time(pid: int) -> str | None:
-    """Read when the process started, in clock ticks since boot; `None` if it is gone."""
+    """Return when a process started, in clock ticks since boot; `None` if it has ended."""
     stat = _read(f"/proc/{pid}/stat")
     # The command name is in parentheses and may hold anything; the fields follow the last one.
     fields = stat.rpartition(")")[2].split()
@@ -72,7 +72,10 @@ def _namespace() -> str:
 
 
 def _read(path: str) -> str:
-    """Read a small file, without pathlib: importing that takes longer than opening a store."""
+    """Return the text of a small file, or "" if it cannot be read.
+
+    Without pathlib: importing that takes longer than opening a store.
+    """
     try:
         with open(path, errors="replace") as file:  # noqa: PTH123
             return file.read().strip()

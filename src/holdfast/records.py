@@ -1,10 +1,10 @@
-"""The vocabulary: what a conversation is made of.
+"""The values that the API takes and returns.
 
-All values are frozen. A `Message` is what is stored and never changed; it is made of parts. What a
-caller did not give (`seq`, `turn_id`, `created_at`) is filled in by the store. Everything a
-message holds is text, numbers and JSON, so that it can be read for ever without this program;
-bytes enter as `File(data=…)` and are kept once, by their SHA-256. JSON has no cycles, so messages
-are left out of garbage collection, which would take longer than reading them.
+All values are frozen. A `Message` is stored once and never changed; it consists of parts. Fields
+that the caller did not set (`seq`, `turn_id`, `created_at`) are set by the store. A message
+contains only text, numbers and JSON, so that it can always be read without this program; bytes are
+passed as `File(data=…)` and stored once, by their SHA-256. JSON has no cycles, so messages are
+excluded from garbage collection, which would take longer than reading them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast import ids
 if TYPE_CHECKING:
     JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 else:
-    JSON = Any  # msgspec does not follow a type that names itself; `codec` checks the values
+    JSON = Any  # msgspec does not support a recursive alias; `codec` checks the values
 Role: TypeAlias = Literal["system", "user", "assistant", "tool", "summary"]
 Status: TypeAlias = Literal["complete", "partial", "damaged", "erased"]
 TurnState: TypeAlias = Literal["open", "sealed", "cancelled", "failed", "interrupted"]
@@ -68,7 +68,7 @@ class Thinking(msgspec.Struct, frozen=True, gc=False, tag="thinking", omit_defau
 
 
 class File(msgspec.Struct, frozen=True, gc=False, tag="file", omit_defaults=True):
-    """A file: given with its `data`, kept and returned by `sha256` (see `Store.blob`)."""
+    """A file: passed with its `data`, stored and returned by `sha256` (see `Store.blob`)."""
 
     name: str | None = None
     mime: str | None = None
@@ -77,20 +77,20 @@ class File(msgspec.Struct, frozen=True, gc=False, tag="file", omit_defaults=True
     size: int | None = None
 
 
-# The kind of a file that keeps a tool's output whole, where it is too long for a model: beside it
-# its beginning and end are said, and no window carries more of it than its name.
+# The type of a file with the full output of a tool that is too long for a model. The tool result
+# also has its beginning and end as text; windows include only the file's name.
 WHOLE_OUTPUT: Final = "application/octet-stream; holdfast=output"
 
 
 class Raw(msgspec.Struct, frozen=True, gc=False, tag="raw"):
-    """Foreign data kept verbatim, with the name of where it came from."""
+    """Foreign data stored verbatim, with the name of its source."""
 
     source: str
     data: JSON
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False, tag="tool_call", omit_defaults=True):
-    """A model asks for a tool. `arguments` is JSON, or the text as the model wrote it."""
+    """A model's call of a tool. `arguments` is JSON, or the text as the model wrote it."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False, tag="tool_call", omit_defa
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False, tag="tool_result", omit_defaults=True):
-    """What a tool answered to the call with this id."""
+    """The result of the tool call with this id."""
 
     call_id: str
     content: str | tuple[Text | File | Raw, ...] = ""
@@ -107,7 +107,7 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False, tag="tool_result", omit_
 
     @property
     def text(self) -> str:
-        """The text of the answer."""
+        """The text of the result."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if isinstance(part, Text))
@@ -127,7 +127,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reasoning: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        """Add count by count."""
+        """Return the sum, count by count."""
         return Usage(
             self.input + other.input,
             self.output + other.output,
@@ -143,14 +143,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where a message came from when it was not said here: the source, and its id there."""
+    """Where a message was imported from: the source, and its id there."""
 
     source: str
     ref: str | None = None
 
 
 def to_parts(content: Content) -> tuple[Part, ...]:
-    """Turn what a caller wrote (text, a part, or several) into parts."""
+    """Return content (text, a part, or several of both) as parts."""
     if isinstance(content, str):
         return (Text(content),)
     if isinstance(content, Sequence):
@@ -159,7 +159,7 @@ def to_parts(content: Content) -> tuple[Part, ...]:
 
 
 class MessageFields(TypedDict, total=False):
-    """What a caller may say of any message beyond its content."""
+    """The fields that a caller may set on any message, besides its content."""
 
     id: str
     created_at: datetime
@@ -173,10 +173,10 @@ class MessageFields(TypedDict, total=False):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One message of a history. Made once, stored as it is, never changed.
+    """One message of a history, stored as it is and never changed.
 
-    A summary stands, in windows, for the history up to the message whose id is `covers`. `tokens`
-    is about what a stored message costs there.
+    In windows, a summary replaces the history up to the message whose id is `covers`. `tokens` is
+    the estimated number of tokens of a stored message there.
     """
 
     id: str = msgspec.field(default_factory=ids.message_id)
@@ -196,32 +196,32 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tokens: int | None = None
 
     def with_parts(self, parts: Sequence[Part]) -> Message:
-        """Return it with other parts; what it then costs is not known."""
+        """Return the message with other parts, and `tokens` unset."""
         return msgspec.structs.replace(self, parts=tuple(parts), tokens=None)
 
     @property
     def text(self) -> str:
-        """Its text and tool-result texts, one under the other."""
+        """The texts of its parts and tool results, joined by newlines."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text | ToolResult))
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools it asks for."""
+        """The tool calls of the message."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        """The tool answers it carries."""
+        """The tool results of the message."""
         return tuple(part for part in self.parts if isinstance(part, ToolResult))
 
     @classmethod
     def user(cls, content: Content, **fields: Unpack[MessageFields]) -> Message:
-        """Something a user said."""
+        """Return a user message."""
         return cls(role="user", parts=to_parts(content), **fields)
 
     @classmethod
     def system(cls, content: Content, **fields: Unpack[MessageFields]) -> Message:
-        """Instructions."""
+        """Return a message with instructions."""
         return cls(role="system", parts=to_parts(content), **fields)
 
     @classmethod
@@ -232,7 +232,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         tool_calls: Sequence[ToolCall] = (),
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Something the model said, and the tools it asks for."""
+        """Return a reply of the model, with its tool calls."""
         return cls(role="assistant", parts=(*to_parts(content), *tool_calls), **fields)
 
     @classmethod
@@ -244,10 +244,10 @@ class Message(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         error: bool = False,
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Answer the tool call with this id."""
-        # A list is taken for a tuple; what is neither is refused when it is stored.
-        kept = tuple(content) if isinstance(content, list) else content
-        result = ToolResult(call_id, kept, error=error)  # type: ignore[arg-type]
+        """Return a message with the result of the tool call with this id."""
+        # A list is accepted as a tuple; anything else is rejected when it is stored.
+        parts = tuple(content) if isinstance(content, list) else content
+        result = ToolResult(call_id, parts, error=error)  # type: ignore[arg-type]
         return cls(role="tool", parts=(result,), **fields)
 
 
@@ -262,11 +262,11 @@ Place: TypeAlias = int | str | Head  # a seq of the history, a message's id, or 
 
 
 class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a session's history: where it starts, how far it came, and who left it when.
+    """A branch of a session: where it starts and ends, and when and why it was abandoned.
 
-    It shares messages 1 to `fork_seq` with the branch it leaves (number `parent` of session
-    `parent_id`); its own are those up to `seq`. `asked_seq` is where it was to start: it differs
-    when that was inside a tool exchange.
+    It shares messages 1 to `fork_seq` with its parent (branch number `parent` of session
+    `parent_id`); its own are those after it, up to `seq`. `asked_seq` is where it was requested to
+    start: it differs if that was inside a tool exchange.
     """
 
     number: int
@@ -282,19 +282,19 @@ class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head(self) -> Head:
-        """Where it ends; `rewind` and `fork` take it."""
+        """Where it ends; pass it to `rewind` or `fork`."""
         return Head(self.number, self.seq)
 
     @property
     def active(self) -> bool:
-        """Whether the session is on it."""
+        """Whether it is the session's current branch."""
         return self.abandoned_at is None
 
 
 class BranchChanged(msgspec.Struct, frozen=True):
-    """What a follower is told when the session went to another branch.
+    """What a follower delivers when the session moved to another branch.
 
-    Of what was delivered, messages 1 to `kept` are still in view; those behind them follow.
+    Of the messages delivered so far, 1 to `kept` are still in the history; the new ones follow.
     """
 
     head: Head
@@ -303,14 +303,14 @@ class BranchChanged(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Say it in words."""
+        """A description for display."""
         return f"({self.reason}: back to message {self.kept})"
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in its lineage: its parent, how it came from it, and how much history they share.
+    """A session in a lineage: its parent, its relation to it, and how much history they share.
 
-    Of a session that was purged only this is left, and only while a fork needs it.
+    A purged session keeps only this, and only while a fork needs it.
     """
 
     session_id: str
@@ -323,7 +323,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Goal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an agent is working towards, across turns and restarts."""
+    """The goal of an agent, across turns and restarts."""
 
     objective: str
     summary: str | None = None
@@ -335,7 +335,7 @@ class Goal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The process that holds a turn, told apart from every other that ever had its pid."""
+    """The process that holds a turn, distinct from every other that ever had its pid."""
 
     host: str
     pid: int
@@ -345,11 +345,11 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list of sessions shows of one.
+    """A session as lists show it.
 
-    `branches` counts those ever begun, `forks` the sessions outside the trash that were split off
-    it (fork, continue). One whose state is `damaged` tells what could be read and nothing vouches
-    for: its times are 1970 and its id is empty if not even these could be.
+    `branches` counts all branches ever created, `forks` the forks and continuations that are not in
+    the trash. If the state is `damaged`, the fields are what could be read without a valid
+    checksum: times are 1970 and the id is empty if not even these could be read.
     """
 
     id: str
@@ -381,7 +381,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that a name may mean, with what tells it from the others."""
+    """A session that matches an ambiguous reference, with what distinguishes it."""
 
     id: str
     key: str | None
@@ -392,7 +392,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn: how it went, and what it cost."""
+    """One turn: its state, usage and tool calls."""
 
     id: str
     state: TurnState
@@ -408,7 +408,7 @@ class TurnInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the tool ledger: `unknown` means started, and nobody knows how it ended."""
+    """A row of the tool ledger; `unknown` means that it started and its end was not recorded."""
 
     call_id: str
     name: str | None
@@ -418,7 +418,7 @@ class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery found and kept of a turn that a crash left open."""
+    """What was recovered of a turn that a crash left open."""
 
     turn_id: str
     messages: int
@@ -429,7 +429,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Input that waits for the next turn."""
+    """Input queued for the next turn."""
 
     id: str
     message: Message
@@ -437,7 +437,7 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelUsage(msgspec.Struct, frozen=True):
-    """What one model used and cost in a session."""
+    """The usage and cost of one model in a session."""
 
     model: str | None
     usage: Usage
@@ -445,7 +445,7 @@ class ModelUsage(msgspec.Struct, frozen=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """What a session used and cost: the sum, and by model."""
+    """The usage and cost of a session: the sum, and by model."""
 
     usage: Usage
     cost: Decimal
@@ -453,28 +453,28 @@ class UsageReport(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """How many tokens replies had, as the provider counted and as we estimated."""
+    """Token counts of the same text, as the provider reported them and as estimated here."""
 
     counted: int = 0
     estimated: int = 0
 
     def __add__(self, other: Measured) -> Measured:
-        """Add both."""
+        """Return the sum of both counts."""
         return Measured(self.counted + other.counted, self.estimated + other.estimated)
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """How many messages are not in a window, and why."""
+    """How many messages were left out of a window, and why."""
 
     count: int
     why: str
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent to a model: iterable over its messages, in the provider's shape.
+    """What is sent to a model: iterable over its messages, in the provider's format.
 
-    `system` is what the provider takes apart from them. `call_ids` gives our id of each call in
-    the window: the same one, unless the provider would not have it.
+    `system` is the system prompt where the provider takes it separately. `call_ids` maps the id of
+    each tool call in the window to the stored one; they differ if the provider rejects the latter.
     """
 
     provider: Provider
@@ -486,16 +486,16 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     call_ids: dict[str, str]
 
     def __iter__(self) -> Iterator[dict[str, JSON]]:
-        """Go through the messages."""
+        """Iterate over the messages."""
         return iter(self.messages)
 
     def __len__(self) -> int:
-        """Count the messages."""
+        """Return the number of messages."""
         return len(self.messages)
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something unreadable, and where it is. What can be read around it stays readable."""
+    """Something unreadable, and where it is. Everything around it stays readable."""
 
     what: str
     session_id: str | None = None
@@ -503,7 +503,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SalvageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `salvage` could carry over, and what not."""
+    """What `salvage` copied, and what was damaged."""
 
     sessions: int
     messages: int
@@ -523,12 +523,12 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof of an erasure: every file of the store was searched for pieces of what was erased.
+    """The proof of an erasure: a search of all files of the store for fragments of what was erased.
 
-    A piece that others said as well, and that is therefore still there, does not count. `found`
-    names the files with one that should be gone; `problem` says why they could not be searched. A
-    server's files cannot be searched by those who use it: then the store is not `searchable`, which
-    is its nature and no failure.
+    A fragment that other stored messages contain as well does not count. `found` has the files with
+    a fragment that should be gone; `problem` is why they could not be searched. The files of a
+    server cannot be searched by its clients: then the store is not `searchable`, which is not a
+    failure.
     """
 
     files: int
@@ -540,7 +540,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clean(self) -> bool:
-        """Whether all was searched and nothing found."""
+        """Whether everything was searched and nothing found."""
         return not self.found and self.problem is None
 
 
@@ -548,7 +548,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `purge` erased, what forks still need, and what is pending.
 
     `kept` messages stay because the sessions of `kept_for` share them. With `forks="erase"` they
-    are tombstones there (`erased_in`), and count as erased.
+    are replaced by tombstones there (`erased_in`), and count as erased.
     """
 
     session_id: str
@@ -568,8 +568,8 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
 class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where the body of one message was erased, and what is pending.
 
-    It was in `places` places: where it was written, and where a replace stored it again. Those
-    who share these do not have it any more either; `erased_in` names all sessions it is gone from.
+    `places` counts its copies: the original, and those that a replace stored again. `erased_in` has
+    all sessions that no longer have it, including those that shared a copy.
     """
 
     session_id: str
@@ -584,9 +584,9 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that is to go, why, and how it was when that was decided.
+    """A session to be trashed or purged, why, and its state when the plan was made.
 
-    `bytes` is about what its own messages and files take; what it shares with others stays.
+    `bytes` is the approximate size of its own messages and files; what it shares stays.
     """
 
     session_id: str
@@ -602,7 +602,7 @@ class PlanItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spared(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that a rule meant, and that stays all the same."""
+    """A session that matched a rule and stays nevertheless, and why."""
 
     session_id: str | None
     title: str | None
@@ -610,10 +610,10 @@ class Spared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What `apply` would do: put `trash` in the trash, and erase `purge`, which is there already.
+    """What `apply` will do: move `trash` to the trash, and erase `purge`, which is in the trash.
 
-    `frees` is about what this frees, of the trash once that is emptied; `keeps` about what stays
-    listed afterwards, if there was a limit to it.
+    `frees` is the approximate number of bytes this frees, for trashed sessions once the trash is
+    emptied; `keeps` is the size of what stays listed, if there was a limit to it.
     """
 
     made_at: datetime
@@ -624,25 +624,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trash(self) -> tuple[PlanItem, ...]:
-        """What goes to the trash, from which it can be restored."""
+        """The sessions to be moved to the trash, from which they can be restored."""
         return tuple(item for item in self.items if item.action == "trash")
 
     @property
     def purge(self) -> tuple[PlanItem, ...]:
-        """What is erased for ever."""
+        """The sessions to be erased for ever."""
         return tuple(item for item in self.items if item.action == "purge")
 
     def __iter__(self) -> Iterator[PlanItem]:
-        """Go through the items."""
+        """Iterate over the items."""
         return iter(self.items)
 
     def __len__(self) -> int:
-        """Count the items."""
+        """Return the number of items."""
         return len(self.items)
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `apply` did, and whom it spared because it changed since the plan was made."""
+    """What `apply` did, and which sessions it spared because they changed since the plan."""
 
     trashed: tuple[str, ...]
     purged: tuple[str, ...]
@@ -654,10 +654,10 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What redaction did at one place: of a message, or of a session if it names none.
+    """One finding of redaction: in a message, or in a session if `message_id` is `None`.
 
-    The preview shows how a secret began. What was not looked into (an image, say) was found by no
-    detector; its preview tells what it is.
+    The preview shows the beginning of a secret. Content that no detector can read (such as an
+    image) is reported as "not looked into"; its preview shows what it is.
     """
 
     session_id: str
@@ -670,9 +670,9 @@ class Redaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """What is, or would be, done to the secrets in an export.
+    """What redaction does, or would do, to the secrets in an export.
 
-    The counts are of all; of the findings the first 10,000 are listed.
+    The counts cover all findings; the first 10,000 are listed.
     """
 
     replaced: int
@@ -682,7 +682,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished export; without a `review` nothing was looked for, and all is as it was."""
+    """A finished export; without a `review` it was not redacted."""
 
     path: str
     sessions: int
@@ -693,14 +693,14 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def findings(self) -> tuple[Redaction, ...]:
-        """What was replaced, left out, or not looked into."""
+        """What was replaced, left out, or not searched."""
         return () if self.review is None else self.review.findings
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `import_` added, which sessions were there already, and what could not be read.
+    """What `import_` added, which sessions were already stored, and what could not be read.
 
-    A file that was `redacted` is no whole copy: secrets are not in it.
+    A `redacted` file is not a complete copy: secrets were removed from it.
     """
 
     sessions: int
@@ -711,7 +711,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a store holds, counted and summed up: two that hold the same have the same hash."""
+    """Counts and a hash of everything in a store; stores with the same contents are equal."""
 
     sessions: int
     messages: int
@@ -722,11 +722,11 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `copy` brought, and what both stores hold now: all that was read again and compared.
+    """What `copy` copied, and the contents of both stores, which were read again and compared.
 
-    The sessions of `changed` went on in the source since they were read, or began; those of
-    `differs` did not, and are not the same. `interrupted` ones had an open turn, which nobody holds
-    in the target. Those of `others` are in the target alone.
+    The sessions of `changed` were written to or created in the source since they were read; those
+    of `differs` were not, and differ. `interrupted` ones had an open turn, which has no holder in
+    the target. `others` counts sessions that are only in the target.
     """
 
     added: int
@@ -742,12 +742,12 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        """Whether the target holds all that the source holds now, and nothing was damaged."""
+        """Whether the target now has the contents of the source, and nothing was damaged."""
         return self.source == self.target and not self.damage
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """What was begun on one day: sessions, and the messages they hold by now."""
+    """The sessions created on one day, and the messages they have now."""
 
     day: date
     sessions: int
@@ -755,7 +755,7 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class DayUsage(msgspec.Struct, frozen=True):
-    """What one model used and cost on one day (UTC), in all sessions."""
+    """The usage and cost of one model on one day (UTC), in all sessions."""
 
     day: date
     model: str | None
@@ -764,7 +764,7 @@ class DayUsage(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a store holds. `messages` counts what is stored: what forks share counts once."""
+    """How much a store contains. `messages` counts a message that forks share once."""
 
     sessions: int
     trashed: int
@@ -780,7 +780,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """A session was written to. `number` grows with every write; pass it on as `since`."""
+    """A write to a session. `number` grows with every write; pass it as `since`."""
 
     number: int
     session_id: str
@@ -788,10 +788,10 @@ class Activity(msgspec.Struct, frozen=True):
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found: a message, or a session by its title (then there is no message).
+    """A search result: a message, or a session by its title (then there is no message).
 
-    `marks` are the ranges of `snippet` that match. `more` counts what else was found in sessions
-    that share history with this one. `before` and `after` are its neighbours, if asked for.
+    `marks` are the ranges of `snippet` that match. `more` counts the other hits in sessions that
+    share history with this one. `before` and `after` are its neighbours, if requested.
     """
 
     session_id: str
@@ -811,8 +811,8 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the search index: how many messages it has, and how many it is `behind` by.
 
-    `bytes` is what it takes on disk, `text` about what the messages in it say. `none` means that
-    this store keeps no index. Searches are right in every state.
+    `bytes` is its size on disk, `text` the approximate size of the indexed text. `none` means that
+    this store has no index. Searches are correct in every state.
     """
 
     state: IndexState
@@ -824,15 +824,15 @@ class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Part of a list, and the cursor that continues it (`None` at the end)."""
+    """One page of a list, and the cursor of the next page (`None` at the end)."""
 
     items: tuple[T, ...]
     cursor: str | None = None
 
     def __iter__(self) -> Iterator[T]:
-        """Go through the items."""
+        """Iterate over the items."""
         return iter(self.items)
 
     def __len__(self) -> int:
-        """Count the items of this page."""
+        """Return the number of items on this page."""
         return len(self.items)

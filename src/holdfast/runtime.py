@@ -1,4 +1,4 @@
-"""What a store shares with its sessions and turns."""
+"""The context that a store shares with its sessions and turns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _MOST_DAMAGE = 1000
 
 
 class Runtime:
-    """The backend, the clock, the background, and what was found damaged."""
+    """The backend, the clock, the background scheduler, the index, and the damage found."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
-        """Share these."""
         self.backend = backend
         self.clock = clock
         self.keeper = Keeper()
@@ -35,11 +34,11 @@ class Runtime:
         self._index: Index | None = None
 
     def now(self) -> datetime:
-        """Tell the time."""
+        """Return the current time."""
         return to_datetime(self.clock.micros())
 
     def report(self, damage: Damage) -> None:
-        """Remember damage, once, and log where it is."""
+        """Record damage, once, and log where it is."""
         if damage in self.damage or len(self.damage) >= _MOST_DAMAGE:
             return
         self.damage.append(damage)
@@ -47,7 +46,7 @@ class Runtime:
 
     @property
     def index(self) -> Index:
-        """The search index; it is loaded by whoever needs it first, and appends do not."""
+        """The search index, loaded on first use; appends do not need it."""
         with self._making_index:
             if self._index is None:
                 from holdfast.index.keeping import Index  # noqa: PLC0415
@@ -56,23 +55,24 @@ class Runtime:
             return self._index
 
     @contextmanager
-    def erasing(self, doomed: Sequence[Segment] | None) -> Iterator[None]:
-        """Surround the write that erases these messages, and those only.
+    def erasing(self, planned: Sequence[Segment] | None) -> Iterator[None]:
+        """Surround the write that erases exactly these messages.
 
-        Whatever was derived from their text and is kept beside the log goes here: read the text
-        before the write, drop what came from it after. `None` means that nobody could say which.
+        Data derived from their text and stored outside the log is dropped here: the text is read
+        before the write, what was derived from it is dropped after. `None` means that the messages
+        are not known; then all derived data is dropped.
         """
-        with self.index.erasing(doomed):
+        with self.index.erasing(planned):
             yield
 
     @contextmanager
     def between_erasures(self) -> Iterator[None]:
-        """Surround what must not happen while a thread is in the block of `erasing`."""
+        """Surround work that must not run while another thread is in the block of `erasing`."""
         with self.index.between_erasures():
             yield
 
     def close(self) -> None:
-        """Stop the background, then the backend."""
+        """Stop background work, then close the index and the backend."""
         self.keeper.close()
         with self._making_index:
             if self._index is not None:

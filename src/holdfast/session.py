@@ -1,7 +1,7 @@
-"""A session: a stable identity whose history lives across runs.
+"""A session: a stable identity whose history persists across runs.
 
-The object is only a handle: it holds no history and no lock, so any number of them, in any thread
-or process, may name the same session.
+The object is only a handle: it has no history and no lock, so any number of them, in any thread or
+process, may refer to the same session.
 """
 
 from __future__ import annotations
@@ -36,37 +36,36 @@ from holdfast.records import (
 )
 from holdfast.runtime import Runtime
 from holdfast.turn import Turn, TurnState
-from holdfast.verbs import appending, browsing, erasing, moving, reading, sessions, turns
+from holdfast.verbs import appending, browsing, erasing, moving, queue, reading, sessions, turns
 from holdfast.verbs.places import check_place
 
 
 class Session:
-    """One session of a store."""
+    """One session of a store; `Store.session`, `create` and `get` return these."""
 
-    def __init__(self, runtime: Runtime, row: SessionRow, *, interrupted: bool = False) -> None:
-        """Name a session; `Store.session` and its siblings make these."""
-        self._runtime = runtime
+    def __init__(self, context: Runtime, row: SessionRow, *, interrupted: bool = False) -> None:
+        self._runtime = context
         self._n = row.n
-        self._read = runtime.backend.read
-        self._write = runtime.backend.write
+        self._read = context.backend.read
+        self._write = context.backend.write
         self.id = row.id
         self.key = row.key
         self.interrupted = interrupted
 
     def __repr__(self) -> str:
-        """Show the id; keys may be private."""
+        """Return a text with the id, not the key, which may be private."""
         return f"<Session {self.id}>"
 
     def info(self) -> SessionInfo:
-        """Tell who the session is and where it stands."""
+        """Return the session's identity, state and sums."""
         return self._read(reading.info(self._n))
 
     def head(self) -> Head:
-        """Tell where the history ends; pass it as `expect` to compare."""
+        """Return where the history ends; pass it as `expect` to write only if it has not moved."""
         return self._read(reading.head(self._n))
 
     def append(self, *messages: Message, expect: Head | None = None) -> Head:
-        """Store messages, all or none; each id once. Needs no turn."""
+        """Store messages, all or none, each id once; return the new head. Needs no turn."""
         batch = codec.encode_batch(messages, self._runtime.now())
         return self._write(appending.append(self._n, batch, expect=expect))
 
@@ -87,7 +86,7 @@ class Session:
     ) -> list[Message]:
         """Read the newest `limit` messages between two seqs, oldest first.
 
-        With `after` alone, the next `limit` behind it.
+        With `after` alone, the next `limit` messages after it.
         """
         return self._read(
             reading.messages(
@@ -111,13 +110,13 @@ class Session:
         system: str | None = None,
         timestamps: bool = False,
     ) -> Window:
-        """Choose and shape what is sent to a model: legal for the provider, within the budget.
+        """Build the window to send to a model: valid for the provider and within the budget.
 
-        `reserve` tokens of `max_tokens` are left for the reply. Nothing that is stored changes.
+        `reserve` tokens of `max_tokens` are kept free for the reply. Stored messages do not change.
         """
-        from holdfast.verbs import windowing  # noqa: PLC0415 - only those who call models need it
+        from holdfast.verbs import windowing  # noqa: PLC0415 - only agents need it
 
-        wish = windowing.Wish(
+        options = windowing.Wish(
             provider=provider,
             max_tokens=max_tokens,
             reserve=reserve,
@@ -126,10 +125,10 @@ class Session:
             system=system,
             timestamps=timestamps,
         )
-        query = windowing.window(self._n, windowing.check_wish(wish), self._runtime.report)
+        query = windowing.window(self._n, windowing.check_wish(options), self._runtime.report)
         return self._read(query)
 
-    # ---------------------------------------------------------------------- going back and apart
+    # ----------------------------------------------------------------------- forks and branches
 
     def fork(
         self,
@@ -142,13 +141,13 @@ class Session:
         metadata: dict[str, JSON] | None = None,
         expect: Head | None = None,
     ) -> Session:
-        """Make a new session whose history is this one's up to `at`, inclusive; copies nothing.
+        """Create a session whose history is this one's up to `at`, inclusive; nothing is copied.
 
         `at` is a seq, a message's id or a head (of any branch); inside a tool exchange it moves to
         before it. Scope, agent, model and cwd are inherited.
         """
         at = check_place(at, "at")
-        who = sessions.identity(
+        identity = sessions.identity(
             id=ids.session_id(),
             key=key,
             scope=None,
@@ -159,41 +158,41 @@ class Session:
             metadata=metadata,
         )
         origin = sessions.Origin(parent=self._n, relation="fork", at=at, expect=expect)
-        return Session(self._runtime, self._write(sessions.create(who, origin=origin)))
+        return Session(self._runtime, self._write(sessions.create(identity, origin=origin)))
 
     def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest: a seq, an id or a head; nothing is lost, see `branches`.
 
-        Inside a tool exchange it goes to before it, as the head tells that it returns.
+        Inside a tool exchange it moves to before it, as the returned head shows.
         """
         return self._write(moving.rewind(self._n, to, token=ids.message_id(), expect=expect))
 
     def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
-        """Take back the last `n` turns."""
+        """Rewind to before the last `n` turns."""
         return self._write(moving.undo(self._n, n, token=ids.message_id(), expect=expect))
 
     def redo(self, *, expect: Head | None = None) -> Head:
-        """Take back the last undo, rewind or clear; until the next append."""
+        """Revert the last undo, rewind or clear; possible until the next append."""
         return self._write(moving.redo(self._n, token=ids.message_id(), expect=expect))
 
     def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
-        """Make these messages the history, at once; what they begin with alike is shared."""
+        """Replace the history by these messages, atomically; a common prefix is shared."""
         batch = codec.encode_history(messages, self._runtime.now())
-        verb = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
-        return self._write(verb)
+        operation = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        return self._write(operation)
 
     def clear(self, *, expect: Head | None = None) -> Head:
-        """Go on with an empty history."""
+        """Continue with an empty history; the old one stays readable."""
         return self._write(moving.clear(self._n, token=ids.message_id(), expect=expect))
 
     def summarize(
         self, text: str, *, upto: Place | None = None, expect: Head | None = None
     ) -> Head:
-        """Append a summary that stands, in windows, for the history up to `upto`, inclusive.
+        """Append a summary that replaces, in windows, the history up to `upto`, inclusive.
 
-        Pass what was the newest message when the summary was begun: what came since stays in view.
+        Pass the message that was newest when the summary was started: later ones stay in windows.
         """
-        verb = moving.summarize(
+        operation = moving.summarize(
             self._n,
             text,
             upto,
@@ -201,99 +200,99 @@ class Session:
             now=self._runtime.now(),
             expect=expect,
         )
-        return self._write(verb)
+        return self._write(operation)
 
     def summary(self) -> Message | None:
-        """Read the newest summary: it stands for the history up to the message `covers` names."""
+        """Read the newest summary; it covers the history up to the message with id `covers`."""
         return self._read(reading.summary(self._n, self._runtime.report))
 
     def covered(self) -> int:
-        """Tell up to which seq the newest summary stands for the history; 0 without one."""
+        """Return the last seq that the newest summary covers; 0 without one."""
         return self._read(reading.covered(self._n, self._runtime.report))
 
     def erase(self, message: Place) -> EraseReport:
-        """Erase what a message says, everywhere it is shared; its id, seq, role and time stay.
+        """Erase the content of a message wherever it is shared; its id, seq, role and time stay.
 
-        It is named by its id, a seq of the history, or a head. Nobody has to wait for it, and
-        nothing brings it back; windows go on without it.
+        It is given by its id, a seq of the history, or a head. An open turn is not disturbed. This
+        cannot be undone; windows leave the message out.
         """
-        place = check_place(message, "message")
-        if place is None:
-            raise BadQuery("message: name the one to erase, by its id or seq")
+        position = check_place(message, "message")
+        if position is None:
+            raise BadQuery("message: pass the id or seq of the message to erase")
         erasure = Erasure(self._runtime)
         report = erasure.write(
-            erasing.foretell(self._n, place),
-            lambda doomed: erasing.erase(self._n, place, doomed),
+            erasing.foretell(self._n, position),
+            lambda planned: erasing.erase(self._n, position, planned),
         )
         pending, scan = erasure.settle()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
     def branches(self) -> list[BranchInfo]:
-        """List the branches by number: what was left, when, and why."""
+        """List the branches by number: where each starts and ends, and why it was abandoned."""
         return self._read(browsing.branches(self._n))
 
     def lineage(self) -> list[Link]:
-        """List the sessions this one comes from, the first one first, and itself."""
+        """List the ancestors of this session, the oldest first, and itself."""
         return self._read(browsing.lineage(self._n))
 
     def children(self) -> list[Link]:
-        """List the sessions that come directly from this one."""
+        """List the direct children of this session."""
         return self._read(browsing.children(self._n))
 
     # --------------------------------------------------------------------------- turns and input
 
     def recover(self) -> Recovered | None:
-        """Close what a crash left open; `None` if nothing was, `SessionBusy` while it is held."""
+        """Close a turn that a crash left open; `None` if none is, `SessionBusy` while held."""
         return self._write(turns.recover(self._n))
 
     def turns(self, *, limit: int | None = None) -> list[TurnInfo]:
-        """Tell how the newest turns went, oldest first."""
+        """Read the newest turns with their tool calls, oldest first."""
         return self._read(reading.turns(self._n, limit))
 
     def enqueue(self, content: Content | Message) -> QueuedInput:
-        """Store input for the next turn, at once; the turn takes it with `take_queued`."""
+        """Store input for the next turn, which takes it with `take_queued`."""
         message = to_input(content)
         item = codec.encode(message, self._runtime.now())
-        verb = appending.enqueue(self._n, item, self._runtime.clock.micros())
-        return reading.as_queued(*self._write(verb))
+        operation = queue.enqueue(self._n, item, self._runtime.clock.micros())
+        return reading.as_queued(*self._write(operation))
 
     def queued(self) -> list[QueuedInput]:
-        """List input that waits, in order."""
+        """List queued input, in order."""
         return self._read(reading.queued(self._n))
 
     def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata.
 
-        `metadata` merges, and `None` removes a key. `auto_title` is a title by a program: it never
-        replaces one by the user. With `expect_goal` a goal that is another one by now is a
+        `metadata` is merged; a value of `None` removes its key. `auto_title` is a title by a
+        program: it never replaces one by the user. With `expect_goal`, another current goal raises
         `Conflict`.
         """
         return self._write(sessions.update(self._n, sessions.check_changes(changes)))
 
     def usage(self) -> UsageReport:
-        """Sum up tokens and cost, by model."""
+        """Return tokens and cost, in total and by model."""
         return self._read(reading.usage(self._n))
 
     def follow(self, after: Head | None = None) -> Follower:
-        """Iterate over every message behind `after` (or of the history) as it is written.
+        """Iterate over every message after `after` (or of the whole history) as it is written.
 
-        A `BranchChanged` among them tells that the session went to another branch.
+        A `BranchChanged` among them means that the session moved to another branch.
         """
         return Follower(self._runtime, self._n, after)
 
 
 def runtime_of(session: Session) -> Runtime:
-    """Return what a session shares with its store."""
+    """Return the context that a session shares with its store."""
     return session._runtime  # noqa: SLF001 - this module's own
 
 
 def number_of(session: Session) -> int:
-    """Return the backend's number of a session: it counts all tenants', so it is not for users."""
+    """Return the backend's number of a session; it counts those of all tenants: never show it."""
     return session._n  # noqa: SLF001 - this module's own
 
 
 def to_input(content: Content | Message) -> Message:
-    """Take a user's input as content or as a message with an id of its own."""
+    """Return a user's input, given as content or as a message with its own id, as a message."""
     if isinstance(content, Message):
         return content
     return Message(role="user", parts=to_parts(content))

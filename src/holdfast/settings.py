@@ -1,4 +1,4 @@
-"""Where a store is, and how it is tuned: read from its URL when asked, never at import.
+"""Parsing store URLs: where a store is, and its options. Nothing is read at import time.
 
 `agent.db`, `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://host/database`,
 `memory:`; options follow a question mark: `sqlite:///agent.db?lease=10&deadline=5`. Without a URL:
@@ -23,9 +23,9 @@ _HOST: Final = r"(\[[^\[\],]+\]|[^\[\]:,]*)(:[0-9]{0,5})?"
 
 
 class Location(msgspec.Struct, frozen=True):
-    """A parsed URL. `address` is the path, or all behind the scheme.
+    """A parsed URL. `address` is the path, or everything after the scheme.
 
-    `options` are those of one backend only, as they were written.
+    `options` are those of a single backend, unparsed.
     """
 
     scheme: str
@@ -36,25 +36,25 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def default_url(environ: Mapping[str, str]) -> str:
-    """Return where the user's own store is."""
+    """Return the URL or path of the user's default store."""
     url = environ.get("HOLDFAST_URL")
     if url:
         return url
-    import platformdirs  # noqa: PLC0415 - most callers name their store
+    import platformdirs  # noqa: PLC0415 - most callers pass a URL
 
     state = platformdirs.user_state_dir("holdfast", appauthor=False)
     return os.path.join(state, "holdfast.db")  # noqa: PTH118 - pathlib is slow to import
 
 
 def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Location:
-    """Understand a URL or path."""
+    """Parse a URL or path; raise `UnknownBackend` if it is neither."""
     if not isinstance(url, str):
         text = default_url(environ) if url is None else os.fspath(url)
         return parse(text, environ) if url is None else Location("sqlite", text)
     if not url or "\0" in url:
         raise UnknownBackend("a store needs a path or URL, such as agent.db or memory:")
     scheme, colon, rest = url.partition(":")
-    # A path may hold a colon, and a file that is there is meant.
+    # A path may contain a colon, and an existing file wins over a URL.
     is_path = not colon or not scheme.isalnum() or os.path.exists(url)  # noqa: PTH110
     if is_path and not _is_scheme(scheme, rest):
         return Location("sqlite", url)
@@ -62,7 +62,7 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
         return _postgres(scheme, rest)
     if scheme not in {"sqlite", "memory"}:
         raise no_backend(scheme)
-    from urllib.parse import unquote  # noqa: PLC0415 - most callers give a path
+    from urllib.parse import unquote  # noqa: PLC0415 - most callers pass a path
 
     address, _, options = rest.partition("?")
     if scheme == "sqlite":
@@ -76,29 +76,29 @@ def parse(url: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Loc
 
 
 def _is_scheme(scheme: str, rest: str) -> bool:
-    """Return whether this can only be a URL: what is behind its scheme may then hold a password."""
+    """Return whether this can only be a URL; the rest may then contain a password."""
     plain = scheme.isascii() and scheme[:1].isalpha()
     return plain and rest.startswith("//") and all(c.isalnum() or c in "+.-" for c in scheme)
 
 
 def no_backend(scheme: str) -> UnknownBackend:
-    """Say that there is no backend for URLs like this one."""
+    """Return the error for a URL without a backend."""
     return UnknownBackend(
         f"no backend for {scheme!r}: use a path, sqlite:///path.db, postgresql://host/database or "
         "memory:"
     )
 
 
-# --------------------------------------------------------------------------------- of a server
+# ------------------------------------------------------------------------------ server URLs
 
 
 def _postgres(scheme: str, rest: str) -> Location:
-    """Take our options out of a URL; all others are the driver's, as they are written."""
+    """Parse a PostgreSQL URL; options that are not ours are passed to the driver unchanged."""
     if not rest.startswith("//"):
-        raise UnknownBackend(f"{scheme}: is followed by //: postgresql://host/database")
+        raise UnknownBackend(f"{scheme}: must be followed by //: postgresql://host/database")
     why = _why_unclear(rest)
     if why is not None:
-        raise UnknownBackend(f"this {scheme}: URL is not clear: {why}")
+        raise UnknownBackend(f"this {scheme}: URL cannot be parsed: {why}")
     address, _, query = rest.partition("?")
     times: dict[str, float] = {}
     ours: list[tuple[str, str]] = []
@@ -116,9 +116,9 @@ def _postgres(scheme: str, rest: str) -> Location:
 
 
 def split_options(query: str) -> list[tuple[str, str, str]]:
-    """Return the options of a server's URL: name, value, and both as they are written there.
+    """Return the options of a server's URL: name, value, and both as written.
 
-    A plus is a plus: it is so to the driver.
+    A plus sign is not a space, as the driver reads it.
     """
     from urllib.parse import unquote  # noqa: PLC0415 - as above
 
@@ -127,9 +127,9 @@ def split_options(query: str) -> list[tuple[str, str, str]]:
 
 
 def _why_unclear(rest: str) -> str | None:
-    """Return why the parts of a server's URL cannot be told apart; `None` if they can.
+    """Return why a server's URL is ambiguous or malformed; `None` if it is not.
 
-    Nothing of it is quoted: what seems to be a host or an option may be part of a password.
+    The reason quotes nothing of it: an apparent host or option may be part of a password.
     """
     import re  # noqa: PLC0415 - as above
 
@@ -137,15 +137,15 @@ def _why_unclear(rest: str) -> str | None:
     _, at, hosts = address.partition("/")[0].rpartition("@")
     if rest.count("@") != len(at) or not rest.isprintable() or "#" in rest or " " in rest:
         return (
-            "in a name, a password or an option @ is written %40, / is %2F, ? is %3F, # is %23, "
-            "% is %25 and a space is %20"
+            "in a name, a password or an option, write %40 for @, %2F for /, %3F for ?, %23 for #, "
+            "%25 for % and %20 for a space"
         )
     if re.search(r"%(?![0-9A-Fa-f]{2})|%00", rest):
-        return "% is followed by the two digits of a sign; for itself it is written %25"
+        return "% must be followed by two hexadecimal digits; write %25 for a literal %"
     if not re.fullmatch(f"{_HOST}(,{_HOST})*", hosts):
-        return "behind the // comes user:password@host:port, and a port is a number"
+        return "// must be followed by user:password@host:port, where port is a number"
     if not all("=" in pair for pair in query.split("&") if pair):
-        return "behind the ? come options, each a name=value, with & between them"
+        return "options after ? must be name=value, separated by &"
     return None
 
 
@@ -155,7 +155,7 @@ def _options(text: str, url: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
         if name not in _TIMES:
-            raise UnknownBackend(f"{url!r}: unknown option {name!r}; there are lease and deadline")
+            raise UnknownBackend(f"{url!r}: unknown option {name!r}; use lease or deadline")
         found[name] = _seconds(name, value, repr(url))
     return found
 
@@ -164,14 +164,14 @@ def _seconds(name: str, value: str, where: str) -> float:
     try:
         found = float(value)
     except ValueError:
-        raise UnknownBackend(f"{where}: {name} is a number of seconds") from None
+        raise UnknownBackend(f"{where}: {name} must be a number of seconds") from None
     if not 0 < found < float("inf"):
-        raise UnknownBackend(f"{where}: {name} is a positive number of seconds")
+        raise UnknownBackend(f"{where}: {name} must be a positive number of seconds")
     return found
 
 
 def check_durability(value: str) -> Durability:
     """Check a durability mode."""
     if value not in _MODES:
-        raise Invalid(f"durability is 'power' or 'process', not {value!r}")
+        raise Invalid(f"durability must be 'power' or 'process', not {value!r}")
     return value  # type: ignore[return-value]

@@ -71,10 +71,12 @@ def open(
 
 
 class Store:
-    """All sessions at one URL, for one tenant. Close it, or use it in a `with` block."""
+    """All sessions at one URL, for one tenant. Close it, or use it in a `with` block.
+
+    `holdfast.open` returns these.
+    """
 
     def __init__(self, backend: Backend, clock: Clock | None = None) -> None:
-        """Use an open backend; `holdfast.open` does this for you."""
         self._runtime = Runtime(backend, clock or SystemClock())
         self._read = backend.read
         self._write = backend.write
@@ -82,22 +84,22 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """The URL of the store, without a password."""
         return self._backend.url
 
     @property
     def tenant(self) -> str:
-        """Whose sessions these are."""
+        """The tenant whose sessions these are."""
         return self._backend.tenant
 
     @property
     def backend(self) -> Backend:
-        """The database behind this store."""
+        """The storage backend of this store."""
         return self._backend
 
     @property
     def damage(self) -> list[Damage]:
-        """What was found unreadable since the store was opened."""
+        """The damage found since the store was opened."""
         return list(self._runtime.damage)
 
     # ------------------------------------------------------------------------------- sessions
@@ -114,16 +116,16 @@ class Store:
         cwd: str | None = None,
         metadata: dict[str, JSON] | None = None,
     ) -> Session:
-        """Open the session with this key as it was left, or make it.
+        """Open the session with this key, or create it.
 
-        What is said beyond the key counts only when it is made.
+        The other arguments are used only when it is created.
         """
         found = self._open(finding.find_by_key(key))
         if found is not None:
             return found
         if not create:
             raise SessionNotFound(f"no session has the key {key!r}.")
-        who = sessions.identity(
+        identity = sessions.identity(
             id=ids.session_id(),
             key=key,
             scope=scope,
@@ -133,7 +135,7 @@ class Store:
             cwd=cwd,
             metadata=metadata,
         )
-        return Session(self._runtime, self._write(sessions.create(who, reuse=True)))
+        return Session(self._runtime, self._write(sessions.create(identity, reuse=True)))
 
     def create(
         self,
@@ -148,13 +150,13 @@ class Store:
         cwd: str | None = None,
         metadata: dict[str, JSON] | None = None,
     ) -> Session:
-        """Make a new session; `KeyTaken` if another has this key.
+        """Create a session; `KeyTaken` if another has this key.
 
-        One with a parent comes from it: `continue` and `fork` begin with its history, sharing it,
-        `reset`, `delegate` and `import` begin empty.
+        With a parent, `continue` and `fork` start with its history, which both share; `reset`,
+        `delegate` and `import` start empty.
         """
         sessions.check_relation(relation, parent=parent is not None)
-        who = sessions.identity(
+        identity = sessions.identity(
             id=ids.session_id(),
             key=key,
             scope=scope,
@@ -167,7 +169,7 @@ class Store:
         origin = None
         if parent is not None:
             origin = sessions.Origin(parent=self._number(parent), relation=relation)
-        return Session(self._runtime, self._write(sessions.create(who, origin=origin)))
+        return Session(self._runtime, self._write(sessions.create(identity, origin=origin)))
 
     def _number(self, named: str | Session) -> int:
         if isinstance(named, Session):
@@ -177,8 +179,8 @@ class Store:
     def get(self, ref: str) -> Session:
         """Open a session by id, unique id prefix (4 characters or more), key, run id or title.
 
-        `@latest` is the one written to last, `@latest:SCOPE` that of a scope, `@pinned` the only
-        pinned one. `AmbiguousRef` has the candidates if several go by the name.
+        `@latest` is the one written to last, `@latest:SCOPE` the same within a scope, `@pinned` the
+        only pinned one. `AmbiguousRef` has the candidates if several match.
         """
         row, interrupted = self._read(reading.opened(finding.find(ref, self._runtime.report)))
         return Session(self._runtime, row, interrupted=interrupted)
@@ -186,7 +188,7 @@ class Store:
     def latest(
         self, *, scope: str | None = None, agent: str | None = None, cwd: str | None = None
     ) -> Session | None:
-        """Open the session that was written to last; one that cannot be read is passed over."""
+        """Open the session that was written to last; unreadable ones are skipped."""
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd)):
             checks.check_filter(value, field)
         wanted = Listing(scope=scope, agent=agent, cwd=cwd, delegates=False)
@@ -209,10 +211,10 @@ class Store:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
-        """List sessions by activity, newest first, a page at a time; `order="pinned"`: these first.
+        """List sessions by activity, newest first, in pages; `order="pinned"` puts pinned first.
 
-        `since` and `until` are about when a session was written to last: times, or texts such as
-        `7d` and `2026-01-31`. One that cannot be read is listed with the state `damaged`.
+        `since` and `until` bound the time of the last write: times, or texts such as `7d` and
+        `2026-01-31`. Unreadable sessions are listed with the state `damaged`.
         """
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd), ("text", text)):
             checks.check_filter(value, field)
@@ -229,11 +231,13 @@ class Store:
             since=self._moment(since, "since"),
             until=self._moment(until, "until"),
         )
-        asked = listing.Asked(listing=wanted, state=state, order=order, limit=limit, cursor=cursor)
-        return Page(*self._read(listing.page(asked, self._runtime.report)))
+        request = listing.Asked(
+            listing=wanted, state=state, order=order, limit=limit, cursor=cursor
+        )
+        return Page(*self._read(listing.page(request, self._runtime.report)))
 
     def _moment(self, value: datetime | str | None, bound: Bound) -> int | None:
-        """Take a bound of a list; days are those of where the program runs."""
+        """Return a time bound of a list in microseconds; days are in the local time zone."""
         found = moment(value, bound, self._runtime.now().astimezone())
         return None if found is None else to_micros(found)
 
@@ -254,15 +258,15 @@ class Store:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Hit]:
-        """Find messages and titles by what they say, the best first, a page at a time.
+        """Search messages and titles, best match first, in pages.
 
-        The text is words (all must be there), "phrases", beginnings*, -what must not be there, and
-        filters such as `role:user since:7d`; `literal` takes it as it stands. Thinking and branches
-        that were left are searched only if asked for, the trash never.
+        The text is words (all must match), "phrases", prefixes*, -excluded words, and filters such
+        as `role:user since:7d`; `literal` disables this syntax. Thinking and abandoned branches are
+        searched only if requested, the trash never.
         """
         from holdfast.index import asking, searching  # noqa: PLC0415 - few callers need it
 
-        asked = asking.request(
+        request = asking.request(
             text,
             now=self._runtime.now(),
             scope=scope,
@@ -278,49 +282,50 @@ class Store:
             limit=limit,
             cursor=cursor,
         )
-        return searching.search(self._backend, self._runtime.index, asked, self._runtime.report)
+        return searching.search(self._backend, self._runtime.index, request, self._runtime.report)
 
     def index_status(self) -> IndexStatus:
-        """Tell what state the search index is in; searches are right in every state."""
+        """Return the state of the search index; searches are correct in every state."""
         return self._runtime.index.status()
 
     def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Bring the search index up to date now, however long it takes.
 
-        Searches do so themselves, as far as it is quick, and leave the rest to the background.
-        `progress` is told how many messages are done, of how many.
+        Searches do so themselves as far as it is quick; the rest is done in the background.
+        `progress` is called with the number of messages done, and of all.
         """
         self._runtime.index.catch_up(progress)
 
     def check_index(self) -> builtins.list[str]:
-        """Read all of the search index and compare it with the messages; say what is wrong."""
+        """Compare the whole search index with the messages; return what is wrong."""
         return self._runtime.index.check()
 
     def rebuild_index(self, progress: Callable[[int, int], None] | None = None) -> IndexStatus:
-        """Make the search index anew; `progress` is told how many messages are done, of how many.
+        """Rebuild the search index; `progress` is called with the number of messages done, and all.
 
-        Nobody has to: an index that is missing, damaged or out of date is replaced by itself.
+        This is never necessary: a missing, damaged or stale index is replaced automatically.
         """
         self._runtime.index.rebuild(progress)
         return self._runtime.index.status()
 
     def make_titles(self, make: TitleMaker, *, limit: int = 50) -> builtins.list[SessionInfo]:
-        """Let `make` (a model, say) give titles to those of the newest sessions that have none.
+        """Set titles made by `make` (such as a model) on the newest sessions that have none.
 
-        It is given each session and gives a title, or `None` to leave it without; a title is one
-        line of at most 120 characters. One that the user gives, also meanwhile, is never replaced.
+        `make` is called with each session and returns a title, or `None` for none; a title is one
+        line of at most 120 characters. A title by the user, even a concurrent one, is never
+        replaced.
         """
-        told = []
+        titled = []
         for info in self.sessions(limit=limit):
             if titles.wants_one(info):
                 session = self.get(info.id)
                 title = titles.fold(make(session) or "")
                 if title:
-                    told.append(session.update(auto_title=title))
-        return told
+                    titled.append(session.update(auto_title=title))
+        return titled
 
     def follow(self, since: int = 0) -> StoreFollower:
-        """Iterate over which sessions are written to, as it happens."""
+        """Iterate over writes to any session, as they happen."""
         return StoreFollower(self._runtime, checks.check_number(since, "since"))
 
     def _open(self, find: Query[SessionRow | None]) -> Session | None:
@@ -330,27 +335,27 @@ class Store:
     # ------------------------------------------------------------------------------- deletion
 
     def trash(self, ref: str) -> SessionInfo:
-        """Put a session in the trash: not listed any more, its key is free, nothing is lost."""
+        """Move a session to the trash: it is no longer listed, its key is free, nothing is lost."""
         row = self._read(finding.find(ref, self._runtime.report))
         return self._write(deleting.trash(row.n))
 
     def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
-        """Take a session out of the trash; `KeyTaken` if its key is, unless it is to have none."""
+        """Restore a session from the trash; `KeyTaken` if its key is in use, unless `keyless`."""
         row = self._read(finding.find_in_trash(ref, self._runtime.report))
         return self._write(deleting.restore(row.n, keyless=keyless))
 
     def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
         """Erase a session for ever: its messages, turns, drafts, files, and their bytes.
 
-        Messages that a fork shares stay for it and go with the last one; with `forks="erase"` they
-        are erased in the forks, too. `SessionBusy` while a turn is open.
+        Messages that a fork shares stay until the last such fork is purged; with `forks="erase"`
+        they are erased in the forks, too. `SessionBusy` while a turn is open.
         """
         deleting.check_forks(forks)
         row = self._read(finding.find_anywhere(ref, self._runtime.report))
         erasure = Erasure(self._runtime)
         report = erasure.write(
             deleting.foretell(row.n, forks=forks),
-            lambda doomed: deleting.purge(row.n, row.id, forks=forks, doomed=doomed),
+            lambda planned: deleting.purge(row.n, row.id, forks=forks, doomed=planned),
         )
         pending, scan = erasure.settle()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
@@ -365,11 +370,12 @@ class Store:
         max_bytes: int | None = None,
         empty_trash: timedelta | str | None = None,
     ) -> Plan:
-        """Return which sessions these rules would let go, and why; nothing is changed.
+        """Return which sessions these rules would remove, and why; nothing is changed.
 
         Times are a `timedelta` or a text such as `30d`. Pinned, open and forked-from sessions
-        stay, and so do the `keep_last` most recent ones. `apply` puts the others in the trash;
-        with `empty_trash` what lay there for so long is erased. Without a rule nothing goes.
+        stay, and so do the `keep_last` most recent ones. `apply` moves the others to the trash;
+        with `empty_trash`, sessions in the trash for that long are erased. Without a rule, none is
+        removed.
         """
         checks.check_filter(scope, "scope")
         rules = Rules(
@@ -391,9 +397,9 @@ class Store:
         archive: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> RetentionReport:
-        """Let the sessions of a plan go, but for those that changed since it was made.
+        """Remove the sessions of a plan, except those that changed since it was made.
 
-        With `archive` they are exported to this new file first, as they are, and it is verified.
+        With `archive` they are first exported to this new file, unredacted, and it is verified.
         """
         from holdfast import pruning  # noqa: PLC0415 - few callers need it
 
@@ -407,7 +413,7 @@ class Store:
         return self._read(reading.blob(sha256))
 
     def verify(self) -> builtins.list[Damage]:
-        """Read everything and report what is damaged; nothing is changed."""
+        """Read everything and return what is damaged; nothing is changed."""
         return self._backend.verify()
 
     def salvage(self, to: str | os.PathLike[str]) -> SalvageReport:
@@ -426,11 +432,11 @@ class Store:
         redact: str | Sequence[str] | None = "default",
         progress: Callable[[int, int], None] | None = None,
     ) -> ExportReport:
-        """Write sessions to a new file of lines: those named, or all, the trash included.
+        """Export sessions to a new JSON Lines file: those given, or all, including the trash.
 
-        Secrets that the detectors of `redact` find are not in it, and the report lists them; with
-        `redact=None` it is a whole copy. `progress` is told how many messages are done, of how
-        many.
+        Secrets that the detectors of `redact` find are removed, and the report lists them; with
+        `redact=None` it is a complete copy. `progress` is called with the number of messages done,
+        and of all.
         """
         from holdfast.transfer import exporting  # noqa: PLC0415 - few callers need it
 
@@ -451,7 +457,7 @@ class Store:
         redact: str | Sequence[str] | None = "default",
         progress: Callable[[int, int], None] | None = None,
     ) -> Review:
-        """Tell what an export would replace, leave out and not look into; nothing is written."""
+        """Return what an export would replace, leave out and not search; nothing is written."""
         from holdfast.transfer import exporting  # noqa: PLC0415 - as above
 
         return exporting.review(
@@ -469,10 +475,10 @@ class Store:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> ImportReport:
-        """Add the sessions of an exported file; those that are here already stay as they are.
+        """Import the sessions of an exported file; those already stored stay as they are.
 
-        `progress` is told how many bytes are done, of how many (each is read twice), from whatever
-        thread is at work; it must not use the store.
+        `progress` is called with the number of bytes done, and of all (each is read twice), in any
+        thread; it must not use the store.
         """
         from holdfast.transfer import importing  # noqa: PLC0415 - as above
 
@@ -484,11 +490,11 @@ class Store:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> CopyReport:
-        """Bring every session, as it is, into another store of any kind, and compare both.
+        """Copy every session, unchanged, to another store of any kind, and compare both.
 
-        Doing it again goes on where it was stopped, and brings what changed since. `Diverged` if
-        the target has something else under the same ids. `progress` is told how much is done, of
-        how much, from whatever thread is at work; it must not use either store.
+        A repeated copy continues where it was stopped, and copies what changed since. `Diverged` if
+        the target has other content under the same ids. `progress` is called with the amount done,
+        and of all, in any thread; it must not use either store.
         """
         from holdfast.transfer import copying  # noqa: PLC0415 - as above
 
@@ -500,19 +506,19 @@ class Store:
         )
 
     def stats(self) -> Stats:
-        """Count what the store holds."""
+        """Return counts of what the store contains."""
         return self._backend.stats()
 
     def flush(self) -> None:
-        """Wait for everything handed over in the background."""
+        """Wait for all background writes."""
         self._backend.flush()
 
     def close(self) -> None:
-        """Let go of the store. Open turns stay open until their lease runs out."""
+        """Close the store. Open turns stay open until their lease expires."""
         self._runtime.close()
 
     def __enter__(self) -> Self:
-        """Use the store within a `with` block."""
+        """Return itself, to be closed at the end of the block."""
         return self
 
     def __exit__(

@@ -1,12 +1,12 @@
 """Estimating tokens without a tokenizer.
 
-Tokenizers cut text into pieces of four or five letters of English, two digits, a sign or two, and
-about a character where an alphabet needs more than one byte. Counting characters by kind, with a
-weight each, is mostly within an eighth of what the common tokenizers say, and takes microseconds.
-Each message is estimated once, when it is stored.
+A token is about four or five letters of English, two digits, one or two punctuation marks, or one
+character of a script that needs several bytes. Counting characters by kind, with a weight each, is
+mostly within an eighth of the common tokenizers' counts, and takes microseconds. Each message is
+estimated once, when it is stored.
 
-What is counted beside text (images, what a message costs by itself) is the same however text is
-counted: the functions here take any `Count`, and estimate unless told otherwise.
+What is added to the text (images, the overhead of a message) is the same however text is counted:
+the functions here take any `TokenCounter`, by default the estimate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.records import WHOLE_OUTPUT, File, Message, Part, Text, Thinking, 
 
 Count: TypeAlias = Callable[[str], int]
 
-MESSAGE: Final = 4  # what a message costs beside its words
+MESSAGE: Final = 4  # the overhead of a message
 IMAGE: Final = 1_000
 _OTHER_FILE: Final = 500
 _LETTERS: Final = string.ascii_letters.encode()
@@ -27,7 +27,7 @@ _DIGITS: Final = string.digits.encode()
 
 
 def of_text(text: str) -> int:
-    """Estimate the tokens of a text."""
+    """Return the estimated tokens of a text."""
     if not text:
         return 0
     plain = text.encode("ascii", "ignore")
@@ -46,17 +46,17 @@ def of_text(text: str) -> int:
 
 
 def of_message(message: Message, count: Count = of_text) -> int:
-    """Return what a message costs in a window."""
+    """Return the tokens of a message in a window."""
     return MESSAGE + sum(of_part(part, count) for part in message.parts)
 
 
 def of_reply(message: Message) -> int:
-    """Estimate what a provider counts as the output of a reply, its thoughts aside."""
+    """Return the estimated output tokens of a reply, without its thinking."""
     return sum(of_part(part) for part in message.parts if not isinstance(part, Thinking))
 
 
 def of_part(part: Part, count: Count = of_text) -> int:
-    """Return what a part costs."""
+    """Return the tokens of a part."""
     if isinstance(part, Text | Thinking):
         return count(part.text)
     if isinstance(part, ToolCall):

@@ -1,11 +1,10 @@
 """A turn: one unit of work, from an input to its end.
 
 It holds the session's lease from `with` to the end of the block. Each call is durable when it
-returns, and is refused with `TurnLost` if somebody else took the session over meanwhile. Leaving
-the block seals the turn; leaving it by an exception keeps all that was written, records the error
-and lets it through.
+returns, and raises `TurnLost` if another holder has taken the session over. Leaving the block seals
+the turn; leaving it by an exception keeps everything written, records the error and re-raises it.
 
-`TurnState` is what the sync `Turn` and its async twin share; it never waits for the store.
+`TurnCore` is shared by the sync `Turn` and its async twin; it never waits for the store.
 """
 
 from __future__ import annotations
@@ -35,26 +34,25 @@ from holdfast.records import (
     ToolCall,
 )
 from holdfast.runtime import Runtime
-from holdfast.verbs import appending, turns
+from holdfast.verbs import appending, queue, turns
 
 _LONGEST_ERROR: Final = 4096
 _WAIT_STEP: Final = 0.5
 
 
 class TurnState:
-    """One turn of one session, by its holder."""
+    """One turn of one session, as its holder sees it; also the task that renews its lease."""
 
     def __init__(
         self,
-        runtime: Runtime,
+        context: Runtime,
         session: int,
         session_id: str,
         *,
         model: str | None,
         run_id: str | None,
     ) -> None:
-        """Prepare to open a turn."""
-        self.runtime = runtime
+        self.runtime = context
         self.session = session
         self.number = 0
         self.over = False
@@ -69,65 +67,65 @@ class TurnState:
             session=session,
             token=message_id(),
             holder=this_process(),
-            lease=runtime.backend.lease,
+            lease=context.backend.lease,
             run_id=run_id,
             model=model,
         )
 
     @property
     def id(self) -> str:
-        """The turn's name."""
+        """The turn's id."""
         return turn_id(self._session_id, self.number)
 
     def opened(self, opened: turns.Opened) -> None:
-        """Note the number, and begin to renew the lease."""
+        """Set the number of the opened turn, and start renewing its lease."""
         self.number = opened.number
         self.runtime.keeper.schedule(self, self.claim.lease / 3)
 
     def tick(self) -> float | None:
-        """Renew the lease from the background."""
+        """Renew the lease in the background; return the seconds until the next renewal."""
         if self.over or os.getpid() != self._pid:
             return None
-        verb = turns.renew(self.session, self.number, self.claim.lease)
+        operation = turns.renew(self.session, self.number, self.claim.lease)
         try:
-            self.runtime.backend.submit(verb)
+            self.runtime.backend.submit(operation)
         except HoldfastError:
             return None
         return self.claim.lease / 3
 
     def last_call(self) -> None:
-        """Let the lease run out: who closes the store gives the turn up."""
+        """Do nothing: the lease of a turn that is open when the store closes expires."""
 
     def check(self) -> None:
-        """Refuse what can be refused without asking the store."""
+        """Raise if the turn is not open, or belongs to the parent of a forked process."""
         if not self.number:
             raise Invalid("this turn is not open; use it as `with session.turn() as turn:`.")
         if os.getpid() != self._pid:
             raise TurnLost(self.id, "belongs to the process that forked this one")
 
     def add(self, message: Message) -> Verb[Message]:
-        """Store a message of this turn."""
+        """Return the operation that stores a message of this turn."""
         self.check()
         item = codec.encode(message, self.runtime.now())
         return appending.add(self.session, item, self.number)
 
     def named(self, message: Message) -> Message:
-        """Return a stored message its turn's name."""
+        """Return a stored message with the id of this turn."""
         return msgspec.structs.replace(message, turn_id=self.id)
 
     def start_tool(self, call_id: str) -> Verb[None]:
-        """Note that a tool starts."""
+        """Return the operation that records the start of a tool."""
         self.check()
         checks.check_name(call_id, "call_id")
         return turns.start_tool(self.session, self.number, call_id)
 
     def take_queued(self) -> Verb[list[Message]]:
-        """Move waiting input into the history."""
+        """Return the operation that moves queued input into the history."""
         self.check()
-        return appending.take_queued(self.session, self.number)
+        return queue.take_queued(self.session, self.number)
 
     def new_draft(self, model: str | None) -> DraftState:
-        """Begin a reply; there is one at a time."""
+        """Start a streamed reply; raise `Invalid` if one is open."""
         self.check()
         if self.over:
             raise TurnLost(self.id, "is over")
@@ -143,13 +141,13 @@ class TurnState:
         self.draft = None
 
     def give_up(self) -> None:
-        """Let go of the turn, whether or not it could be ended: whoever comes next may have it."""
+        """Give the turn up, even if ending it failed, so that another holder may take it over."""
         if not self.over:
             self.over = True
             processes.give_up(self.claim.token)
 
     def end(self, state: turns.Ending, error: str | None = None) -> Verb[None]:
-        """End the turn."""
+        """Return the operation that ends the turn."""
         self.check()
         checks.check_filter(error, "reason")
         text = None if error is None else error[:_LONGEST_ERROR]
@@ -157,35 +155,34 @@ class TurnState:
 
 
 def ending(error: BaseException | None) -> tuple[turns.Ending, str | None]:
-    """Return how a block that was left like this ended its turn."""
+    """Return the state of a turn whose block was left with this error, and the error's text."""
     if error is None:
         return "sealed", None
     text = ": ".join(filter(None, (type(error).__name__, _words(error))))
-    # What is no Exception (an interrupt, a cancelled task, a closed generator, an exit) is somebody
-    # stopping the work; the rest is the work going wrong.
+    # A BaseException that is no Exception (an interrupt, a cancelled task, a closed generator, an
+    # exit) means that the work was stopped; any other error means that it failed.
     return ("failed" if isinstance(error, Exception) else "cancelled"), text
 
 
 def _words(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot be told must still end its turn
+    except Exception:  # noqa: BLE001 - an error whose `str` fails must still end its turn
         return ""
 
 
 def assistant_message(
     content: Content, tool_calls: Sequence[ToolCall], model: str | None, fields: MessageFields
 ) -> Message:
-    """Make an assistant message that knows its model."""
+    """Return an assistant message with its model set."""
     fields.setdefault("model", model)
     return Message.assistant(content, tool_calls=tool_calls, **fields)
 
 
 class Turn:
-    """One turn of a session, held by this process; use it in a `with` block."""
+    """One turn of a session, held by this process; `Session.turn` returns it for a `with` block."""
 
     def __init__(self, state: TurnState, *, wait: float) -> None:
-        """Prepare; `Session.turn` makes these."""
         self._state = state
         self._wait = checks.check_seconds(wait, "wait")
         self._write = state.runtime.backend.write
@@ -194,13 +191,13 @@ class Turn:
 
     @property
     def id(self) -> str:
-        """The turn's name: its session and its number there."""
+        """The turn's id: its session's id and its number within the session."""
         return self._state.id
 
-    # ------------------------------------------------------------------------- what is said
+    # ------------------------------------------------------------------------------ messages
 
     def user(self, content: Content, **fields: Unpack[MessageFields]) -> Message:
-        """Store what the user said."""
+        """Store a user message."""
         return self.add(Message.user(content, **fields))
 
     def assistant(
@@ -210,7 +207,7 @@ class Turn:
         tool_calls: Sequence[ToolCall] = (),
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Store what the model said."""
+        """Store a reply of the model."""
         model = self._state.claim.model
         return self.add(assistant_message(content, tool_calls, model, fields))
 
@@ -222,11 +219,11 @@ class Turn:
         error: bool = False,
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Store what a tool answered."""
+        """Store the result of a tool call."""
         return self.add(Message.tool(call_id, content, error=error, **fields))
 
     def add(self, message: Message) -> Message:
-        """Store any message; give it as it is stored."""
+        """Store any message; return it as stored."""
         return self._write(self._state.add(message))
 
     def tool_started(self, call_id: str) -> None:
@@ -234,11 +231,11 @@ class Turn:
         self._write(self._state.start_tool(call_id))
 
     def take_queued(self) -> list[Message]:
-        """Take input that waited, in order; it is in the history when this returns."""
+        """Move queued input into the history and return it, in order."""
         return [self._state.named(m) for m in self._write(self._state.take_queued())]
 
     def stream(self, *, model: str | None = None) -> Draft:
-        """Begin a streamed reply."""
+        """Start a streamed reply."""
         self._draft = Draft(self._state.runtime, self._state.new_draft(model))
         return self._draft
 
@@ -261,7 +258,10 @@ class Turn:
             raise failed
 
     def _keep_reply(self) -> HoldfastError | None:
-        """Close the reply; if that fails the turn still ends, keeping what was flushed of it."""
+        """Close an open reply as partial; return the error if that fails.
+
+        The turn then still ends, with what was flushed of the reply.
+        """
         if self._state.draft is None or self._draft is None:
             return None
         try:
@@ -271,7 +271,7 @@ class Turn:
         return None
 
     def __enter__(self) -> Self:
-        """Open the turn, recovering first what a crash left open."""
+        """Open the turn, first recovering one that a crash left open."""
         if self._state.number:
             raise Invalid("a turn is used once; open another with session.turn().")
         try:
@@ -279,7 +279,7 @@ class Turn:
         except HoldfastError:
             raise
         except BaseException:
-            # Interrupted, perhaps after the turn was opened: then nobody would ever end it.
+            # Interrupted, perhaps after the turn was opened: no code would ever end it.
             self._write(turns.abandon(self._state.claim))
             raise
         self._state.opened(opened)
@@ -292,7 +292,7 @@ class Turn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Seal the turn, or record the exception and let it through."""
+        """Seal the turn, or record the exception and let it propagate."""
         if self._state.over:
             return
         try:
@@ -306,7 +306,7 @@ class Turn:
 
 
 def open_waiting(state: TurnState, wait: float) -> turns.Opened:
-    """Open a turn, waiting for the holder of the session to finish."""
+    """Open a turn, waiting up to `wait` seconds for the session's holder to finish."""
     backend = state.runtime.backend
     deadline = time.monotonic() + wait
     seen = backend.wait(-1, 0) if wait else -1
@@ -314,8 +314,8 @@ def open_waiting(state: TurnState, wait: float) -> turns.Opened:
         try:
             return backend.write(turns.open_turn(state.claim))
         except SessionBusy:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise
-            # A holder that dies writes nothing, so look again now and then.
-            seen = backend.wait(seen, min(left, _WAIT_STEP))
+            # A holder that dies writes nothing, so try again now and then.
+            seen = backend.wait(seen, min(remaining, _WAIT_STEP))

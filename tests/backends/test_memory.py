@@ -383,7 +383,7 @@ def test_a_closed_store_refuses_everything() -> None:
 def test_there_is_no_file_to_copy() -> None:
     backend = _open()
     for copy in (backend.salvage, backend.backup):
-        with pytest.raises(Invalid, match="file store"):
+        with pytest.raises(Invalid, match="store in a file"):
             copy("copy.db")
 
 

@@ -60,7 +60,7 @@ def test_another_history_is_refused(talked: Shell, there: str) -> None:
     before = talked.ok("show", "support-42", "--json", "--store", there)
     ran = talked.run("copy", str(talked.store), there)
     assert ran.code == 4
-    assert "something else under the same ids" in ran.err
+    assert "other content under the same ids" in ran.err
     assert "hint: copy to another store" in ran.err
     assert talked.ok("show", "support-42", "--json", "--store", there) == before
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from holdfast import codec
 from holdfast.core import titles
-from holdfast.core.appending import compare, new_messages
 from holdfast.core.drafts import Delta, put_together, size
 from holdfast.core.leases import may_take_over, settled
 from holdfast.errors import HeadMoved, IdConflict
 from holdfast.records import JSON, Head, Message, Text, Thinking, TitleBy, ToolCall, ToolOutcome
+from holdfast.verbs.appending import compare, new_messages
 from tests.model import strategies as some
 
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.backends.base import BranchRow, HeadRow, Start, Transaction, Verb
-from holdfast.core.appending import compare
 from holdfast.errors import HeadMoved
 from holdfast.records import Head, Message
 from holdfast.session import Session
 from holdfast.testing.checker import Branch
 from holdfast.verbs import moving
+from holdfast.verbs.appending import compare
 from tests.mutants.moving import Heads
 from tests.mutants.stores import pause, replaced
 

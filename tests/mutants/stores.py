@@ -18,13 +18,12 @@ import pytest
 from holdfast import codec
 from holdfast.backends import memory
 from holdfast.backends.base import HeadRow, MessageRow, Snapshot, Transaction
-from holdfast.core import appending as rules
 from holdfast.core.branches import ranges
 from holdfast.errors import HeadMoved
 from holdfast.records import Head, Message, Part, Text
 from holdfast.session import number_of
 from holdfast.turn import Turn
-from holdfast.verbs import appending, placing
+from holdfast.verbs import appending
 from tests.mutants.workload import Log
 
 
@@ -100,7 +99,7 @@ class NoFence(Patched):
 
     def broken(self) -> object:
         def find(tx: Transaction, session: int, turn: int) -> HeadRow:
-            return placing.find_head(tx, session)
+            return appending.find_head(tx, session)
 
         return find
 
@@ -183,13 +182,12 @@ class DropsRepeats(Patched):
 
     def broken(self) -> object:
         seen: set[str] = set()
+        healthy = appending.new_messages
 
         def fresh(
             batch: Sequence[codec.Encoded], there: dict[str, tuple[int, bytes]]
         ) -> list[codec.Encoded]:
-            new = [
-                item for item in rules.new_messages(batch, there) if item.message.text not in seen
-            ]
+            new = [item for item in healthy(batch, there) if item.message.text not in seen]
             seen.update(item.message.text for item in new)
             return new
 

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.records import Usage
 from holdfast.session import number_of
-from holdfast.verbs.appending import enqueue
+from holdfast.verbs.queue import enqueue
 from tests.postgres.conftest import OpenStore, through
 from tests.postgres.pausing import Pauses, await_waiting, in_a_thread, under_way
 from tests.postgres.proxy import Failure, Proxy

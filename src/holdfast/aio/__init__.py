@@ -1,8 +1,8 @@
-"""The async twins. Each runs the same verbs and queries as its sync sibling.
+"""The async twins. Each runs the same operations and queries as its sync twin.
 
-A write is handed over and awaited: no thread waits for it, so a thousand sessions can write at
-once and share their syncs. A cancelled task withdraws a write that has not begun; one that has
-begun goes through whole. A read runs as one operation in a worker thread.
+A write is submitted and awaited: no thread waits for it, so a thousand sessions can write at once
+and share their syncs. A cancelled task withdraws a write that has not started; one that has started
+runs to its end. A read runs in a worker thread.
 """
 
 from holdfast.aio.draft import AsyncDraft

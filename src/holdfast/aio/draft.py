@@ -19,17 +19,16 @@ from holdfast.runtime import Runtime
 
 
 class AsyncDraft:
-    """The twin of `Draft`."""
+    """The async twin of `Draft`; `AsyncTurn.stream` returns these."""
 
-    def __init__(self, runtime: Runtime, state: DraftState) -> None:
-        """Begin; `AsyncTurn.stream` makes these."""
-        self._backend = runtime.backend
+    def __init__(self, context: Runtime, state: DraftState) -> None:
+        self._backend = context.backend
         self._state = state
         self.message: Message | None = None
 
     @property
     def id(self) -> str:
-        """The id of the message this will become."""
+        """The id of the message that the draft will become."""
         return self._state.id
 
     async def write(self, text: str) -> None:
@@ -45,19 +44,19 @@ class AsyncDraft:
         await self._add(check_call(id, name, arguments))
 
     async def raw(self, part: Raw) -> None:
-        """Add something of the provider's own, to be sent back to it as it is."""
+        """Add data in the provider's own format, to be sent back to it unchanged."""
         await self._add(check_raw(part))
 
     async def usage(self, usage: Usage, *, cost: Decimal | None = None) -> None:
-        """Return what the reply used."""
+        """Set the usage of the reply, and its cost."""
         self._state.spend(usage, cost)
 
     async def flush(self) -> None:
         """Store what was written so far, now."""
         taken = self._state.take()
         if taken is not None:
-            numbers, verb = taken
-            await run_write(self._backend, verb)
+            numbers, operation = taken
+            await run_write(self._backend, operation)
             self._state.stored(numbers)
 
     async def close(
@@ -66,17 +65,17 @@ class AsyncDraft:
         status: Literal["complete", "partial"] = "complete",
         metadata: dict[str, JSON] | None = None,
     ) -> Message | None:
-        """Make the reply a message; `None` if nothing was written."""
+        """Store the reply as a message and return it; `None` if nothing was written."""
         if self._state.over:
             return self.message
         closing = self._state.closing(status, metadata)
-        # To the end, once begun: a reply that is stored must not pass for one that is not.
+        # Not interrupted once started: a stored reply must not be taken for one that is not.
         return await unhurried(self._close(closing))
 
     async def _close(self, closing: tuple[Message, Verb[int]] | None) -> Message | None:
         if closing is not None:
-            message, verb = closing
-            seq = await run_write(self._backend, verb)
+            message, operation = closing
+            seq = await run_write(self._backend, operation)
             self.message = msgspec.structs.replace(message, seq=seq)
         self._state.finish()
         return self.message
@@ -86,7 +85,7 @@ class AsyncDraft:
             await self.flush()
 
     async def __aenter__(self) -> Self:
-        """Stream within an `async with` block."""
+        """Return itself, to be closed at the end of the block."""
         return self
 
     async def __aexit__(
@@ -95,7 +94,7 @@ class AsyncDraft:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Make the reply a message: partial if the block was left by an exception."""
+        """Store the reply as a message: partial if the block was left by an exception."""
         if error is None:
             await self.close()
             return

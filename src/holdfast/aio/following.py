@@ -1,4 +1,4 @@
-"""Following without holding a thread."""
+"""Followers that do not occupy a thread while they wait."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ _LONGEST_PAUSE = 0.25
 
 
 class AsyncFollowing(Generic[T]):
-    """Follows without holding a thread; the twin of `Following`."""
+    """The async twin of `BaseFollower`: it polls, so it occupies no thread while it waits."""
 
     def __init__(self, backend: Backend, following: Following[T]) -> None:
-        """Follow what the sync sibling follows."""
         self._backend = backend
         self._following = following
         self._seen = -1
 
     def __aiter__(self) -> AsyncIterator[T]:
-        """Follow."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> T:
@@ -53,28 +52,26 @@ class AsyncFollowing(Generic[T]):
 
 
 class AsyncFollower(AsyncFollowing[Message | BranchChanged]):
-    """The twin of `Follower`."""
+    """The async twin of `Follower`."""
 
     def __init__(self, backend: Backend, follower: Follower) -> None:
-        """Follow one history."""
         super().__init__(backend, follower)
         self._follower = follower
 
     @property
     def head(self) -> Head:
-        """How far it has come."""
+        """The position up to which it has delivered."""
         return self._follower.head
 
 
 class AsyncStoreFollower(AsyncFollowing[Activity]):
-    """The twin of `StoreFollower`."""
+    """The async twin of `StoreFollower`."""
 
     def __init__(self, backend: Backend, follower: StoreFollower) -> None:
-        """Follow a store."""
         super().__init__(backend, follower)
         self._follower = follower
 
     @property
     def number(self) -> int:
-        """How far it has come."""
+        """The last activity it delivered."""
         return self._follower.number

@@ -1,4 +1,4 @@
-"""The async twin of `holdfast.session`."""
+"""The async twin of `holdfast.session`: each method is documented at `Session`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ from holdfast.records import (
 )
 from holdfast.session import Session, number_of, runtime_of, to_input
 from holdfast.turn import TurnState
-from holdfast.verbs import appending, moving, reading, sessions, turns
+from holdfast.verbs import appending, moving, queue, reading, sessions, turns
 
 
 class AsyncSession:
-    """The twin of `Session`."""
+    """The async twin of `Session`."""
 
     def __init__(self, session: Session) -> None:
-        """Name the same session as the sync sibling."""
         self._session = session
         self._runtime, self._n = runtime_of(session), number_of(session)
         self._backend = self._runtime.backend
@@ -45,19 +44,19 @@ class AsyncSession:
         self.interrupted = session.interrupted
 
     def __repr__(self) -> str:
-        """Show the id; keys may be private."""
+        """Return a text with the id, not the key, which may be private."""
         return f"<AsyncSession {self.id}>"
 
     async def info(self) -> SessionInfo:
-        """Tell who the session is and where it stands."""
+        """Return the session's identity, state and sums."""
         return await asyncio.to_thread(self._session.info)
 
     async def head(self) -> Head:
-        """Tell where the history ends."""
+        """Return where the history ends."""
         return await asyncio.to_thread(self._session.head)
 
     async def append(self, *messages: Message, expect: Head | None = None) -> Head:
-        """Store messages, all or none; each id once."""
+        """Store messages, all or none, each id once; return the new head."""
         batch = codec.encode_batch(messages, self._runtime.now())
         return await run_write(self._backend, appending.append(self._n, batch, expect=expect))
 
@@ -92,7 +91,7 @@ class AsyncSession:
         system: str | None = None,
         timestamps: bool = False,
     ) -> Window:
-        """Choose and shape what is sent to a model."""
+        """Build the window to send to a model."""
         return await asyncio.to_thread(
             self._session.window,
             provider=provider,
@@ -115,7 +114,7 @@ class AsyncSession:
         metadata: dict[str, JSON] | None = None,
         expect: Head | None = None,
     ) -> AsyncSession:
-        """Make a new session whose history is this one's up to `at`, inclusive."""
+        """Create a session whose history is this one's up to `at`, inclusive."""
         made = await asyncio.to_thread(
             self._session.fork,
             at,
@@ -130,35 +129,35 @@ class AsyncSession:
 
     async def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest."""
-        verb = moving.rewind(self._n, to, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, verb)
+        operation = moving.rewind(self._n, to, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, operation)
 
     async def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
-        """Take back the last `n` turns."""
-        verb = moving.undo(self._n, n, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, verb)
+        """Rewind to before the last `n` turns."""
+        operation = moving.undo(self._n, n, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, operation)
 
     async def redo(self, *, expect: Head | None = None) -> Head:
-        """Take back the last undo, rewind or clear."""
-        verb = moving.redo(self._n, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, verb)
+        """Revert the last undo, rewind or clear."""
+        operation = moving.redo(self._n, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, operation)
 
     async def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
-        """Make these messages the history, at once."""
+        """Replace the history by these messages, atomically."""
         batch = codec.encode_history(messages, self._runtime.now())
-        verb = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, verb)
+        operation = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, operation)
 
     async def clear(self, *, expect: Head | None = None) -> Head:
-        """Go on with an empty history."""
-        verb = moving.clear(self._n, token=ids.message_id(), expect=expect)
-        return await run_write(self._backend, verb)
+        """Continue with an empty history."""
+        operation = moving.clear(self._n, token=ids.message_id(), expect=expect)
+        return await run_write(self._backend, operation)
 
     async def summarize(
         self, text: str, *, upto: Place | None = None, expect: Head | None = None
     ) -> Head:
-        """Append a summary that stands for the history up to `upto`."""
-        verb = moving.summarize(
+        """Append a summary that replaces, in windows, the history up to `upto`."""
+        operation = moving.summarize(
             self._n,
             text,
             upto,
@@ -166,18 +165,18 @@ class AsyncSession:
             now=self._runtime.now(),
             expect=expect,
         )
-        return await run_write(self._backend, verb)
+        return await run_write(self._backend, operation)
 
     async def summary(self) -> Message | None:
         """Read the newest summary."""
         return await asyncio.to_thread(self._session.summary)
 
     async def covered(self) -> int:
-        """Tell up to which seq the newest summary stands for the history; 0 without one."""
+        """Return the last seq that the newest summary covers; 0 without one."""
         return await asyncio.to_thread(self._session.covered)
 
     async def erase(self, message: Place) -> EraseReport:
-        """Erase what a message says, everywhere it is shared."""
+        """Erase the content of a message wherever it is shared."""
         return await asyncio.to_thread(self._session.erase, message)
 
     async def branches(self) -> list[BranchInfo]:
@@ -185,46 +184,46 @@ class AsyncSession:
         return await asyncio.to_thread(self._session.branches)
 
     async def lineage(self) -> list[Link]:
-        """List the sessions this one comes from, and itself."""
+        """List the ancestors of this session, and itself."""
         return await asyncio.to_thread(self._session.lineage)
 
     async def children(self) -> list[Link]:
-        """List the sessions that come directly from this one."""
+        """List the direct children of this session."""
         return await asyncio.to_thread(self._session.children)
 
     async def recover(self) -> Recovered | None:
-        """Close what a crash left open."""
+        """Close a turn that a crash left open."""
         return await run_write(self._backend, turns.recover(self._n))
 
     async def turns(self, *, limit: int | None = None) -> list[TurnInfo]:
-        """Tell how the newest turns went, oldest first."""
+        """Read the newest turns with their tool calls, oldest first."""
         return await asyncio.to_thread(self._session.turns, limit=limit)
 
     async def enqueue(self, content: Content | Message) -> QueuedInput:
-        """Store input for the next turn, at once."""
+        """Store input for the next turn."""
         message = to_input(content)
         item = codec.encode(message, self._runtime.now())
-        verb = appending.enqueue(self._n, item, self._runtime.clock.micros())
-        return reading.as_queued(*await run_write(self._backend, verb))
+        operation = queue.enqueue(self._n, item, self._runtime.clock.micros())
+        return reading.as_queued(*await run_write(self._backend, operation))
 
     async def queued(self) -> list[QueuedInput]:
-        """List input that waits, in order."""
+        """List queued input, in order."""
         return await asyncio.to_thread(self._session.queued)
 
     async def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
-        """Change who the session is."""
-        verb = sessions.update(self._n, sessions.check_changes(changes))
-        return await run_write(self._backend, verb)
+        """Change title, model, cwd, scope, pinned, archived, goal or metadata."""
+        operation = sessions.update(self._n, sessions.check_changes(changes))
+        return await run_write(self._backend, operation)
 
     async def usage(self) -> UsageReport:
-        """Sum up tokens and cost, by model."""
+        """Return tokens and cost, in total and by model."""
         return await asyncio.to_thread(self._session.usage)
 
     def follow(self, after: Head | None = None) -> AsyncFollower:
-        """Iterate over every message behind `after` as it is written."""
+        """Iterate over every message after `after` as it is written."""
         return AsyncFollower(self._backend, self._session.follow(after))
 
 
 def sync_of(session: AsyncSession) -> Session:
-    """Return the sync sibling."""
+    """Return the sync twin."""
     return session._session  # noqa: SLF001 - this module's own

@@ -1,4 +1,4 @@
-"""The async twin of `holdfast.store`."""
+"""The async twin of `holdfast.store`: each method is documented at `Store`."""
 
 from __future__ import annotations
 
@@ -44,30 +44,29 @@ AsyncTitleMaker: TypeAlias = Callable[[AsyncSession], Awaitable[str | None]]
 
 
 class AsyncStore:
-    """The twin of `Store`."""
+    """The async twin of `Store`."""
 
     def __init__(self, store: Store) -> None:
-        """Use the same store as the sync sibling."""
         self._store = store
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """The URL of the store, without a password."""
         return self._store.url
 
     @property
     def tenant(self) -> str:
-        """Whose sessions these are."""
+        """The tenant whose sessions these are."""
         return self._store.tenant
 
     @property
     def backend(self) -> Backend:
-        """The database behind this store."""
+        """The storage backend of this store."""
         return self._store.backend
 
     @property
     def damage(self) -> list[Damage]:
-        """What was found unreadable since the store was opened."""
+        """The damage found since the store was opened."""
         return self._store.damage
 
     async def session(
@@ -82,7 +81,7 @@ class AsyncStore:
         cwd: str | None = None,
         metadata: dict[str, JSON] | None = None,
     ) -> AsyncSession:
-        """Open the session with this key as it was left, or make it."""
+        """Open the session with this key, or create it."""
         found = await asyncio.to_thread(
             self._store.session,
             key,
@@ -109,7 +108,7 @@ class AsyncStore:
         cwd: str | None = None,
         metadata: dict[str, JSON] | None = None,
     ) -> AsyncSession:
-        """Make a new session; `KeyTaken` if another has this key."""
+        """Create a session; `KeyTaken` if another has this key."""
         made = await asyncio.to_thread(
             self._store.create,
             key=key,
@@ -152,7 +151,7 @@ class AsyncStore:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
-        """List sessions by activity, newest first, a page at a time; see `Store.sessions`."""
+        """List sessions by activity, newest first, in pages; see `Store.sessions`."""
         return await asyncio.to_thread(
             self._store.sessions,
             scope=scope,
@@ -187,7 +186,7 @@ class AsyncStore:
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[Hit]:
-        """Find messages and titles by what they say, the best first, a page at a time."""
+        """Search messages and titles, best match first, in pages; see `Store.search`."""
         return await asyncio.to_thread(
             self._store.search,
             text,
@@ -206,7 +205,7 @@ class AsyncStore:
         )
 
     async def index_status(self) -> IndexStatus:
-        """Tell what state the search index is in."""
+        """Return the state of the search index."""
         return await asyncio.to_thread(self._store.index_status)
 
     async def catch_up_index(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -214,36 +213,36 @@ class AsyncStore:
         await asyncio.to_thread(self._store.catch_up_index, progress)
 
     async def check_index(self) -> list[str]:
-        """Read all of the search index and compare it with the messages; say what is wrong."""
+        """Compare the whole search index with the messages; return what is wrong."""
         return await asyncio.to_thread(self._store.check_index)
 
     async def rebuild_index(
         self, progress: Callable[[int, int], None] | None = None
     ) -> IndexStatus:
-        """Make the search index anew; `progress` is called in another thread."""
+        """Rebuild the search index; `progress` is called in another thread."""
         return await asyncio.to_thread(self._store.rebuild_index, progress)
 
     async def make_titles(self, make: AsyncTitleMaker, *, limit: int = 50) -> list[SessionInfo]:
-        """Let `make` give titles to those of the newest sessions that have none."""
-        told = []
+        """Set titles made by `make` on the newest sessions that have none."""
+        titled = []
         for info in await self.sessions(limit=limit):
             if titles.wants_one(info):
                 session = await self.get(info.id)
                 title = titles.fold(await make(session) or "")
                 if title:
-                    told.append(await session.update(auto_title=title))
-        return told
+                    titled.append(await session.update(auto_title=title))
+        return titled
 
     def follow(self, since: int = 0) -> AsyncStoreFollower:
-        """Iterate over which sessions are written to, as it happens."""
+        """Iterate over writes to any session, as they happen."""
         return AsyncStoreFollower(self._store.backend, self._store.follow(since))
 
     async def trash(self, ref: str) -> SessionInfo:
-        """Put a session in the trash."""
+        """Move a session to the trash."""
         return await asyncio.to_thread(self._store.trash, ref)
 
     async def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
-        """Take a session out of the trash."""
+        """Restore a session from the trash."""
         return await asyncio.to_thread(self._store.restore, ref, keyless=keyless)
 
     async def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
@@ -260,7 +259,7 @@ class AsyncStore:
         max_bytes: int | None = None,
         empty_trash: timedelta | str | None = None,
     ) -> Plan:
-        """Return which sessions these rules would let go, and why."""
+        """Return which sessions these rules would remove, and why."""
         return await asyncio.to_thread(
             self._store.retention,
             older_than=older_than,
@@ -278,7 +277,7 @@ class AsyncStore:
         archive: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> RetentionReport:
-        """Let the sessions of a plan go; `progress` is called in another thread."""
+        """Remove the sessions of a plan; `progress` is called in another thread."""
         return await asyncio.to_thread(self._store.apply, plan, archive=archive, progress=progress)
 
     async def blob(self, sha256: str) -> bytes:
@@ -286,7 +285,7 @@ class AsyncStore:
         return await asyncio.to_thread(self._store.blob, sha256)
 
     async def verify(self) -> list[Damage]:
-        """Read everything and report what is damaged."""
+        """Read everything and return what is damaged."""
         return await asyncio.to_thread(self._store.verify)
 
     async def salvage(self, to: str | os.PathLike[str]) -> SalvageReport:
@@ -305,7 +304,7 @@ class AsyncStore:
         redact: str | Sequence[str] | None = "default",
         progress: Callable[[int, int], None] | None = None,
     ) -> ExportReport:
-        """Write sessions to a new file of lines; `progress` is called in another thread."""
+        """Export sessions to a new JSON Lines file; `progress` is called in another thread."""
         return await asyncio.to_thread(
             self._store.export, to, *refs, overwrite=overwrite, redact=redact, progress=progress
         )
@@ -316,7 +315,7 @@ class AsyncStore:
         redact: str | Sequence[str] | None = "default",
         progress: Callable[[int, int], None] | None = None,
     ) -> Review:
-        """Tell what an export would replace, leave out and not look into; nothing is written."""
+        """Return what an export would replace, leave out and not search; nothing is written."""
         return await asyncio.to_thread(self._store.review, *refs, redact=redact, progress=progress)
 
     async def import_(
@@ -325,7 +324,7 @@ class AsyncStore:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> ImportReport:
-        """Add the sessions of an exported file; `progress` is called in another thread."""
+        """Import the sessions of an exported file; `progress` is called in another thread."""
         return await asyncio.to_thread(self._store.import_, path, progress=progress)
 
     async def copy(
@@ -334,24 +333,24 @@ class AsyncStore:
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> CopyReport:
-        """Bring every session into another store; `progress` is called in another thread."""
+        """Copy every session to another store; `progress` is called in another thread."""
         target = to._store if isinstance(to, AsyncStore) else to  # noqa: SLF001 - one of ours
         return await asyncio.to_thread(self._store.copy, target, progress=progress)
 
     async def stats(self) -> Stats:
-        """Count what the store holds."""
+        """Return counts of what the store contains."""
         return await asyncio.to_thread(self._store.stats)
 
     async def flush(self) -> None:
-        """Wait for everything handed over in the background."""
+        """Wait for all background writes."""
         await asyncio.to_thread(self._store.flush)
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         await asyncio.to_thread(self._store.close)
 
     async def __aenter__(self) -> Self:
-        """Use the store within an `async with` block."""
+        """Return itself, to be closed at the end of the block."""
         return self
 
     async def __aexit__(

@@ -22,10 +22,9 @@ _LONGEST_PAUSE = 0.25
 
 
 class AsyncTurn:
-    """The twin of `Turn`; use it in an `async with` block."""
+    """The async twin of `Turn`; `AsyncSession.turn` returns it for an `async with` block."""
 
     def __init__(self, state: TurnState, *, wait: float) -> None:
-        """Prepare; `AsyncSession.turn` makes these."""
         self._state = state
         self._wait = checks.check_seconds(wait, "wait")
         self._backend = state.runtime.backend
@@ -34,11 +33,11 @@ class AsyncTurn:
 
     @property
     def id(self) -> str:
-        """The turn's name: its session and its number there."""
+        """The turn's id: its session's id and its number within the session."""
         return self._state.id
 
     async def user(self, content: Content, **fields: Unpack[MessageFields]) -> Message:
-        """Store what the user said."""
+        """Store a user message."""
         return await self.add(Message.user(content, **fields))
 
     async def assistant(
@@ -48,7 +47,7 @@ class AsyncTurn:
         tool_calls: Sequence[ToolCall] = (),
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Store what the model said."""
+        """Store a reply of the model."""
         model = self._state.claim.model
         return await self.add(assistant_message(content, tool_calls, model, fields))
 
@@ -60,11 +59,11 @@ class AsyncTurn:
         error: bool = False,
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Store what a tool answered."""
+        """Store the result of a tool call."""
         return await self.add(Message.tool(call_id, content, error=error, **fields))
 
     async def add(self, message: Message) -> Message:
-        """Store any message; give it as it is stored."""
+        """Store any message; return it as stored."""
         return await run_write(self._backend, self._state.add(message))
 
     async def tool_started(self, call_id: str) -> None:
@@ -72,12 +71,12 @@ class AsyncTurn:
         await run_write(self._backend, self._state.start_tool(call_id))
 
     async def take_queued(self) -> list[Message]:
-        """Take input that waited, in order; it is in the history when this returns."""
+        """Move queued input into the history and return it, in order."""
         taken = await run_write(self._backend, self._state.take_queued())
         return [self._state.named(message) for message in taken]
 
     def stream(self, *, model: str | None = None) -> AsyncDraft:
-        """Begin a streamed reply in an `async with` block."""
+        """Start a streamed reply in an `async with` block."""
         self._draft = AsyncDraft(self._state.runtime, self._state.new_draft(model))
         return self._draft
 
@@ -98,7 +97,7 @@ class AsyncTurn:
             raise failed
 
     async def _keep_reply(self) -> HoldfastError | None:
-        """Close the reply; if that fails the turn still ends, keeping what was flushed of it."""
+        """Close an open reply as partial; return the error if that fails."""
         if self._state.draft is None or self._draft is None:
             return None
         try:
@@ -114,20 +113,20 @@ class AsyncTurn:
             try:
                 return await run_write(self._backend, turns.open_turn(self._state.claim))
             except SessionBusy:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     raise
-                await asyncio.sleep(min(left, pause))
+                await asyncio.sleep(min(remaining, pause))
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def __aenter__(self) -> Self:
-        """Open the turn, recovering first what a crash left open."""
+        """Open the turn, first recovering one that a crash left open."""
         if self._state.number:
             raise Invalid("a turn is used once; open another with session.turn().")
         try:
             opened = await self._open()
         except asyncio.CancelledError:
-            # The opening may have gone through meanwhile: then nobody would ever end it.
+            # The turn may have been opened meanwhile: no code would ever end it.
             await unhurried(run_write(self._backend, turns.abandon(self._state.claim)))
             raise
         self._state.opened(opened)
@@ -140,7 +139,7 @@ class AsyncTurn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Seal the turn, or record the exception and let it through."""
+        """Seal the turn, or record the exception and let it propagate."""
         if self._state.over:
             return
         try:

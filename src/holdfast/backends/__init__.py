@@ -1,1 +1,1 @@
-"""Databases. Each does dull I/O behind the seam of `base`; none makes a decision."""
+"""Storage backends. Each does the I/O behind the seam of `base`; none decides what is stored."""

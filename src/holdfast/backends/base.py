@@ -1,13 +1,13 @@
-"""The seam: what one database needs to implement.
+"""The seam: what a storage backend implements.
 
-A *verb* is a function over a `Transaction`: it reads, decides, and only then writes. A *query* is a
-function over a `Snapshot`. A backend runs them; it does not know what they mean. Verbs may be run
-again from the start (after a failed batch, after a lost connection), so each is idempotent by the
-ids it was made with.
+An *operation* is a write, as a function over a `Transaction`: it reads, decides, and only then
+writes. A *query* is a read, as a function over a `Snapshot`. A backend runs them without knowing
+what they mean. An operation may run again from the start (after a failed batch or a lost
+connection), so each is idempotent by the ids it was created with.
 
-A backend keeps four promises. A write that returned is durable. Verbs see each other's effects one
-after the other, from whatever thread or process they come. A verb that raises leaves nothing
-behind. A snapshot sees every write that was acknowledged before it began.
+A backend guarantees four things. A write that returned is durable. Operations are serializable,
+from whatever thread or process they come. An operation that raises changes nothing. A snapshot
+sees every write that was acknowledged before it began.
 
 Sessions and branches are numbered by the backend; these numbers never leave the library.
 """
@@ -47,10 +47,10 @@ MEASURED_ROWS: Final = 64
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """Who a session is. `goal` and `metadata` are JSON, times microseconds.
+    """A session's identity. `goal` and `metadata` are JSON, times are in microseconds.
 
-    One with `purged_at` is what a purge left of a session because a fork shares its messages: it
-    is known by its id to whoever reads along those, and cannot be found by any other way.
+    A row with `purged_at` is the stub that a purge leaves while a fork shares the session's
+    messages. Reads along those messages find it by its id; nothing else does.
     """
 
     n: int
@@ -74,10 +74,10 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class HeadRow(msgspec.Struct, frozen=True):
-    """Where a session stands: the row that every append reads and rewrites.
+    """A session's head row, which every append reads and rewrites.
 
-    `open_turn` is the number of the open turn and the fence of its holder: turns are numbered
-    upwards, so whoever comes later has the higher number, and a write by anybody else is refused.
+    `open_turn` is the number of the open turn and its fencing token: later turns have higher
+    numbers, and a write by the holder of any other turn is refused.
     """
 
     session: int
@@ -97,7 +97,7 @@ class HeadRow(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a new branch starts: behind message `fork_seq`, which lies on branch `parent`."""
+    """Where a new branch starts: after message `fork_seq`, which is on branch `parent`."""
 
     parent: int | None = None
     fork_seq: int = 0
@@ -107,7 +107,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch; `last_seq` is where it ends now, `purged` whether its session is."""
+    """A branch. `last_seq` is where it ends now; `purged` is whether its session was purged."""
 
     n: int
     session: int
@@ -124,9 +124,10 @@ class BranchRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """What a search asks of a session first: who it is, and which branch it is on.
+    """What a search reads of a session first: its identity, and its current branch.
 
-    It is read for many at once and its checksum is not checked: what is shown in the end is.
+    It is read for many sessions at once, without verifying checksums; the rows of hits that are
+    shown are verified.
     """
 
     n: int
@@ -141,14 +142,14 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """What was cut off a branch: how many messages, and the blobs these needed."""
+    """What `cut_branch` erased: how many messages, and the blobs they referred to."""
 
     messages: int
     blobs: frozenset[str]
 
 
 class Belongings(msgspec.Struct, frozen=True):
-    """What went with a session."""
+    """How many rows were erased together with a session."""
 
     turns: int
     drafts: int
@@ -156,14 +157,14 @@ class Belongings(msgspec.Struct, frozen=True):
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """How many messages a session wrote, and about how many bytes they and their files take."""
+    """How many messages a session wrote, and the approximate size of them and their files."""
 
     messages: int
     bytes: int
 
 
 class MessageRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored message: its place, and its bytes."""
+    """A stored message: its seq, id, turn, checksum and encoded body."""
 
     seq: int
     id: str
@@ -173,7 +174,7 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn. `token` is its holder's own mark, `first_seq` the head it began behind."""
+    """A turn. `token` identifies the attempt that opened it, `first_seq` is the head's seq then."""
 
     session: int
     number: int
@@ -192,7 +193,7 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the tool ledger."""
+    """A row of the tool ledger: one tool call of a turn."""
 
     session: int
     turn: int
@@ -204,7 +205,7 @@ class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """Input that waits."""
+    """Input queued for the next turn."""
 
     number: int
     id: str
@@ -214,7 +215,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """What one model used in a session on one day (days since 1970, UTC)."""
+    """The usage of one model in a session on one day (days since 1970, UTC)."""
 
     day: int
     model: str | None
@@ -224,15 +225,15 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 def in_order(rows: Iterable[UsageRow]) -> list[UsageRow]:
-    """Sort usage by day and model, that of no model first."""
+    """Return usage sorted by day and model, rows without a model first."""
     return sorted(rows, key=lambda row: (row.day, row.model is not None, row.model or ""))
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions to list: those equal in every field that is not `None`.
+    """Which sessions to list: those that match every field that is not `None`.
 
-    `since` (included) and `until` (not) are bounds of when a session was written to last, `busy`
-    is whether it has an open turn.
+    `since` (inclusive) and `until` (exclusive) bound the time of the last write, `busy` is whether
+    a turn is open.
     """
 
     scope: str | None = None
@@ -249,7 +250,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     def matches(self, row: SessionRow, head: HeadRow) -> bool:
         """Return whether a session belongs in the list."""
-        wanted = (
+        fields = (
             (self.scope, row.scope),
             (self.agent, row.agent),
             (self.cwd, row.cwd),
@@ -258,7 +259,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
             (self.busy, head.open_turn is not None),
         )
         return (
-            all(value is None or value == there for value, there in wanted)
+            all(wanted is None or wanted == actual for wanted, actual in fields)
             and self.trashed == (row.trashed_at is not None)
             and (self.delegates or row.relation != "delegate")
             and (self.since is None or head.updated_at >= self.since)
@@ -268,9 +269,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open_to_all(self) -> bool:
-        """Whether nothing is asked for that only a few have: then what cannot be read is in it."""
-        wanted = (self.scope, self.agent, self.cwd, self.text, self.since, self.until, self.busy)
-        return all(value is None for value in wanted) and not (
+        """Whether no filter is set that unreadable sessions might fail: then they are listed."""
+        filters = (self.scope, self.agent, self.cwd, self.text, self.since, self.until, self.busy)
+        return all(value is None for value in filters) and not (
             self.pinned or self.archived or self.trashed
         )
 
@@ -282,7 +283,7 @@ def _shows(text: str, *shown: str | None) -> bool:
 class Unreadable(msgspec.Struct, frozen=True):
     """Stands in a list for a session whose rows cannot be read.
 
-    It has what could be found out: its id, and its rows as they are, which nothing vouches for.
+    It has what could be read: perhaps the id, and the rows without a valid checksum.
     """
 
     activity: int
@@ -296,10 +297,10 @@ Listed: TypeAlias = tuple[SessionRow, HeadRow] | Unreadable
 
 
 class Snapshot(Protocol):
-    """Reads, all of one moment."""
+    """Consistent reads, all as of one moment."""
 
     def now(self) -> int:
-        """Tell the database's time in microseconds."""
+        """Return the database's time in microseconds."""
         ...
 
     def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
@@ -315,41 +316,41 @@ class Snapshot(Protocol):
         ...
 
     def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
-        """Find sessions, in the trash or not, whose title is this but for case; up to 20.
+        """Find sessions, in the trash or not, by title, ignoring case; up to 20.
 
-        Two titles are alike if `core.titles.loose` gives the same of both.
+        Titles are compared as `normalize_title` returns them.
         """
         ...
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
-        """Count the sessions outside the trash that were split off these (fork, continue).
+        """Count the forks and continuations of these sessions that are not in the trash.
 
-        Those without any are left out.
+        Sessions without any are omitted.
         """
         ...
 
     def owners(self, branches: Collection[int]) -> dict[int, Owner]:
-        """Tell whose these branches are; those of sessions in the trash or purged are left out."""
+        """Return the sessions of these branches, except those in the trash or purged."""
         ...
 
     def titled(self, words: Sequence[str]) -> list[Owner]:
-        """Find sessions, but for those in the trash, whose title may hold all these words.
+        """Find sessions not in the trash whose title may contain all these words.
 
-        Words are in lower case and without accents. Titles that hold none of them may be among
-        what is found, those that hold all of them are.
+        Words are in lower case and without accents. Every title that contains all of them is
+        found; others may be, too.
         """
         ...
 
     def relative(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id, also of what a purge left."""
+        """Read a session's identity by its id, including the stub of a purged session."""
         ...
 
     def children(self, id: str) -> list[SessionRow]:
-        """Read the sessions that name this one as their parent, oldest first, as `relative`."""
+        """Read the sessions with this parent, oldest first, including stubs of purged ones."""
         ...
 
     def find_run(self, run_id: str) -> list[SessionRow]:
-        """Find the sessions, but for those in the trash, that have a turn of this run."""
+        """Find the sessions not in the trash that have a turn of this run."""
         ...
 
     def session(self, n: int) -> SessionRow | None:
@@ -357,27 +358,30 @@ class Snapshot(Protocol):
         ...
 
     def head(self, n: int) -> HeadRow | None:
-        """Read where a session stands."""
+        """Read a session's head row."""
         ...
 
     def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
-        """List by activity, newest first, those with a lower activity number than `before`."""
+        """List sessions by activity, newest first, with an activity number below `before`."""
         ...
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
-        """List what was written to: (activity, session id, branch number there, seq), in order."""
+        """List sessions written to after an activity number, in order of their activity.
+
+        Each is (activity, session id, branch number in the session, seq).
+        """
         ...
 
     def path(self, branch: int, low: int = 1) -> Path:
-        """Return the way a branch's history runs, as far back as message `low` at least."""
+        """Return the path of a branch's history, back to message `low` at least."""
         ...
 
     def branch(self, session: int, number: int) -> BranchRow | None:
-        """Read a session's branch by its number there."""
+        """Read a branch by its number within its session."""
         ...
 
     def branch_by_token(self, session: int, token: str) -> BranchRow | None:
-        """Read the branch of a session that this write made."""
+        """Read the branch that the write with this token created."""
         ...
 
     def find_branch(self, n: int) -> BranchRow | None:
@@ -389,7 +393,7 @@ class Snapshot(Protocol):
         ...
 
     def branches_from(self, n: int) -> list[BranchRow]:
-        """Read the branches that start on this one, whosever they are, oldest first."""
+        """Read the branches that start on this one, of any session, oldest first."""
         ...
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
@@ -397,15 +401,15 @@ class Snapshot(Protocol):
         ...
 
     def newest_summary(self, path: Path, last: int) -> int | None:
-        """Find the last summary along a path, up to a seq."""
+        """Return the seq of the newest summary along a path, up to `last`."""
         ...
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a branch's history; each with the id of the session that wrote it."""
+        """Find ids in a branch's history; each with the id of the session that wrote it."""
         ...
 
     def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Look ids up on all branches of a session; each with its branch, the oldest first."""
+        """Find ids on all branches of a session; each with its branch, the oldest first."""
         ...
 
     def count_of_turn(self, branch: int, turn: TurnRow) -> int:
@@ -425,7 +429,7 @@ class Snapshot(Protocol):
         ...
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
-        """Read the ledger of a turn, in call order."""
+        """Read the tool ledger of a turn, in call order."""
         ...
 
     def draft(self, session: int, turn: int) -> list[bytes]:
@@ -437,7 +441,7 @@ class Snapshot(Protocol):
         ...
 
     def queue(self, session: int) -> list[QueueRow]:
-        """Read waiting input in order."""
+        """Read queued input in order."""
         ...
 
     def usage(self, session: int) -> list[UsageRow]:
@@ -445,9 +449,9 @@ class Snapshot(Protocol):
         ...
 
     def measured(self, model: str) -> Measured:
-        """Sum up how well replies of a model were estimated, in its newest rows of usage.
+        """Sum reported and estimated tokens over a model's newest `MEASURED_ROWS` rows of usage.
 
-        These are `MEASURED_ROWS`, by day and then by session.
+        Newest is by day, then by session.
         """
         ...
 
@@ -456,7 +460,10 @@ class Snapshot(Protocol):
         ...
 
     def erasures(self) -> int:
-        """Tell how many transactions erased messages; whatever was derived before is outdated."""
+        """Return how many transactions have erased messages.
+
+        What was derived from messages before the latest of them is stale.
+        """
         ...
 
 
@@ -464,9 +471,9 @@ class Transaction(Snapshot, Protocol):
     """Reads and writes that happen together or not at all."""
 
     def add_session(self, row: SessionRow, start: Start) -> int:
-        """Store a new session with its first branch; give its number (`row.n` is ignored).
+        """Insert a session with its first branch; return its number (`row.n` is ignored).
 
-        Its head stands where the branch starts. A session with `purged_at` has none.
+        Its head is where the branch starts. A session with `purged_at` has no head.
         """
         ...
 
@@ -475,19 +482,19 @@ class Transaction(Snapshot, Protocol):
         ...
 
     def put_head(self, row: HeadRow) -> None:
-        """Replace a session's head; its activity becomes the highest, whatever `row` says."""
+        """Replace a session's head; its activity becomes the highest, not `row.activity`."""
         ...
 
     def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
-        """Store a new branch; give what the backend calls it."""
+        """Insert a branch; return the backend's number for it."""
         ...
 
     def end_branch(self, n: int, last_seq: int) -> None:
-        """Note where a branch that is left ends."""
+        """Record where a branch ends that its session is leaving."""
         ...
 
     def cut_branch(self, n: int, last_seq: int) -> Cut:
-        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        """Erase the messages of a branch after `last_seq`, which becomes its end."""
         ...
 
     def drop_branch(self, n: int) -> None:
@@ -495,11 +502,14 @@ class Transaction(Snapshot, Protocol):
         ...
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
-        """Replace a stored message, the only way there is to; give the blobs it needed."""
+        """Replace a stored message by its tombstone; return the blobs it referred to.
+
+        Nothing else replaces a stored message.
+        """
         ...
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message needs; say how many, and their bytes."""
+        """Erase those of these blobs that no message refers to; return their count and bytes."""
         ...
 
     def drop_belongings(self, session: int) -> Belongings:
@@ -511,15 +521,15 @@ class Transaction(Snapshot, Protocol):
         ...
 
     def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-        """Store messages at their places."""
+        """Insert messages with the seqs they have."""
         ...
 
     def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Store a blob once, and that this message needs it."""
+        """Insert a blob unless it is stored, and a reference to it from this message."""
         ...
 
     def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
-        """Note that a message needs a stored blob; false if there is none."""
+        """Insert a reference from a message to a stored blob; false if it is not stored."""
         ...
 
     def add_usage(self, session: int, row: UsageRow) -> None:
@@ -527,15 +537,15 @@ class Transaction(Snapshot, Protocol):
         ...
 
     def put_turn(self, row: TurnRow) -> None:
-        """Store or replace a turn."""
+        """Insert or replace a turn."""
         ...
 
     def put_tool(self, row: ToolRow) -> None:
-        """Store or replace a line of the ledger."""
+        """Insert or replace a row of the tool ledger."""
         ...
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Store or replace one record of a draft."""
+        """Insert or replace one record of a draft."""
         ...
 
     def drop_draft(self, session: int, turn: int) -> None:
@@ -543,7 +553,7 @@ class Transaction(Snapshot, Protocol):
         ...
 
     def add_queued(self, session: int, row: QueueRow) -> None:
-        """Put input at the end of the queue (`row.number` is ignored)."""
+        """Add input to the end of the queue (`row.number` is ignored)."""
         ...
 
     def drop_queued(self, session: int, number: int) -> None:
@@ -559,62 +569,62 @@ Look: TypeAlias = Literal["session", "usage", "summary", "turn", "tools", "draft
 
 
 class Foresight(msgspec.Struct, frozen=True):
-    """What a verb or a query will look at, known before it runs.
+    """Prefetch hint: what an operation or a query will read, known before it runs.
 
-    A database that is far away can be asked for all of it in one go, and for that of many verbs at
-    once. It is a hint: a backend may ignore it, and whoever gave it may look at other things, too.
+    A remote database can read all of it in one round trip, also for many operations at once. A
+    backend may ignore the hint, and the operation may read other rows, too.
     """
 
     session: int  # its head
-    ids: tuple[str, ...] = ()  # messages that are looked up along its history
-    newest: int = 0  # messages at the end of its history
+    ids: tuple[str, ...] = ()  # messages looked up by id in its history
+    newest: int = 0  # how many messages at the end of its history
     looks: tuple[Look, ...] = ()  # what else of the session, and of this turn
     turn: int = 0
 
 
 class Foreseen(Generic[At, T]):
-    """A verb or a query that says what it will look at, if that is known.
+    """An operation or a query with a prefetch hint, if one is known.
 
-    It does nothing else, so a query of this kind may be run again from the start, as verbs may.
+    A query of this kind has no side effects, so it may be run again from the start, as operations
+    may.
     """
 
     def __init__(self, run: Callable[[At], T], sight: Foresight | None = None) -> None:
-        """Say so of this one."""
         self._run = run
         self.sight = sight
 
     def __call__(self, at: At) -> T:
-        """Run it."""
+        """Run it on a snapshot or transaction."""
         return self._run(at)
 
 
 def sight_of(run: object) -> Foresight | None:
-    """Tell what a verb or a query will look at, if it says so."""
+    """Return the prefetch hint of an operation or a query, if it has one."""
     return run.sight if isinstance(run, Foreseen) else None
 
 
 class Pending(Protocol[T_co]):
-    """A write that was handed over."""
+    """A submitted write."""
 
     def result(self) -> T_co:
-        """Wait for it; give its result or raise its error."""
+        """Wait for it; return its result or raise its error."""
         ...
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call this from the writer's thread once it is done, or at once if it is."""
+        """Run `call` in the writer's thread once it is done, or at once if it is."""
         ...
 
     def outcome(self) -> T_co:
-        """Return the result of what is done, or raise its error."""
+        """Return the result of a write that is done, or raise its error."""
         ...
 
     def give_up(self) -> bool:
-        """Withdraw it if it has not begun; false if it has."""
+        """Withdraw it; false if it has started."""
         ...
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One line of a health report."""
+    """One line of the report of `doctor`."""
 
     name: str
     value: str
@@ -623,78 +633,77 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Rows(Protocol):
-    """What a statement gives, once it is asked for."""
+    """The result of a statement that was sent."""
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Wait for it, and give all rows."""
+        """Wait for it and return all rows."""
         ...
 
 
 class TableLink(Protocol):
-    """A connection to the tables of a search index. Its errors are those of the store.
+    """A connection to the tables of a search index. It raises the errors of the store.
 
-    The tables of the log are in the same database, so who reads from the index can look at the log
-    as it was at the same moment.
+    The tables of the log are in the same database, so a search can read both in one snapshot.
     """
 
     def begin_reading(self) -> None:
-        """Begin to read what is there at one moment; it is sent with the first question."""
+        """Begin a read transaction; it is sent with the first statement."""
         ...
 
     def begin_writing(self, patience: float) -> None:
-        """Begin to write, alone; wait so long for others that do, with the first answer."""
+        """Begin an exclusive write transaction; the first result waits `patience` s for others."""
         ...
 
     def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Ask a statement and wait for its answer."""
+        """Execute a statement and return its rows."""
         ...
 
     def send(self, text: str, values: Sequence[object] = ()) -> Rows:
-        """Send a statement; what it gives, or what goes wrong with it, shows later."""
+        """Send a statement; its rows, or its error, come with `fetchall`."""
         ...
 
     def commit(self) -> None:
-        """Keep what was written."""
+        """Commit the transaction."""
         ...
 
     def roll_back(self) -> None:
-        """Undo what was written, and end what was read."""
+        """Roll back the transaction."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection, in whatever state it is."""
+        """Release the connection, in whatever state it is."""
         ...
 
     def foresee(self, places: Sequence[Segment], titles: Sequence[str] | None = None) -> None:
-        """Ask the log for messages and titles that will be looked at, and how far it is."""
+        """Prefetch messages and titles of the log, and its highest activity."""
         ...
 
     def log(self) -> Snapshot:
-        """Return the log, as of the moment that is read."""
+        """Return the log, in the snapshot of this transaction."""
         ...
 
     def log_activity(self) -> int:
-        """Tell the highest activity of the log, whoever is still to commit a lower one."""
+        """Return the highest activity of the log; transactions with a lower one may be open."""
         ...
 
     def branches_of(
         self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
     ) -> list[int]:
-        """Name the branches of the log that sessions of these scopes and agents may show."""
+        """Return the branches of the log that sessions of these scopes and agents may show."""
         ...
 
 
 class Tables(Protocol):
-    """Tables of a database that the search index of one tenant may be kept in.
+    """Tables of a database for the search index of one tenant.
 
-    `code` is put before its words, so that they are apart from those of others.
+    `code` is the prefix of the tenant's index terms, which keeps tenants apart.
     """
 
     shown: str
     code: str
 
     def connect(self) -> TableLink:
-        """Return a connection; it is made when it is needed."""
+        """Return a connection, which is opened when it is first used."""
         ...
 
 
@@ -709,52 +718,52 @@ class Backend(ABC):
 
     @abstractmethod
     def read(self, query: Query[T]) -> T:
-        """Run a query on a snapshot."""
+        """Run a query on a snapshot and return its result."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Open a snapshot for a `with` block; a backend with an `index_path` has to have this."""
         raise NotImplementedError
 
     def index_path(self) -> pathlib.Path | None:
-        """Name the file that a search index of this tenant's messages may be kept in.
+        """Return the path for a search index of this tenant's messages, if it is kept in a file.
 
-        A backend without a place for it gives none: searches then read the messages themselves.
+        Without a file or tables for an index, searches read the messages themselves.
         """
         return None
 
     def index_tables(self) -> Tables | None:
-        """Name the tables that a search index may be kept in, where there is no file for it."""
+        """Return the tables for a search index, if it is not kept in a file."""
         return None
 
     @abstractmethod
-    def write(self, verb: Verb[T], *, alone: bool = False) -> T:
-        """Run a verb; durable when this returns.
+    def write(self, operation: Verb[T], *, alone: bool = False) -> T:
+        """Run an operation and return its result; durable when this returns.
 
-        A verb that looks at many sessions before it erases asks for being `alone`: nobody else's
-        verb is under way while it runs. All others only write to sessions whose row or head they
-        have read.
+        An operation that reads many sessions before it erases must run `alone`: no other operation
+        is in progress meanwhile. All others only write to sessions whose row or head they have
+        read.
         """
 
     @abstractmethod
-    def submit(self, verb: Verb[T]) -> Pending[T]:
-        """Hand a verb over and go on."""
+    def submit(self, operation: Verb[T]) -> Pending[T]:
+        """Queue an operation and return without waiting for it."""
 
     @abstractmethod
     def wait(self, seen: int, timeout: float) -> int:
-        """Wait until something was written since `seen`; give the number of now.
+        """Wait until the store's change number differs from `seen`; return the current one.
 
         Start with `seen=-1`, which returns at once. A backend that was closed returns at once.
         """
 
     @abstractmethod
     def scrub(self) -> tuple[str, ...]:
-        """Make the bytes of what was erased go; say what still holds some, and what to do."""
+        """Wipe the bytes of erased messages; return what still holds some, and what to do."""
 
     @abstractmethod
     def scan(self, fragments: Sequence[bytes]) -> Scan:
-        """Search everything that is kept for pieces of what was erased, freed space included.
+        """Search all storage, free space included, for fragments of erased messages.
 
-        One that is part of something that is still stored, whosever it is, is not found.
+        Fragments that other stored messages contain as well are not reported.
         """
 
     @abstractmethod
@@ -775,11 +784,11 @@ class Backend(ABC):
 
     @abstractmethod
     def health(self) -> list[Check]:
-        """Return how the database is set up, for `doctor`."""
+        """Check how the database is set up, for `doctor`."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Wait for all writes that were handed over."""
+        """Wait for all submitted writes."""
 
     @property
     @abstractmethod
@@ -788,4 +797,4 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what was handed over and let go of the database."""
+        """Finish submitted writes and release the database."""

@@ -1,16 +1,16 @@
 """Group commit: writes of one process that arrive together share one transaction and one sync.
 
-A lone caller is its own leader: it takes the locks if they are free, runs its verb and commits, in
-its own thread and without a hand-over. Whoever finds them taken hands the verb over; one writer
-thread runs everything that waits in a single transaction. A caller waits on its ticket with a
-deadline, and withdraws a write that has not begun.
+If the locks are free, a caller takes them, runs its operation and commits in its own thread. If
+they are taken, it queues the operation; one writer thread runs everything queued in a single
+transaction. A caller waits on its ticket with a deadline, and withdraws a write that has not
+started by then.
 
-A verb that refuses (any of our errors, before it wrote) costs only itself. After any other error
-the transaction is rolled back and its verbs run again one by one. A failed commit is worse: the
-connection may show rows that are not on the disk, or hide rows that are. It is thrown away; a new
-one commits a fence, which overwrites whatever the failed commit left behind, and then the verbs,
-which are idempotent, run again: what they find or store is the truth. If even the fence fails, the
-outcome is unknown, and is said to be.
+An operation that raises a `HoldfastError` before its first write fails alone. After any other error
+the transaction is rolled back and its operations run again one by one. A failed commit is worse:
+the connection may show rows that are not on disk, or hide rows that are. It is closed; a new one
+commits a fence, which overwrites whatever the failed commit left behind, and then the operations,
+which are idempotent, run again: what they find or store is the truth. If even the fence fails,
+callers get `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -31,34 +31,36 @@ _LARGEST_BATCH = 1024
 
 
 class CommitFailed(Exception):
-    """The engine could not say whether it committed, or can no longer be trusted."""
+    """The commit may or may not have happened, or the connection can no longer be trusted.
+
+    `attempted` is whether a commit had been started.
+    """
 
     def __init__(self, error: HoldfastError, *, attempted: bool) -> None:
-        """Remember why, and whether a commit had been attempted."""
         super().__init__(str(error))
         self.error = error
         self.attempted = attempted
 
 
 class CountingTransaction(Transaction, Protocol):
-    """A transaction that counts what it wrote."""
+    """A transaction that counts its writes."""
 
     writes: int
 
 
 class Engine(Protocol):
-    """One connection that writes. All calls come from one thread at a time."""
+    """The connection that writes. One thread at a time calls it."""
 
     def try_enter(self) -> bool:
-        """Take the lock between processes if it is free."""
+        """Take the inter-process lock if it is free; true if it was."""
         ...
 
     def enter(self) -> None:
-        """Wait for the lock between processes."""
+        """Wait for the inter-process lock."""
         ...
 
     def leave(self) -> None:
-        """Release it."""
+        """Release the inter-process lock."""
         ...
 
     def begin(self) -> CountingTransaction:
@@ -66,77 +68,85 @@ class Engine(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit it: durable when this returns, `CommitFailed` when that cannot be said."""
+        """Commit, durably; raise `CommitFailed` if it is unknown whether that happened."""
         ...
 
     def roll_back(self) -> None:
-        """Undo it; `CommitFailed` if the connection cannot be trusted any more."""
+        """Roll back; raise `CommitFailed` if the connection cannot be trusted any more."""
         ...
 
     def translate(self, error: BaseException) -> BaseException:
-        """Say an error in our words; `CommitFailed` if it ends the connection."""
+        """Return a driver error as a `HoldfastError`, or as `CommitFailed` if it is fatal."""
         ...
 
     def reopen(self) -> None:
-        """Throw the connection away, open a new one and commit a fence."""
+        """Close the connection, open a new one and commit a fence."""
         ...
 
 
 class Ticket(Generic[T]):
-    """A write that waits, runs, or is done."""
+    """A queued write: waiting, running or done."""
 
-    __slots__ = ("_call", "_gate", "_writer", "begun", "done", "error", "value", "verb")
+    __slots__ = (
+        "_callback",
+        "_wakeup",
+        "_writer",
+        "done",
+        "error",
+        "operation",
+        "started",
+        "value",
+    )
 
-    def __init__(self, verb: Verb[T], writer: Writer) -> None:
-        """Wrap a verb."""
-        self.verb = verb
-        self.begun = False
+    def __init__(self, operation: Verb[T], writer: Writer) -> None:
+        self.operation = operation
+        self.started = False
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
-        self._call: Callable[[], None] | None = None
-        self._gate: threading.Lock | None = None
+        self._callback: Callable[[], None] | None = None
+        self._wakeup: threading.Lock | None = None
         self._writer = writer
 
     def finish(self) -> None:
-        """Wake whoever waits."""
+        """Mark it done and wake the caller that waits for it."""
         with self._writer.guard:
             self.done = True
-            call, gate = self._call, self._gate
-        if gate is not None:
-            gate.release()
-        if call is not None:
-            call()
+            callback, wakeup = self._callback, self._wakeup
+        if wakeup is not None:
+            wakeup.release()
+        if callback is not None:
+            callback()
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call this once it is done; there is one who waits."""
+        """Run `call` once it is done, at once if it is. One callback is kept."""
         with self._writer.guard:
             if not self.done:
-                self._call = call
+                self._callback = call
                 return
         call()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end, so long."""
+        """Wait until it is done; false if that takes longer than `seconds`."""
         with self._writer.guard:
             if self.done:
                 return True
-            if self._gate is None:
-                self._gate = threading.Lock()
-                self._gate.acquire()
-            gate = self._gate
-        return gate.acquire(timeout=seconds)
+            if self._wakeup is None:
+                self._wakeup = threading.Lock()
+                self._wakeup.acquire()
+            wakeup = self._wakeup
+        return wakeup.acquire(timeout=seconds)
 
     def result(self) -> T:
-        """Wait for the end, with the writer's deadline."""
+        """Wait until it is done, with the writer's deadline; return its result."""
         return self._writer.await_ticket(self)
 
     def give_up(self) -> bool:
-        """Withdraw it if it has not begun."""
+        """Withdraw it; false if it has started."""
         return self._writer.withdraw(self)
 
     def outcome(self) -> T:
-        """Return the result, or raise the error."""
+        """Return the result of a write that is done, or raise its error."""
         if self.error is not None:
             raise self.error
         value: T = self.value
@@ -144,17 +154,16 @@ class Ticket(Generic[T]):
 
 
 class Writer:
-    """Runs the verbs of one process."""
+    """Runs the operations of one process; `committed` is called after each commit."""
 
     def __init__(self, engine: Engine, *, deadline: float, committed: Callable[[], None]) -> None:
-        """Write with this engine; `committed` is called after each commit."""
         self._engine = engine
         self._deadline = deadline
         self._committed = committed
         self.guard = threading.Lock()
         self._leading = threading.Lock()
         self._waiting: deque[Ticket[Any]] = deque()
-        # A plain lock is taken and let go in one piece, whatever signal comes; a condition is not.
+        # A signal handler cannot interrupt taking or releasing a plain lock; a condition it can.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
@@ -163,28 +172,28 @@ class Writer:
 
     # ------------------------------------------------------------------------------ callers
 
-    def run(self, verb: Verb[T]) -> T:
-        """Run a verb and wait for it: at once and alone if nobody else is there."""
-        led = undisturbed(partial(self._try_to_lead, verb))
-        return led[0] if led else self.submit(verb).result()
+    def run(self, operation: Verb[T]) -> T:
+        """Run an operation and return its result: in this thread if the locks are free."""
+        result = undisturbed(partial(self._try_to_lead, operation))
+        return result[0] if result else self.submit(operation).result()
 
-    def _try_to_lead(self, verb: Verb[T]) -> tuple[T] | None:
-        """Run a verb here and now, if nobody holds a lock or waits for one."""
+    def _try_to_lead(self, operation: Verb[T]) -> tuple[T] | None:
+        """Run an operation in this thread; `None` if a lock is held or writes are queued."""
         if not self._leading.acquire(blocking=False):
             return None
         try:
             if self._waiting or self._closed or not self._engine.try_enter():
                 return None
             try:
-                return (self._lead(verb),)
+                return (self._lead(operation),)
             finally:
                 self._engine.leave()
         finally:
             self._leading.release()
 
-    def submit(self, verb: Verb[T]) -> Ticket[T]:
-        """Hand a verb over to the writer thread."""
-        ticket = Ticket(verb, self)
+    def submit(self, operation: Verb[T]) -> Ticket[T]:
+        """Queue an operation for the writer thread."""
+        ticket = Ticket(operation, self)
         undisturbed(partial(self._hand_over, ticket))
         return ticket
 
@@ -198,44 +207,46 @@ class Writer:
             self._changed.notify_all()
 
     def await_ticket(self, ticket: Ticket[T]) -> T:
-        """Wait with the deadline; withdraw what has not begun by then."""
+        """Wait with the deadline; withdraw a write that has not started by then."""
         if ticket.wait(self._deadline) or self.withdraw(ticket):
             return ticket.outcome()
-        # It runs: a commit that hangs cannot be taken back.
+        # It is running: a commit that hangs cannot be withdrawn.
         if ticket.wait(self._deadline):
             return ticket.outcome()
         raise OutcomeUnknown(
-            f"the write did not finish within {2 * self._deadline:g} s and may still do; retry it "
-            "with the same ids."
+            f"the write did not finish within {2 * self._deadline:g} s and may still be "
+            "stored; retry it with the same ids."
         )
 
     def withdraw(self, ticket: Ticket[Any]) -> bool:
-        """Take back a write that has not begun; false if it has."""
+        """Remove a write from the queue; false if it has started."""
         return undisturbed(partial(self._take_back, ticket))
 
     def _take_back(self, ticket: Ticket[Any]) -> bool:
         with self._lock:
-            if ticket.begun or ticket.done:
+            if ticket.started or ticket.done:
                 return False
             self._waiting.remove(ticket)
         ticket.error = StoreUnavailable(
             f"another process held the store's lock for {self._deadline:g} s; nothing was stored. "
-            "Try again, and see `holdfast doctor` if it stays so."
+            "Try again; if that does not help, run `holdfast doctor`."
         )
         ticket.finish()
         return True
 
     def flush(self) -> None:
-        """Wait until everything handed over so far is done."""
+        """Wait until everything queued so far is done."""
         with self._lock:
             settled = self._changed.wait_for(
                 lambda: not self._waiting and not self._busy, self._deadline
             )
         if not settled:
-            raise StoreUnavailable(f"writes are still waiting after {self._deadline:g} s.")
+            raise StoreUnavailable(
+                f"writes are still waiting after {self._deadline:g} s; they may still be stored."
+            )
 
     def close(self) -> None:
-        """Finish what waits, then stop. A thread that waits for a stuck lock is left behind."""
+        """Run what is queued, then stop. A thread that waits for a stuck lock is not joined."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
@@ -247,7 +258,7 @@ class Writer:
 
     @property
     def leading(self) -> threading.Lock:
-        """Held by whoever uses the engine."""
+        """The lock held by the thread that uses the connection."""
         return self._leading
 
     # ----------------------------------------------------------------------------- the thread
@@ -269,7 +280,7 @@ class Writer:
         try:
             self._engine.enter()
             try:
-                # Nobody's write has begun while the engine is waited for: all can be withdrawn.
+                # Writes count as started only after this wait: until then all can be withdrawn.
                 tx = self._begin()
                 batch = self._take_batch()
                 self._run_batch(batch, tx)
@@ -278,7 +289,7 @@ class Writer:
                 self._mend(batch, failed)
             finally:
                 self._engine.leave()
-        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the callers
+        except BaseException as error:  # noqa: BLE001 - raised in the callers' threads
             batch = batch or self._take_batch()
             for ticket in batch:
                 ticket.error = ticket.error or error
@@ -290,17 +301,17 @@ class Writer:
         with self._lock:
             while self._waiting and len(batch) < _LARGEST_BATCH:
                 ticket = self._waiting.popleft()
-                ticket.begun = True
+                ticket.started = True
                 batch.append(ticket)
         return batch
 
     # --------------------------------------------------------------------------- transactions
 
-    def _lead(self, verb: Verb[T]) -> T:
+    def _lead(self, operation: Verb[T]) -> T:
         try:
-            return self._attempt(verb)
+            return self._attempt(operation)
         except CommitFailed as failed:
-            ticket = Ticket(verb, self)
+            ticket = Ticket(operation, self)
             self._mend([ticket], failed)
             return ticket.outcome()
 
@@ -311,12 +322,12 @@ class Writer:
             self._run_one(ticket)
 
     def _run_together(self, batch: Sequence[Ticket[Any]], tx: CountingTransaction) -> bool:
-        """Run a batch in one transaction; false if one of them failed and nothing was kept."""
+        """Run a batch in one transaction; false if it was rolled back because one failed."""
         for ticket in batch:
             before = tx.writes
             try:
-                ticket.value = ticket.verb(tx)
-            except BaseException as error:  # noqa: BLE001 - told apart and kept for its caller
+                ticket.value = ticket.operation(tx)
+            except BaseException as error:  # noqa: BLE001 - classified, and kept for its caller
                 if not isinstance(error, HoldfastError) or tx.writes != before:
                     self._undo(error)
                     _forget(batch)
@@ -326,24 +337,24 @@ class Writer:
         return True
 
     def _run_one(self, ticket: Ticket[Any]) -> None:
-        """Run one verb in a transaction of its own, and say what became of it."""
+        """Run one operation in its own transaction, and set its ticket's result or error."""
         try:
-            ticket.value = self._attempt(ticket.verb)
+            ticket.value = self._attempt(ticket.operation)
         except CommitFailed as failed:
             self._mend([ticket], failed)
         except BaseException as error:  # noqa: BLE001 - kept for its caller
             ticket.error = error
 
-    def _attempt(self, verb: Verb[T]) -> T:
-        """Run a verb in a transaction of its own."""
+    def _attempt(self, operation: Verb[T]) -> T:
+        """Run one operation in its own transaction and return its result."""
         tx = self._begin()
         try:
-            value = verb(tx)
+            value = operation(tx)
         except BaseException as error:
-            said = self._undo(error)
-            if said is error:
+            translated = self._undo(error)
+            if translated is error:
                 raise
-            raise said from error
+            raise translated from error
         self._commit()
         return value
 
@@ -362,7 +373,7 @@ class Writer:
         return self._engine.translate(error)
 
     def _mend(self, batch: Sequence[Ticket[Any]], failed: CommitFailed) -> None:
-        """After a failed commit: begin anew, then find out what is there."""
+        """Reconnect after a failed commit and run its operations again, one by one."""
         _forget(batch)
         try:
             self._engine.reopen()
@@ -372,7 +383,7 @@ class Writer:
             return
         for ticket in batch:
             try:
-                ticket.value = self._attempt(ticket.verb)
+                ticket.value = self._attempt(ticket.operation)
             except CommitFailed as again:
                 ticket.error = _doubt(again, again.error)
                 if not again.attempted:
@@ -388,13 +399,13 @@ def _forget(batch: Sequence[Ticket[Any]]) -> None:
 
 def _doubt(failed: CommitFailed, later: BaseException) -> BaseException:
     if not failed.attempted or (
-        # A full disk refuses the record that would have made the write count.
+        # On a full disk the commit record itself was not written.
         isinstance(failed.error, StoreFull) and isinstance(later, StoreFull)
     ):
         return failed.error
-    doubt = OutcomeUnknown(
-        f"the commit failed ({failed.error}) and the store could not be asked what became of it "
-        f"({later}); retry with the same ids: it will be there once."
+    unknown = OutcomeUnknown(
+        f"the commit failed ({failed.error}) and the store could not be read to find out whether "
+        f"it was stored ({later}). Retry with the same ids: it will be stored once."
     )
-    doubt.__cause__ = failed.error
-    return doubt
+    unknown.__cause__ = failed.error
+    return unknown

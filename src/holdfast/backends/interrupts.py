@@ -1,9 +1,9 @@
-"""Keeping interrupts out of the middle of a write.
+"""Deferring signals while a write is in progress.
 
-Python runs signal handlers in the main thread, between any two instructions. One that raises, as
-that of Ctrl-C does, could leave a lock taken or a transaction open where no `finally` can see it.
-So while the main thread holds such things its handlers are put off; what came meanwhile is handled
-right after, when the write is whole.
+Python runs signal handlers in the main thread, between any two instructions. A handler that raises,
+as the one for Ctrl-C does, could leave a lock held or a transaction open where no `finally` sees
+it. So handlers are deferred while the main thread writes; signals that arrive meanwhile are handled
+as soon as the write is finished.
 
 `_signal` is the module behind `signal`, without its enums, which take twenty times as long.
 """
@@ -29,28 +29,28 @@ _PUT_OFF: Final = tuple(
 
 
 def undisturbed(call: Callable[[], T]) -> T:
-    """Run something short that must not be torn."""
+    """Run a short call that no signal handler may interrupt, and return its result."""
     if threading.current_thread() is not threading.main_thread():
         return call()
-    came: list[tuple[int, FrameType | None]] = []
+    received: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Handler] = {}
     try:
-        _put_off(handlers, came)
+        _put_off(handlers, received)
         return call()
     finally:
         for number, handler in handlers.items():
             set_handler(number, handler)
-        for number, frame in came:
+        for number, frame in received:
             handlers[number](number, frame)
 
 
-def _put_off(handlers: dict[int, Handler], came: list[tuple[int, FrameType | None]]) -> None:
+def _put_off(handlers: dict[int, Handler], received: list[tuple[int, FrameType | None]]) -> None:
     def later(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
+        received.append((number, frame))
 
     for number in _PUT_OFF:
         handler = get_handler(number)
         if callable(handler):
-            # Noted before it is replaced: whatever happens now, it is put back.
+            # Recorded before it is replaced, so that it is restored whatever happens.
             handlers[number] = handler
             set_handler(number, later)

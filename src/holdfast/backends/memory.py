@@ -1,12 +1,12 @@
-"""The reference: a store that lives in this process and ends with it.
+"""The reference backend: a store in the memory of this process.
 
-A table is a dict, a row is a frozen value. Each opening is an empty store of its own, for one
-tenant. One lock makes verbs and queries happen one after the other. A transaction changes dicts
-only through `_set` and `_drop`, which note how to undo the change before they make it; a verb that
-raises is undone backwards, so nothing of it is left.
+A table is a dict, a row is a frozen value. Each `open` creates an empty store, for one tenant. One
+lock serializes operations and queries. A transaction changes dicts only through `_set` and `_drop`,
+which record how to undo the change before they make it; an operation that raises is undone, last
+change first.
 
-Undoing puts a dropped row back at the end of its dict. Therefore no answer takes its order from a
-dict from which single rows are dropped: those are sorted by their numbers.
+Undoing puts a dropped row back at the end of its dict. So no result takes its order from a dict
+from which single rows are dropped: those rows are sorted by number.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ _MOST_FOUND: Final = 20
 
 
 class Tables(msgspec.Struct):
-    """All there is in a store."""
+    """All tables of a store."""
 
-    numbers: dict[str, int] = {}  # the last one given out, by what it counts
+    numbers: dict[str, int] = {}  # the last one assigned, by what it counts
     sessions: dict[int, SessionRow] = {}
     by_id: dict[str, int] = {}
-    by_key: dict[str, int] = {}  # but for what is in the trash
+    by_key: dict[str, int] = {}  # without sessions in the trash
     heads: dict[int, HeadRow] = {}
-    branches: dict[int, BranchRow] = {}  # last_seq counts once they are left
+    branches: dict[int, BranchRow] = {}  # last_seq is valid once the session has left the branch
     messages: dict[int, dict[int, MessageRow]] = {}  # branch: seq
     places: dict[str, tuple[tuple[int, int], ...]] = {}  # message id: (branch, seq)
     turns: dict[int, dict[int, TurnRow]] = {}  # session: number
@@ -90,27 +90,26 @@ class Tables(msgspec.Struct):
 
 
 class MemorySnapshot:
-    """Reads. Whoever holds the lock sees one moment."""
+    """Reads of the tables; consistent while the backend's lock is held."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
-        """Read these tables."""
         self._tables = tables
         self._clock = clock
 
     def now(self) -> int:
-        """Tell the time: the store's clock is this process's."""
+        """Return the time of this process's clock, which is the store's."""
         return self._clock.micros()
 
     # ---------------------------------------------------------------------------- sessions
 
     def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
-        """Find a session by its key or id. One in the trash has no key."""
+        """Find a session by its key or id; one in the trash has no key."""
         tables = self._tables
         n = tables.by_id.get(id or "") if key is None else tables.by_key.get(key)
         return None if n is None else self.session(n)
 
     def owners(self, branches: Collection[int]) -> dict[int, Owner]:
-        """Tell whose these branches are."""
+        """Return the sessions of these branches."""
         rows = {n: self._tables.branches[n] for n in branches if n in self._tables.branches}
         found = {n: self._owner(row.session) for n, row in rows.items()}
         return {n: owner for n, owner in found.items() if owner is not None}
@@ -124,18 +123,18 @@ class MemorySnapshot:
             head.updated_at,
         )  # fmt: skip
 
-    def titled(self, words: Sequence[str]) -> list[Owner]:  # noqa: ARG002 - it may be any
-        """Find sessions whose title may hold all these words: every one that has a title."""
+    def titled(self, words: Sequence[str]) -> list[Owner]:  # noqa: ARG002 - any title may match
+        """Find sessions whose title may contain all these words: all that have a title."""
         found = (self._owner(row.n) for row in _by_number(self._tables.sessions) if row.title)
         return [owner for owner in found if owner is not None]
 
     def relative(self, id: str) -> SessionRow | None:
-        """Read a session's identity by its id, also of what a purge left."""
+        """Read a session's identity by its id, including the stub of a purged session."""
         n = self._tables.by_id.get(id)
         return None if n is None else self._tables.sessions[n]
 
     def children(self, id: str) -> list[SessionRow]:
-        """Read the sessions that name this one as their parent, oldest first."""
+        """Read the sessions with this parent, oldest first."""
         found = [row for row in self._tables.sessions.values() if row.parent == id]
         return sorted(found, key=lambda row: (row.created_at, row.n))
 
@@ -156,22 +155,22 @@ class MemorySnapshot:
         return [row for row in trash if row.title == title][:_MOST_FOUND]
 
     def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
-        """Find sessions whose title is this but for case."""
-        wanted = loose(title)
+        """Find sessions by title, ignoring case."""
+        normalized = loose(title)
         found = (
             row
             for row in _by_number(self._tables.sessions)
-            if row.title is not None and loose(row.title) == wanted and row.purged_at is None
+            if row.title is not None and loose(row.title) == normalized and row.purged_at is None
         )
-        sought = (row for row in found if (row.trashed_at is not None) == trashed)
-        return list(islice(sought, _MOST_FOUND))
+        matching = (row for row in found if (row.trashed_at is not None) == trashed)
+        return list(islice(matching, _MOST_FOUND))
 
     def forks(self, ids: Sequence[str]) -> dict[str, int]:
-        """Count the sessions that were split off these."""
+        """Count the forks and continuations of these sessions."""
         counts = dict.fromkeys(ids, 0)
         for row in self._tables.sessions.values():
-            living = row.trashed_at is None and row.purged_at is None
-            if living and row.parent in counts and row.relation in {"fork", "continue"}:
+            listed = row.trashed_at is None and row.purged_at is None
+            if listed and row.parent in counts and row.relation in {"fork", "continue"}:
                 counts[row.parent] += 1
         return {id: count for id, count in counts.items() if count}
 
@@ -191,7 +190,7 @@ class MemorySnapshot:
         return None if row is None or row.purged_at is not None else row
 
     def head(self, n: int) -> HeadRow | None:
-        """Read where a session stands."""
+        """Read a session's head row."""
         return self._tables.heads.get(n)
 
     def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
@@ -204,7 +203,7 @@ class MemorySnapshot:
         return list(islice((pair for pair in found if listing.matches(*pair)), limit))
 
     def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
-        """List what was written to, in order."""
+        """List sessions written to after an activity number, in order of their activity."""
         newer = [head for head in self._by_activity() if head.activity > number]
         return [
             (head.activity, self._tables.sessions[head.session].id, head.branch_no, head.seq)
@@ -216,8 +215,8 @@ class MemorySnapshot:
 
     # ---------------------------------------------------------------------------- messages
 
-    def path(self, branch: int, low: int = 1) -> Path:  # noqa: ARG002 - all of it is at hand
-        """Return the way a branch's history runs."""
+    def path(self, branch: int, low: int = 1) -> Path:  # noqa: ARG002 - all of it is in memory
+        """Return the path of a branch's history."""
         chain: list[BranchRow] = []
         current: int | None = branch
         while current is not None:
@@ -229,15 +228,15 @@ class MemorySnapshot:
         return joined(Step(row.n, row.fork_seq, row.session_id) for row in chain)
 
     def branch(self, session: int, number: int) -> BranchRow | None:
-        """Read a session's branch by its number there."""
+        """Read a branch by its number within its session."""
         return next((row for row in self.branches(session) if row.number == number), None)
 
     def branch_by_token(self, session: int, token: str) -> BranchRow | None:
-        """Read the branch of a session that this write made."""
+        """Read the branch that the write with this token created."""
         return next((row for row in self.branches(session) if row.token == token), None)
 
     def find_branch(self, n: int) -> BranchRow | None:
-        """Read a branch; the one that a session is on ends at its head."""
+        """Read a branch; a session's current branch ends at its head."""
         row = self._tables.branches.get(n)
         if row is None:
             return None
@@ -254,9 +253,9 @@ class MemorySnapshot:
         """Read the branches that start on this one, oldest first."""
         return self._branches(lambda row: row.parent == n)
 
-    def _branches(self, wanted: Callable[[BranchRow], bool]) -> list[BranchRow]:
+    def _branches(self, matches: Callable[[BranchRow], bool]) -> list[BranchRow]:
         found = (self.find_branch(n) for n in sorted(self._tables.branches))
-        return [row for row in found if row is not None and wanted(row)]
+        return [row for row in found if row is not None and matches(row)]
 
     def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
         """Read ranges, in order."""
@@ -268,13 +267,13 @@ class MemorySnapshot:
         return [rows[seq] for seq in seqs if seq in rows]
 
     def newest_summary(self, path: Path, last: int) -> int | None:
-        """Find the last summary along a path."""
+        """Return the seq of the newest summary along a path."""
         found = (row for segment in ranges(path, 1, last) for row in self._range(segment))
         seqs = [row.seq for row in found if row.body.startswith(b'{"role":"summary"')]
         return max(seqs, default=None)
 
     def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-        """Look ids up along a branch's history."""
+        """Find ids in a branch's history."""
         path = self.path(branch)
         owners = {segment.branch: segment.session_id for segment in path}
         found: dict[str, tuple[str, MessageRow]] = {}
@@ -285,13 +284,13 @@ class MemorySnapshot:
         return found
 
     def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
-        """Look ids up on all branches of a session."""
+        """Find ids on all branches of a session."""
         branches = {n for n, row in self._tables.branches.items() if row.session == session}
-        places = sorted({at for id in ids for at in self._tables.places.get(id, ())})
-        return [(n, self._tables.messages[n][seq]) for n, seq in places if n in branches]
+        positions = sorted({at for id in ids for at in self._tables.places.get(id, ())})
+        return [(n, self._tables.messages[n][seq]) for n, seq in positions if n in branches]
 
     def count_of_turn(self, branch: int, turn: TurnRow) -> int:
-        """Count the messages of a turn, which lie behind its start."""
+        """Count the messages of a turn on the branch where it was opened."""
         rows = self._tables.messages.get(branch, {}).values()
         return sum(row.turn == turn.number and row.seq > turn.first_seq for row in rows)
 
@@ -316,7 +315,7 @@ class MemorySnapshot:
         return newest[:limit][::-1]
 
     def tools(self, session: int, turn: int) -> list[ToolRow]:
-        """Read the ledger of a turn, in call order."""
+        """Read the tool ledger of a turn, in call order."""
         return list(self._tables.tools.get((session, turn), {}).values())
 
     def draft(self, session: int, turn: int) -> list[bytes]:
@@ -329,20 +328,20 @@ class MemorySnapshot:
         return records[0] if records else None
 
     def queue(self, session: int) -> list[QueueRow]:
-        """Read waiting input in order."""
+        """Read queued input in order."""
         return _by_number(self._tables.queue.get(session, {}))
 
     def usage(self, session: int) -> list[UsageRow]:
-        """Read usage by day and model, that of no model first."""
+        """Read usage by day and model, rows without a model first."""
         return in_order(self._tables.usage.get(session, {}).values())
 
     def measured(self, model: str) -> Measured:
-        """Sum up how well replies of a model were estimated."""
+        """Sum reported and estimated tokens over a model's newest rows of usage."""
         found = [
             (day, session, row.measured)
             for session, rows in self._tables.usage.items()
-            for (day, of), row in rows.items()
-            if of == model
+            for (day, row_model), row in rows.items()
+            if row_model == model
         ]
         newest = sorted(found, key=lambda row: row[:2], reverse=True)[:MEASURED_ROWS]
         return sum((measured for *_, measured in newest), Measured())
@@ -356,15 +355,14 @@ class MemorySnapshot:
         return self._tables.blobs.get(sha256)
 
     def erasures(self) -> int:
-        """Tell how many transactions erased messages."""
+        """Return how many transactions have erased messages."""
         return self._tables.numbers.get("erasures", 0)
 
 
 class MemoryTransaction(MemorySnapshot):
-    """Writes, too, and remembers how to undo them."""
+    """Reads and writes; keeps an undo log of its changes."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
-        """Change these tables."""
         super().__init__(tables, clock)
         self._undo: list[Callable[[], object]] = []
         self._erased = False
@@ -391,20 +389,20 @@ class MemoryTransaction(MemorySnapshot):
             del table[key]
 
     def _remember(self, table: dict[K, V], key: K) -> None:
-        """Note how a row was. The note comes before the change: an interrupt may come between."""
+        """Record how to undo a change. This comes first: an interrupt may arrive in between."""
         if key in table:
             self._undo.append(partial(table.__setitem__, key, table[key]))
         else:
             self._undo.append(partial(table.pop, key, None))
 
     def _inner(self, table: dict[K, dict[K2, V]], key: K) -> dict[K2, V]:
-        """Return the rows kept under a key, making room for them if there were none."""
+        """Return the rows stored under a key, inserting an empty dict if there are none."""
         if key not in table:
             self._set(table, key, {})
         return table[key]
 
     def _number(self, what: str) -> int:
-        """Return out the next number. None is ever given out twice."""
+        """Return the next number of a sequence, which no committed transaction has returned."""
         number = self._tables.numbers.get(what, 0) + 1
         self._set(self._tables.numbers, what, number)
         return number
@@ -412,7 +410,7 @@ class MemoryTransaction(MemorySnapshot):
     # ---------------------------------------------------------------------------- sessions
 
     def add_session(self, row: SessionRow, start: Start) -> int:
-        """Store a new session with its first branch."""
+        """Insert a session with its first branch."""
         tables = self._tables
         if row.id in tables.by_id:
             raise _taken(f"session id {row.id!r}")
@@ -428,7 +426,7 @@ class MemoryTransaction(MemorySnapshot):
         return n
 
     def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
-        """Store a new branch."""
+        """Insert a branch."""
         n = self._number("branch")
         row = BranchRow(
             n=n,
@@ -448,12 +446,12 @@ class MemoryTransaction(MemorySnapshot):
         return n
 
     def end_branch(self, n: int, last_seq: int) -> None:
-        """Note where a branch that is left ends."""
+        """Record where a branch ends that its session is leaving."""
         row = self._tables.branches[n]
         self._set(self._tables.branches, n, msgspec.structs.replace(row, last_seq=last_seq))
 
     def cut_branch(self, n: int, last_seq: int) -> Cut:
-        """Erase the messages of a branch behind `last_seq`, where it ends from now on."""
+        """Erase the messages of a branch after `last_seq`, which becomes its end."""
         messages = self._tables.messages.get(n, {})
         gone = [row for seq, row in sorted(messages.items()) if seq > last_seq]
         blobs = [self._unuse(n, row.seq) for row in gone]
@@ -466,18 +464,18 @@ class MemoryTransaction(MemorySnapshot):
         return Cut(len(gone), frozenset().union(*blobs))
 
     def _note_erasure(self) -> None:
-        """Count a transaction that erases messages, once."""
+        """Count this transaction among those that erase messages, once."""
         if not self._erased:
             self._number("erasures")
             self._erased = True
 
     def _forget(self, message_id: str, branch: int, seq: int) -> None:
-        places = self._tables.places
-        left = tuple(at for at in places.get(message_id, ()) if at != (branch, seq))
-        if left:
-            self._set(places, message_id, left)
+        positions = self._tables.places
+        others = tuple(at for at in positions.get(message_id, ()) if at != (branch, seq))
+        if others:
+            self._set(positions, message_id, others)
         else:
-            self._drop(places, message_id)
+            self._drop(positions, message_id)
 
     def _unuse(self, branch: int, seq: int) -> frozenset[str]:
         uses = self._tables.blob_uses
@@ -492,13 +490,13 @@ class MemoryTransaction(MemorySnapshot):
         self._drop(self._tables.messages, n)
 
     def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
-        """Replace a stored message; give the blobs it needed."""
+        """Replace a stored message by its tombstone; return the blobs it referred to."""
         self._note_erasure()
         self._set(self._tables.messages[branch], row.seq, row)
         return self._unuse(branch, row.seq)
 
     def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
-        """Erase those of these blobs that no message needs."""
+        """Erase those of these blobs that no message refers to; return their count and bytes."""
         used = {sha256 for _, _, sha256 in self._tables.blob_uses}
         gone = [sha256 for sha256 in sorted(blobs) if sha256 not in used]
         size = sum(len(self._tables.blobs[sha256]) for sha256 in gone)
@@ -507,7 +505,7 @@ class MemoryTransaction(MemorySnapshot):
         return len(gone), size
 
     def drop_belongings(self, session: int) -> Belongings:
-        """Erase what a session has."""
+        """Erase a session's head, turns, ledger, drafts, queue and usage."""
         tables = self._tables
         turns = len(tables.turns.get(session, {}))
         queued = len(tables.queue.get(session, {}))
@@ -541,7 +539,7 @@ class MemoryTransaction(MemorySnapshot):
         self._name(old, row)
 
     def _name(self, old: SessionRow | None, new: SessionRow) -> None:
-        """Keep the keys: one that is in the trash gives its key free."""
+        """Update the index of keys; a session in the trash does not occupy its key."""
         before, after = _live_key(old), _live_key(new)
         if before == after:
             return
@@ -561,22 +559,22 @@ class MemoryTransaction(MemorySnapshot):
     # ---------------------------------------------------------------------------- messages
 
     def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
-        """Store messages at their places."""
-        messages, places = self._inner(self._tables.messages, branch), self._tables.places
+        """Insert messages with the seqs they have."""
+        messages, positions = self._inner(self._tables.messages, branch), self._tables.places
         for row in rows:
             if row.seq in messages:
-                raise _taken(f"the place of message {row.seq}")
+                raise _taken(f"seq {row.seq}")
             self._set(messages, row.seq, row)
-            self._set(places, row.id, (*places.get(row.id, ()), (branch, row.seq)))
+            self._set(positions, row.id, (*positions.get(row.id, ()), (branch, row.seq)))
 
     def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
-        """Store a blob once, and that this message needs it."""
+        """Insert a blob unless it is stored, and a reference to it from this message."""
         if sha256 not in self._tables.blobs:
             self._set(self._tables.blobs, sha256, data)
         self.refer_blob(branch, seq, sha256)
 
     def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
-        """Note that a message needs a stored blob."""
+        """Insert a reference from a message to a stored blob."""
         if sha256 not in self._tables.blobs:
             return False
         self._set(self._tables.blob_uses, (branch, seq, sha256), None)
@@ -599,7 +597,7 @@ class MemoryTransaction(MemorySnapshot):
     # -------------------------------------------------------------------- turns, drafts, queue
 
     def put_turn(self, row: TurnRow) -> None:
-        """Store or replace a turn. Who opened it, when and where stays as it was."""
+        """Insert or replace a turn; its token, holder, start and first seq never change."""
         turns = self._inner(self._tables.turns, row.session)
         if row.number in turns:
             old = turns[row.number]
@@ -613,11 +611,11 @@ class MemoryTransaction(MemorySnapshot):
         self._set(turns, row.number, row)
 
     def put_tool(self, row: ToolRow) -> None:
-        """Store or replace a line of the ledger; a replaced one keeps its place."""
+        """Insert or replace a row of the tool ledger; replacing keeps the order."""
         self._set(self._inner(self._tables.tools, (row.session, row.turn)), row.call_id, row)
 
     def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
-        """Store or replace one record of a draft."""
+        """Insert or replace one record of a draft."""
         self._set(self._inner(self._tables.drafts, (session, turn)), number, record)
 
     def drop_draft(self, session: int, turn: int) -> None:
@@ -625,7 +623,7 @@ class MemoryTransaction(MemorySnapshot):
         self._drop(self._tables.drafts, (session, turn))
 
     def add_queued(self, session: int, row: QueueRow) -> None:
-        """Put input at the end of the queue."""
+        """Add input to the end of the queue."""
         waiting = self._inner(self._tables.queue, session)
         number = max(waiting, default=0) + 1
         blobs = tuple(dict(row.blobs).items())
@@ -637,7 +635,7 @@ class MemoryTransaction(MemorySnapshot):
 
 
 class _Ended:
-    """A write that was run when it was handed over."""
+    """A write that ran when it was submitted."""
 
     def when_done(self, call: Callable[[], None]) -> None:
         call()
@@ -647,7 +645,7 @@ class _Ended:
 
 
 class _Done(_Ended, Generic[T]):
-    """It went through."""
+    """A submitted write that succeeded."""
 
     def __init__(self, value: T) -> None:
         self._value = value
@@ -659,7 +657,7 @@ class _Done(_Ended, Generic[T]):
 
 
 class _Failed(_Ended):
-    """It did not."""
+    """A submitted write that failed."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -671,10 +669,9 @@ class _Failed(_Ended):
 
 
 class MemoryBackend(Backend):
-    """All sessions of one tenant, in this process."""
+    """A store in memory, empty when it is opened, for one tenant."""
 
     def __init__(self, location: Location, *, tenant: str, readonly: bool, clock: Clock) -> None:
-        """Open a new, empty store."""
         self.url = f"{location.scheme}:{location.address}"
         self.tenant = tenant
         self.readonly = readonly
@@ -690,21 +687,21 @@ class MemoryBackend(Backend):
     # --------------------------------------------------------------------- reading and writing
 
     def read(self, query: Query[T]) -> T:
-        """Run a query while nobody writes."""
+        """Run a query under the lock."""
         with self._lock:
             self._refuse_closed()
             return query(MemorySnapshot(self.tables, self._clock))
 
-    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002 - they all are
-        """Run a verb, and undo it if it raises."""
-        return undisturbed(partial(self._write, verb))
+    def write(self, operation: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002 - all are
+        """Run an operation, and undo it if it raises."""
+        return undisturbed(partial(self._write, operation))
 
-    def _write(self, verb: Verb[T]) -> T:
+    def _write(self, operation: Verb[T]) -> T:
         with self._lock:
             self._refuse_write()
             tx = MemoryTransaction(self.tables, self._clock)
             try:
-                result = verb(tx)
+                result = operation(tx)
             except BaseException:
                 tx.undo()
                 raise
@@ -713,11 +710,11 @@ class MemoryBackend(Backend):
                 self._changed.notify_all()
             return result
 
-    def submit(self, verb: Verb[T]) -> Pending[T]:
-        """Run a verb at once: there is nothing to wait for."""
+    def submit(self, operation: Verb[T]) -> Pending[T]:
+        """Run an operation at once, since it waits for no disk."""
         self._refuse_write()
         try:
-            return _Done(self.write(verb))
+            return _Done(self.write(operation))
         except Exception as error:  # noqa: BLE001 - kept for its caller
             return _Failed(error)
 
@@ -728,12 +725,13 @@ class MemoryBackend(Backend):
             return self._commits
 
     def flush(self) -> None:
-        """Return: what was handed over is done."""
+        """Do nothing: submitted writes are done."""
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise StoreUnavailable(
-                "the store is closed, and what it held in memory is gone; open a new one."
+                "the store is closed and its contents, which were in memory, are gone; open a new "
+                "one."
             )
 
     def _refuse_write(self) -> None:
@@ -744,12 +742,12 @@ class MemoryBackend(Backend):
     # ----------------------------------------------------------------------------- whole store
 
     def scrub(self) -> tuple[str, ...]:
-        """Return: nothing is left of what was erased."""
+        """Do nothing: erased messages leave no bytes behind."""
         self._refuse_write()
         return ()
 
     def scan(self, fragments: Sequence[bytes]) -> Scan:
-        """Say that there are no files: what is not in the tables is nowhere."""
+        """Report a clean scan: there are no files, only the tables."""
         self._refuse_closed()
         return Scan(files=0, bytes=0, fragments=len(fragments))
 
@@ -760,11 +758,11 @@ class MemoryBackend(Backend):
             return list(_damage(self.tables, MemorySnapshot(self.tables, self._clock)))
 
     def salvage(self, to: str) -> SalvageReport:
-        """Refuse: there is no file that could be damaged."""
+        """Raise `Invalid`: there is no file that could be damaged."""
         raise _no_file("salvage", to)
 
     def backup(self, to: str) -> BackupReport:
-        """Refuse: there is no file to copy."""
+        """Raise `Invalid`: there is no file to copy."""
         raise _no_file("back up", to)
 
     def stats(self) -> Stats:
@@ -787,7 +785,7 @@ class MemoryBackend(Backend):
             )
 
     def health(self) -> list[Check]:
-        """Say that nothing here outlives the process."""
+        """Report that nothing here outlives the process."""
         self._refuse_closed()
         return [
             Check("backend", "memory"),
@@ -800,7 +798,7 @@ class MemoryBackend(Backend):
         return self._closed
 
     def close(self) -> None:
-        """Forget everything and wake whoever waits."""
+        """Drop all tables and wake all threads in `wait`."""
         with self._lock:
             self._closed = True
             self.tables = Tables()
@@ -830,7 +828,7 @@ def _first_head(n: int, branch: int, seq: int, activity: int, created_at: int) -
 
 
 def _growth(tables: Tables, snapshot: MemorySnapshot) -> tuple[Growth, ...]:
-    """Count by day what the sessions hold that were begun then."""
+    """Count sessions by the day they were created, and the messages they hold."""
     days: dict[int, tuple[int, int]] = {}
     for n in tables.heads:
         held = sum(row.last_seq - row.fork_seq for row in snapshot.branches(n))
@@ -858,13 +856,13 @@ def _live_key(row: SessionRow | None) -> str | None:
 
 
 def _taken(what: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{what} is taken; nothing was stored.")
+    return StoreUnavailable(f"{what} is already in use; nothing was stored.")
 
 
 def _no_file(what: str, to: str) -> Invalid:
     return Invalid(
-        f"cannot {what} a store in memory to {to!r}: it has no file; nothing was written. Keep the "
-        "sessions in a file store from the start, such as holdfast.open('agent.db')."
+        f"cannot {what} an in-memory store to {to!r}: it has no file; nothing was written. Open a "
+        "store in a file from the start, for example holdfast.open('agent.db')."
     )
 
 

@@ -1,6 +1,6 @@
-"""Which backend a URL means, and what must be known of a place before it is opened.
+"""Choosing the backend for a URL, and what is known of a store before it is opened.
 
-Each backend is imported only when it is asked for.
+Each backend is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.settings import Durability, Location, no_backend
 def open_backend(
     location: Location, *, tenant: str, durability: Durability, readonly: bool, clock: Clock
 ) -> Backend:
-    """Open the database a URL names."""
+    """Open the store at a location; raise `UnknownBackend` if there is no backend for it."""
     if location.scheme == "sqlite":
         from holdfast.backends.sqlite.backend import SQLiteBackend  # noqa: PLC0415
 
@@ -40,12 +40,12 @@ def open_backend(
 
 
 def file_of(location: Location) -> Path | None:
-    """Name the file that a store is in; `None` if it is in none that we could look after."""
+    """Return the path of a store's file; `None` if it is not kept in a local file."""
     return Path(location.address).absolute() if location.scheme == "sqlite" else None
 
 
 def empty_place(location: Location) -> str | None:
-    """Name the place if there is no store yet; `None` if there is one. Nothing is made."""
+    """Return the address if there is no store there yet, else `None`. Creates nothing."""
     if location.scheme == "sqlite":
         from holdfast.backends.sqlite import place  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ def empty_place(location: Location) -> str | None:
             raise _not_installed(error) from error
 
         return missing_store(location)
-    return None  # In memory it begins with whoever opens it.
+    return None  # A store in memory is created by opening it.
 
 
 def _not_installed(error: ModuleNotFoundError) -> UnknownBackend:

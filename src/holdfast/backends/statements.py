@@ -1,6 +1,6 @@
-"""What each backend keeps in files: statements by name, and its schema in numbered steps.
+"""Loading the SQL files of a backend: named statements, and numbered migrations.
 
-Most statements are in `statements.sql`, the steps in a folder `migrations`.
+Most statements are in `statements.sql`, the migrations in a directory `migrations`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 
 
 def load(package: str, file: str = "statements.sql") -> dict[str, str]:
-    """Read the statements of a backend, without the comments between them."""
+    """Return the statements of a backend by name, without their comments."""
     text = (files(package) / file).read_text("utf-8")
     pieces = _NAMED.split(text)[1:]
     pairs = zip(pieces[::2], pieces[1::2], strict=True)
@@ -25,7 +25,7 @@ def load(package: str, file: str = "statements.sql") -> dict[str, str]:
 
 @cache
 def load_steps(package: str) -> dict[int, str]:
-    """Read the numbered steps of a backend's schema, in order."""
+    """Return the migrations of a backend by number, in order."""
     found: dict[int, str] = {}
     for entry in (files(package) / "migrations").iterdir():
         match = _STEP.fullmatch(entry.name)

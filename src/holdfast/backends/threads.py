@@ -15,7 +15,7 @@ def start_writer(serve: Callable[[], None]) -> threading.Thread:
         thread.start()
     except RuntimeError as error:
         raise StoreUnavailable(
-            f"no thread can be started for writing ({error}); nothing was stored. Close some, or "
-            "allow the process more of them."
+            f"no thread can be started for writing ({error}); nothing was stored. End some "
+            "threads, or raise the limit of the process."
         ) from error
     return thread

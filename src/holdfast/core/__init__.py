@@ -1,1 +1,1 @@
-"""Decisions. Pure functions over values: no I/O, and no idea that databases exist."""
+"""Rules, as pure functions over values: no I/O, and no knowledge of any database."""

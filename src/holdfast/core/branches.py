@@ -1,9 +1,9 @@
-"""How a history runs through branches.
+"""The path of a history through its branches.
 
-A branch is an append-only line of messages. It starts where it left its parent, so a history is a
-*path*: a stretch of the oldest branch, a stretch of the next, and the whole of the newest one.
-`seq` counts along the path without gaps, so any part of a history is a few ranges, one per branch
-it touches, found without looking at a message.
+A branch is an append-only sequence of messages that starts at a message of its parent. So a history
+is a *path*: a segment of the oldest branch, a segment of the next, and all of the newest one. `seq`
+counts along the path without gaps, so any part of a history is a few ranges, one per branch it
+touches, found without reading a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A stretch of a path: one branch from `first` to `last` (`None`: to its head)."""
+    """A segment of a path: one branch from `first` to `last` (`None`: to its head)."""
 
     branch: int
     first: int
@@ -26,7 +26,7 @@ Path = tuple[Segment, ...]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A branch on the way back along a history: where it starts, and whose it is."""
+    """A branch of a history, met going back from the newest: where it starts, and its session."""
 
     branch: int
     fork_seq: int
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def joined(steps: Iterable[Step], older: Path = ()) -> Path:
-    """Put a path together from its branches, the newest first, behind an `older` one."""
+    """Return the path of these branches, given newest first, as a continuation of `older`."""
     segments: list[Segment] = []
     last: int | None = None
     for step in steps:
@@ -48,14 +48,14 @@ def joined(steps: Iterable[Step], older: Path = ()) -> Path:
 
 
 def cut(segment: Segment, last: int) -> Segment:
-    """End a segment at `last`, if it does not end earlier."""
+    """Return a segment that ends at `last`, or earlier if it did."""
     if segment.last is not None and segment.last <= last:
         return segment
     return msgspec.structs.replace(segment, last=last)
 
 
 def ranges(path: Path, low: int, high: int) -> list[Segment]:
-    """Return the ranges that hold `low` to `high`, oldest first, each with both ends."""
+    """Return the ranges of messages `low` to `high`, oldest first, each with both ends set."""
     found = []
     for segment in path:
         first = max(segment.first, low)
@@ -66,7 +66,7 @@ def ranges(path: Path, low: int, high: int) -> list[Segment]:
 
 
 def holder(path: Path, seq: int) -> int | None:
-    """Name the branch on which this message of a path lies; `None` for what is before the first."""
+    """Return the branch of a path that has message `seq`; `None` for a seq before the first."""
     for segment in path:
         if segment.first <= seq and (segment.last is None or seq <= segment.last):
             return segment.branch
@@ -74,7 +74,7 @@ def holder(path: Path, seq: int) -> int | None:
 
 
 def shared(one: Path, two: Path, limit: int) -> int:
-    """Return how many messages two histories share from their beginning, `limit` at most."""
+    """Return how many messages two histories share from the start, at most `limit`."""
     reached = 0
     for left, right in zip(one, two, strict=False):
         if left.branch != right.branch:
@@ -89,10 +89,10 @@ def shared(one: Path, two: Path, limit: int) -> int:
 def interval(
     head: int, *, limit: int | None, before: int | None, after: int | None
 ) -> tuple[int, int]:
-    """Return which seqs a reader asked for.
+    """Return the first and last seq to read.
 
-    The newest `limit` of those between `after` and `before`; with `after` alone the next `limit`
-    behind it, so that a reader can page forward as well as back.
+    These are the newest `limit` between `after` and `before`; with `after` alone the next `limit`
+    after it, so that a reader can page forward as well as back.
     """
     low = max(1, 1 if after is None else after + 1)
     high = head if before is None else min(head, before - 1)
@@ -104,7 +104,7 @@ def interval(
 
 
 def lies_on(path: Sequence[Segment], branch: int, seq: int) -> bool:
-    """Return whether this place belongs to the history."""
+    """Return whether message `seq` of a branch is on this path."""
     return any(
         segment.branch == branch
         and segment.first <= seq

@@ -1,8 +1,8 @@
-"""A reply that is still being streamed.
+"""The parts of a streamed reply.
 
-The draft is a sequence of deltas. They are stored in chunks as they come and put together once, at
-the end or at recovery. Neighbouring texts are one part, and so are neighbouring thoughts, up to the
-signature that ends them; every other delta is a part of its own.
+A draft is a sequence of deltas. They are stored in chunks as they arrive and merged into parts
+once, when the reply is closed or recovered. Adjacent texts become one part, and so does adjacent
+thinking, up to the signature that ends it; every other delta is a part by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one flush stores."""
+    """The record that one flush stores."""
 
     deltas: tuple[Delta, ...] = ()
     usage: Usage | None = None
@@ -35,7 +35,7 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def put_together(deltas: Iterable[Delta]) -> tuple[Part, ...]:
-    """Make parts of deltas."""
+    """Return the parts that these deltas make up."""
     runs: list[list[Delta]] = []
     for delta in deltas:
         if runs and _goes_on(runs[-1][-1], delta):
@@ -48,7 +48,7 @@ def put_together(deltas: Iterable[Delta]) -> tuple[Part, ...]:
 def _goes_on(last: Delta, delta: Delta) -> bool:
     """Return whether a delta belongs to the same part as the one before it."""
     if isinstance(last, Thinking):
-        # A signature holds for what it was made of: nothing may be added to that.
+        # A signature covers exactly the thinking before it: nothing may be added.
         return isinstance(delta, Thinking) and last.signature is None
     return isinstance(last, Text) and isinstance(delta, Text)
 
@@ -62,7 +62,7 @@ def _merge(run: list[Delta]) -> Part:
 
 
 def size(delta: Delta) -> int:
-    """Count the bytes of a delta, for the flush limit."""
+    """Return the size of a delta in bytes, for the flush limit."""
     if isinstance(delta, ToolCall | Raw):
         return len(to_json(delta))
     return len(delta.text) if delta.text.isascii() else len(encode_text(delta.text))

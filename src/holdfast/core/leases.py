@@ -1,7 +1,7 @@
-"""Who may take a session over, and what becomes of the tools of a turn that ended.
+"""When a turn may be taken over, and the outcome of its open tool calls.
 
-A turn may be taken over when its holder is known to be dead, or when its lease has run out. A
-holder that is alive, or of which nothing is known, keeps the session until then.
+A turn may be taken over when its holder is known to be dead, or when its lease has expired. A
+holder that is alive, or whose state is unknown, keeps the session until then.
 
 When a turn ends, however it ends, no tool call stays open: one that started and did not answer is
 `unknown` (it may have had its effect), one that never started was `not_run`.
@@ -13,7 +13,10 @@ from holdfast.records import ToolOutcome
 
 
 def may_take_over(*, alive: bool | None, lease_until: int, now: int) -> bool:
-    """Return whether the session may be taken from this holder."""
+    """Return whether a turn may be taken over; `alive` is `None` if its holder's state is unknown.
+
+    Times are in microseconds.
+    """
     return alive is False or now >= lease_until
 
 

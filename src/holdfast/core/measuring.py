@@ -1,15 +1,15 @@
-"""How far estimates of tokens are off, learned from what providers report.
+"""Token calibration: correcting estimates by what providers report.
 
-With each reply a provider reports how many tokens it was sent, and how many it gave back. From one
-reply to the next, what is sent grows by the messages in between: we know those, and what we
-estimated for them. Of a reply with none before it we have at least its own words. The sums of both,
-over many replies of one model, give the factor by which estimates for this model are corrected.
+With each reply a provider reports how many tokens it received and how many it returned. From one
+reply to the next the request grows by the messages in between, whose estimates we know. For a reply
+without one before it, its own text is compared. The sums of both, over many replies of one model,
+give the factor by which estimates for this model are corrected.
 
-What cannot be told is left aside: thoughts, which providers count and do not show in full, and
-requests that were not the last one with more behind it.
+Two cases are skipped, since they cannot be compared: thinking, which providers count but do not
+show in full, and requests that did not simply extend the one before.
 
-The factor is taken in steps of a fiftieth. What is appended then rarely changes it, and windows
-keep their beginning.
+The factor is rounded to steps of a fiftieth. An append then rarely changes it, and windows keep
+their beginning.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Final
 from holdfast import tokens
 from holdfast.records import Measured, Message, Thinking, Usage
 
-REACH: Final = 8  # how many messages back the reply before is looked for
+REACH: Final = 8  # how many messages back the previous reply is searched for
 _UNKNOWN: Final = frozenset({"damaged", "erased"})
-_ENOUGH: Final = 500  # estimated tokens, before we believe in a factor
+_ENOUGH: Final = 500  # estimated tokens, below which there is no factor
 _STEPS: Final = 50
 _LEAST, _MOST = 0.5, 3.0
 
 
 def reported(message: Message) -> Usage | None:
-    """Return what a provider reported with a reply, if it is one and whole."""
+    """Return the usage a provider reported with a message; `None` unless it is a complete reply."""
     return message.usage if message.role == "assistant" and message.status == "complete" else None
 
 
 def measure(message: Message, before: Sequence[Message]) -> Measured:
-    """Compare what was counted with a reply with what we estimate; nothing if it cannot be told.
+    """Return reported and estimated tokens for a reply; zeros if they cannot be compared.
 
-    `before` are the messages before it, the newest last.
+    `before` has the messages before it, the newest last.
     """
     usage = reported(message)
     if usage is None:
@@ -44,7 +44,7 @@ def measure(message: Message, before: Sequence[Message]) -> Measured:
 
 
 def _grown(usage: Usage, model: str | None, before: Sequence[Message]) -> Measured | None:
-    """Compare by how much the request grew since the reply before."""
+    """Compare by how much the request grew since the previous reply; `None` if it cannot be."""
     estimated = 0
     for message in reversed(before):
         if message.status in _UNKNOWN or any(isinstance(p, Thinking) for p in message.parts):
@@ -60,21 +60,21 @@ def _grown(usage: Usage, model: str | None, before: Sequence[Message]) -> Measur
 
 
 def _replied(usage: Usage, message: Message) -> Measured:
-    """Compare the words of the reply itself."""
-    thought = any(isinstance(part, Thinking) for part in message.parts)
+    """Compare the text of the reply itself."""
+    has_thinking = any(isinstance(part, Thinking) for part in message.parts)
     counted, estimated = usage.output - usage.reasoning, tokens.of_reply(message)
-    if (thought and not usage.reasoning) or not _is_likely(counted, estimated):
+    if (has_thinking and not usage.reasoning) or not _is_likely(counted, estimated):
         return Measured()
     return Measured(counted, estimated)
 
 
 def _is_likely(counted: int, estimated: int) -> bool:
-    """Return whether the same text may be meant."""
+    """Return whether both counts may be of the same text."""
     return _LEAST * estimated <= counted <= _MOST * estimated and estimated > 0
 
 
 def factor(measured: Measured) -> float:
-    """Return the factor that corrects estimates."""
+    """Return the factor that corrects estimates; 1 until enough tokens were compared."""
     if measured.estimated < _ENOUGH:
         return 1.0
     exact = measured.counted / measured.estimated

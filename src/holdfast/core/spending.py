@@ -1,7 +1,6 @@
-"""Counting money and tokens.
+"""Sums of cost and usage.
 
-Money is counted in whole units of 10⁻¹² and sums are made in whole numbers, so that they are exact
-and do not depend on the order.
+Costs are integers in units of 10⁻¹², so that sums are exact and do not depend on their order.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from holdfast.records import DayUsage, Usage
 
 
 def to_pico(cost: Decimal | None) -> int:
-    """Count money in units of 10⁻¹²."""
+    """Return a cost in units of 10⁻¹²; 0 for `None`."""
     return 0 if cost is None else int(to_cost(cost).scaleb(12, MONEY))
 
 
 def from_pico(cost: int) -> Decimal:
-    """Return money as a decimal number."""
+    """Return a cost in units of 10⁻¹² as a decimal number."""
     return MONEY.normalize(Decimal(cost).scaleb(-12, MONEY)) if cost else Decimal(0)
 
 
 def sum_by_day(spent: Iterable[tuple[int, str | None, Usage, int]]) -> tuple[DayUsage, ...]:
-    """Add up (day, model, usage, cost), by day and model, that of no model first."""
+    """Return sums of (day, model, usage, cost) by day and model, those without a model first."""
     sums: dict[tuple[int, str | None], tuple[Usage, int]] = {}
     for day, model, usage, cost in spent:
         so_far, price = sums.get((day, model), (Usage(), 0))

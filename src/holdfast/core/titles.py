@@ -1,8 +1,9 @@
-"""What stands for a conversation in a list.
+"""Titles and previews: how a list shows a session.
 
 The preview is the first user text that is not hidden, a command or injected, else the first
-assistant text; white space folded, 120 characters. A user text, once found, stays; an assistant
-text gives way to it. A title the user chose is never replaced by an automatic one.
+assistant text; white space is folded, and it has at most 120 characters. A user text stays once it
+is found; it replaces an assistant text. A title the user chose is never replaced by an automatic
+one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ USER: Final = 2
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """A preview, how good it is, and which message it is of."""
+    """A preview, its rank (a higher one replaces it), and the seq of its message."""
 
     text: str | None = None
     rank: int = NONE
@@ -49,21 +50,21 @@ def _rank(message: Message) -> int:
 
 
 def fold(text: str) -> str:
-    """Fold white space and cut to the length of a preview."""
+    """Return text with white space folded, cut to the length of a preview."""
     # Only the start can matter: a 50 MB message must not be split into words.
     return " ".join(text.lstrip()[: PREVIEW_LENGTH * 20].split())[:PREVIEW_LENGTH]
 
 
 def loose(title: str) -> str:
-    """Return what two titles have in common that differ in case, or in how accents are composed."""
+    """Return a title for comparison: titles that differ in case or composition are equal."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", title).casefold())
 
 
 def wants_one(info: SessionInfo) -> bool:
-    """Return whether a title should be made: there is none, and something to make it of."""
+    """Return whether a session needs an automatic title: it has messages and no title."""
     return info.title is None and info.messages > 0 and info.state != "damaged"
 
 
 def may_retitle(current_by: TitleBy | None, by: TitleBy) -> bool:
-    """Return whether a title by `by` may replace the current one."""
+    """Return whether a title set by `by` may replace the current one."""
     return by == "user" or current_by != "user"

@@ -65,9 +65,9 @@ from holdfast.transfer.lines import (
     to_money,
 )
 from holdfast.transfer.redacting import Redactor, chosen
-from holdfast.verbs.appending import queued_message
 from holdfast.verbs.finding import find_anywhere
 from holdfast.verbs.histories import Report
+from holdfast.verbs.queue import queued_message
 
 Progress: TypeAlias = Callable[[int, int], None]
 _PAGE: Final = 200

@@ -36,9 +36,9 @@ from holdfast.core.titles import Preview
 from holdfast.errors import Damaged
 from holdfast.records import Damage
 from holdfast.transfer.exporting import Plan, stand_in_for
-from holdfast.verbs.appending import queued_message
 from holdfast.verbs.histories import Report
 from holdfast.verbs.importing import Item, NewBranch, Newcomer, NewDraft, NewMessage, NewTurn
+from holdfast.verbs.queue import queued_message
 
 _PAGE: Final = 200
 _MAY_NAME_BLOBS: Final = b'"sha256"'

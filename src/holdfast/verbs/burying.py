@@ -15,9 +15,9 @@ from holdfast.backends.base import MessageRow, Query, SessionRow, Snapshot, Tran
 from holdfast.clock import EPOCH
 from holdfast.core import fragments
 from holdfast.core.branches import Segment
+from holdfast.verbs.appending import find_head, show_preview
 from holdfast.verbs.histories import read_row
 from holdfast.verbs.places import read_preview
-from holdfast.verbs.placing import find_head, show_preview
 
 MOST_FRAGMENTS: Final = 16
 

@@ -27,6 +27,7 @@ from holdfast.backends.base import (
 )
 from holdfast.errors import Diverged
 from holdfast.records import Damage, Measured, Usage
+from holdfast.verbs.appending import find_head
 from holdfast.verbs.importing import (
     Arrived,
     Cargo,
@@ -38,7 +39,6 @@ from holdfast.verbs.importing import (
     Settling,
     first_unlike,
 )
-from holdfast.verbs.placing import find_head
 
 
 class Original(Cargo, Protocol):

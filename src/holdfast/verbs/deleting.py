@@ -27,8 +27,8 @@ from holdfast.core.branches import Segment
 from holdfast.core.purging import Line, needed
 from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
 from holdfast.records import Forks, PurgeReport, SessionInfo
+from holdfast.verbs.appending import find_head
 from holdfast.verbs.burying import bury, descent, heirs, refuse_changes, renew_previews
-from holdfast.verbs.placing import find_head
 from holdfast.verbs.reading import describe
 from holdfast.verbs.turns import free_head
 

@@ -20,9 +20,9 @@ from holdfast.backends.base import MessageRow, Query, SessionRow, Snapshot, Tran
 from holdfast.core.branches import Segment, ranges
 from holdfast.errors import Damaged, MessageNotFound, SessionNotFound
 from holdfast.records import EraseReport, Place
+from holdfast.verbs.appending import find_head
 from holdfast.verbs.burying import bury, descent, heirs, refuse_changes, renew_previews
 from holdfast.verbs.places import locate
-from holdfast.verbs.placing import find_head
 
 
 class _Spot(msgspec.Struct, frozen=True):

@@ -36,8 +36,8 @@ from holdfast.core.branches import Segment
 from holdfast.core.purging import Line, needed
 from holdfast.core.titles import USER, Preview
 from holdfast.records import BranchReason, Damage, Message, Raw, Usage
+from holdfast.verbs.appending import find_head
 from holdfast.verbs.places import read_preview
-from holdfast.verbs.placing import find_head
 from holdfast.verbs.turns import free_head
 
 _BATCH: Final = 200

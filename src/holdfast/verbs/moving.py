@@ -23,10 +23,18 @@ import msgspec
 from holdfast import checks, codec
 from holdfast.backends.base import HeadRow, Start, Transaction, Verb
 from holdfast.codec import Encoded
-from holdfast.core.appending import compare, new_messages
 from holdfast.core.branches import holder, ranges
 from holdfast.errors import BadMessage, BadQuery, MessageNotFound
 from holdfast.records import BranchReason, Head, Message, Place, Text
+from holdfast.verbs.appending import (
+    compare,
+    find_head,
+    head_of,
+    new_messages,
+    place,
+    refuse_waiting,
+    show_preview,
+)
 from holdfast.verbs.histories import read_span
 from holdfast.verbs.places import (
     Spot,
@@ -38,7 +46,6 @@ from holdfast.verbs.places import (
     start_at,
     whole,
 )
-from holdfast.verbs.placing import find_head, head_of, place, refuse_waiting, show_preview
 from holdfast.verbs.turns import free_head
 
 _PAGE: Final = 500

@@ -23,8 +23,8 @@ from holdfast.core.titles import USER, Preview, preview
 from holdfast.errors import BadQuery, MessageNotFound
 from holdfast.ids import split_turn_id
 from holdfast.records import BranchReason, Head, Message, Place
+from holdfast.verbs.appending import preview_of
 from holdfast.verbs.histories import read_span, read_tools
-from holdfast.verbs.placing import preview_of
 
 _LOOK_BACK: Final = 64
 _LOOK_BACK_AT_MOST: Final = 10_000

@@ -42,8 +42,8 @@ from holdfast.records import (
     Usage,
     UsageReport,
 )
-from holdfast.verbs.appending import queued_message
 from holdfast.verbs.histories import Report, covered_by, newest_summary, read_span
+from holdfast.verbs.queue import queued_message
 from holdfast.verbs.turns import is_abandoned
 
 _FORESEEN: Final = 500  # messages; more are read when needed

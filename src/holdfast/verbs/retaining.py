@@ -28,7 +28,7 @@ from holdfast.core.branches import Segment
 from holdfast.core.retention import Candidate, Rules, Verdict, decide, rest
 from holdfast.records import Head, Plan, PlanItem, PurgeReport, Spared
 from holdfast.verbs import deleting
-from holdfast.verbs.placing import find_head
+from holdfast.verbs.appending import find_head
 
 _AT_ONCE: Final = 500
 GONE: Final = "it is not there any more"

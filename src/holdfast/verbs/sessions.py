@@ -8,12 +8,11 @@ import msgspec
 
 from holdfast import checks, codec
 from holdfast.backends.base import SessionRow, Start, Transaction, Verb
-from holdfast.core.appending import compare
 from holdfast.core.titles import may_retitle
 from holdfast.errors import BadMessage, Conflict, Invalid, KeyTaken, SessionNotFound
 from holdfast.records import JSON, Goal, Head, Place, Relation, SessionInfo
+from holdfast.verbs.appending import compare, find_head, head_of, show_preview
 from holdfast.verbs.places import locate, preview_at, start_at
-from holdfast.verbs.placing import find_head, head_of, show_preview
 from holdfast.verbs.reading import describe
 
 

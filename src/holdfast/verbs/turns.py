@@ -1,8 +1,8 @@
-"""Turns: opening, holding, and ending them.
+"""Turns: opening, holding and ending them.
 
-An open turn is named in its session's head row. Its number is its fence: whatever its holder
-writes is compared with that row inside the write's own transaction. Ending a turn, however it
-ends, settles it in one transaction: a draft becomes a partial message, open tool calls get their
+A session's head row has the number of its open turn. That number is the fencing token of the
+holder: each of its writes compares it with the head row in the same transaction. However a turn
+ends, one transaction settles it: a draft becomes a partial message, open tool calls get their
 outcome, and the session is free.
 """
 
@@ -24,7 +24,6 @@ from holdfast.backends.base import (
     Verb,
 )
 from holdfast.clock import to_datetime
-from holdfast.core.appending import new_messages
 from holdfast.core.drafts import Chunk, Opening, put_together
 from holdfast.core.leases import may_take_over, settled
 from holdfast.core.measuring import REACH
@@ -32,14 +31,14 @@ from holdfast.errors import SessionBusy, TooLarge
 from holdfast.ids import message_id, turn_id
 from holdfast.processes import has_given_up, is_alive
 from holdfast.records import JSON, Holder, Message, Part, Raw, Recovered, Usage
-from holdfast.verbs.placing import find_head, held_head, lost, new_tool, place
+from holdfast.verbs.appending import find_head, held_head, lost, new_messages, new_tool, place
 
 Ending = Literal["sealed", "cancelled", "failed", "interrupted"]
 _SECOND = 1_000_000
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A turn that was opened, and what had to be recovered first."""
+    """A turn that was opened, and what was recovered first."""
 
     number: int
     started_at: int
@@ -47,7 +46,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for a turn, and for how long a sign of life lasts."""
+    """A request to open a turn: who will hold it, and for how many seconds each lease lasts."""
 
     session: int
     token: str
@@ -58,7 +57,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_turn(claim: Claim) -> Verb[Opened]:
-    """Open a turn, recovering first what a crash left open; `SessionBusy` while one is held."""
+    """Open a turn, first recovering one that a crash left open; `SessionBusy` while one is held."""
 
     def run(tx: Transaction) -> Opened:
         head = find_head(tx, claim.session)
@@ -113,7 +112,7 @@ def renew(session: int, turn: int, lease: float) -> Verb[None]:
 
 
 def start_tool(session: int, turn: int, call_id: str) -> Verb[None]:
-    """Note that a tool starts now, before it can have an effect."""
+    """Record that a tool starts now, before it can have an effect."""
 
     def run(tx: Transaction) -> None:
         held_head(tx, session, turn)
@@ -126,7 +125,7 @@ def start_tool(session: int, turn: int, call_id: str) -> Verb[None]:
 
 
 def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -> Verb[None]:
-    """End a turn by its holder. Ending it again in the same way changes nothing."""
+    """End a turn for its holder. Ending it again with the same state changes nothing."""
 
     def run(tx: Transaction) -> None:
         head = find_head(tx, session)
@@ -141,7 +140,7 @@ def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -
 
 
 def abandon(claim: Claim) -> Verb[None]:
-    """Close a turn whose opening was interrupted, if it was opened at all: nobody holds it."""
+    """Cancel a turn whose opening was interrupted, if it was opened: it has no holder."""
 
     def run(tx: Transaction) -> None:
         head = tx.head(claim.session)
@@ -155,7 +154,7 @@ def abandon(claim: Claim) -> Verb[None]:
 
 
 def recover(session: int) -> Verb[Recovered | None]:
-    """Close what a crash left open; `None` if nothing was, `SessionBusy` while it is held."""
+    """Close a turn that a crash left open; `None` if none is, `SessionBusy` while it is held."""
 
     def run(tx: Transaction) -> Recovered | None:
         head = find_head(tx, session)
@@ -167,7 +166,7 @@ def recover(session: int) -> Verb[Recovered | None]:
 
 
 def free_head(tx: Transaction, head: HeadRow) -> HeadRow:
-    """Return the head of a session without an open turn; `SessionBusy` while one is held."""
+    """Return the head after closing a turn that a crash left open; `SessionBusy` while held."""
     if head.open_turn is None:
         return head
     _take_over(tx, head, tx.turn(head.session, head.open_turn))
@@ -185,15 +184,17 @@ def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovere
 
 
 def is_abandoned(turn: TurnRow, now: int) -> bool:
-    """Return whether an open turn's holder is gone."""
+    """Return whether an open turn may be taken over: its holder is dead or its lease expired."""
     alive = False if has_given_up(turn.holder, turn.token) else is_alive(turn.holder)
     return may_take_over(alive=alive, lease_until=turn.lease_until, now=now)
 
 
 def _placeholder(tx: Transaction, head: HeadRow) -> TurnRow:
-    """Stand in for a turn whose row is missing in a damaged store: nobody can hold it."""
-    nobody = Holder("?", 0, "", "", "")
-    claim = Claim(session=head.session, token="", holder=nobody, lease=0.0, run_id=None, model=None)
+    """Return a row for a turn whose own is missing in a damaged store: it has no holder."""
+    unknown = Holder("?", 0, "", "", "")
+    claim = Claim(
+        session=head.session, token="", holder=unknown, lease=0.0, run_id=None, model=None
+    )
     return msgspec.structs.replace(_new_turn(claim, head, tx.now()), number=head.open_turn)
 
 
@@ -210,7 +211,7 @@ def _turn(tx: Transaction, session: int, number: int) -> TurnRow:
 def _settle(
     tx: Transaction, head: HeadRow, turn: TurnRow, state: Ending, error: str | None
 ) -> Recovered:
-    """End a turn in the transaction: keep the draft, close the ledger, free the session."""
+    """End a turn: keep its draft, close its tool ledger, free the session."""
     partial = draft_message(tx, turn)
     if partial is not None:
         head = _keep_draft(tx, head, turn)
@@ -232,7 +233,7 @@ def _settle(
 
 
 def _keep_draft(tx: Transaction, head: HeadRow, turn: TurnRow) -> HeadRow:
-    """Make the stored draft a partial message, if there is something in it."""
+    """Store the draft as a partial message unless it is empty, and drop it."""
     partial = draft_message(tx, turn)
     if partial is not None:
         head = _place_anyway(tx, head, partial, turn)
@@ -241,7 +242,10 @@ def _keep_draft(tx: Transaction, head: HeadRow, turn: TurnRow) -> HeadRow:
 
 
 def _place_anyway(tx: Transaction, head: HeadRow, partial: Message, turn: TurnRow) -> HeadRow:
-    """Store a partial reply; nothing may stop a recovery, so counts that overflow are left out."""
+    """Store a partial reply, without its usage if the sums would overflow.
+
+    Nothing may stop a recovery.
+    """
     at = to_datetime(turn.started_at)
     try:
         return place(tx, head, [codec.encode(partial, at, limit=None)], turn)
@@ -273,18 +277,18 @@ def _close_tools(tx: Transaction, turn: TurnRow) -> list[ToolRow]:
 def flush_draft(
     session: int, turn: int, opening: Opening, chunks: Sequence[tuple[int, Chunk]]
 ) -> Verb[bool]:
-    """Store chunks of a draft, beginning it with the first; false when it is closed already."""
+    """Store chunks of a draft, after its opening; false if the draft was already closed."""
 
     def run(tx: Transaction) -> bool:
         head = held_head(tx, session, turn)
         if tx.stored(head.branch, [opening.id]):
             return False
         record = tx.opening(session, turn)
-        there = None if record is None else _opening(record)
-        if record is not None and there != opening:
-            if there is not None and there.at > opening.at:
+        current = None if record is None else _opening(record)
+        if record is not None and current != opening:
+            if current is not None and current.at > opening.at:
                 return False
-            # Left by an older reply that nobody closed: it stays, as it is.
+            # An older reply was never closed: it becomes a partial message.
             _keep_draft(tx, head, _turn(tx, session, turn))
             record = None
         if record is None:
@@ -304,23 +308,23 @@ def _opening(record: bytes) -> Opening | None:
 
 
 def close_draft(session: int, turn: int, item: codec.Encoded) -> Verb[int]:
-    """Make the draft a message, once; give its seq."""
+    """Store the finished reply as a message, once, and drop its draft; return its seq."""
 
     def run(tx: Transaction) -> int:
         head = held_head(tx, session, turn)
         stored = tx.stored(head.branch, [item.id])
         if not new_messages([item], {n: (r.seq, r.body) for n, (_, r) in stored.items()}):
             return stored[item.id][1].seq
-        placed = place(tx, head, [item], tx.turn(session, turn))
+        moved = place(tx, head, [item], tx.turn(session, turn))
         tx.drop_draft(session, turn)
-        return placed.seq
+        return moved.seq
 
     newest = REACH if item.message.usage else 0
     return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
 
 
 def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
-    """Put the stored draft together; `None` if there is none, or nothing in it."""
+    """Return the stored draft as a partial message; `None` if there is none or it is empty."""
     records = tx.draft(turn.session, turn.number)
     if not records:
         return None
@@ -342,7 +346,7 @@ def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
 def _read_draft(
     records: list[bytes], turn: TurnRow
 ) -> tuple[Opening, list[Chunk], tuple[Part, ...]]:
-    """Read a draft. One that cannot be read is kept as it is: nothing may stop a recovery."""
+    """Decode a draft; an unreadable one is kept as a raw part: nothing may stop a recovery."""
     try:
         opening = codec.from_json(records[0], Opening)
         chunks = [codec.from_json(record, Chunk) for record in records[1:]]
