@@ -92,7 +92,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["copy", "a.db"], 2, "TO"),
         (["copy", "{store}", "{store}"], 2, "the same store"),
         (["copy", "{store}", "sqlite:///{store}"], 2, "the same store"),
-        (["copy", "{store}", "x.db", "--store", "y.db"], 2, "leave --store out"),
+        (["copy", "{store}", "x.db", "--store", "y.db"], 2, "omit --store"),
         (["copy", "nothing-here.db", "x.db"], 3, "there is no store at nothing-here.db"),
         (["copy", "{store}", "odd://x"], 2, "no backend for 'odd'"),
     ],

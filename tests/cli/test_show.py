@@ -305,7 +305,7 @@ def _link(
         (
             [_branch(1, "start"), _branch(2, "clear", fork_seq=0)],
             [_link("a")],
-            {0: ["began anew (clear); branch 1 has what was left"]},
+            {0: ["started again (clear); branch 1 has what was left"]},
         ),
         (
             [

@@ -47,7 +47,7 @@ def append(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Put a message at the end of a session.
+    """Append a message to a session.
 
     TEXT is read from standard input when it is left out or "-"; one newline at its end is dropped.
     The message is on disk when the command returns. It prints where: the branch and the number.

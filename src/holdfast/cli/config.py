@@ -24,7 +24,7 @@ from holdfast.config.loading import Config, Option, Source
 from holdfast.config.reading import Problem
 
 _COLUMNS: Final = (Column("KEY", whole=True), Column("VALUE"), Column("FROM"))
-_HINT: Final = "`holdfast config --path` tells which file is yours"
+_HINT: Final = "`holdfast config --path` prints the path of your file"
 
 
 @command(
@@ -41,7 +41,7 @@ _HINT: Final = "`holdfast config --path` tells which file is yours"
 def config(
     *, keys: tuple[str, ...], path: bool, check: bool, store: str | None, as_json: bool
 ) -> int:
-    """Show what is set, and where.
+    """Show the settings in effect, and where each is set.
 
     Your own file is holdfast.toml in your configuration directory, or what $HOLDFAST_CONFIG names;
     a workspace may have one of its own, here or above. Later words win: your file, the workspace's,
@@ -122,7 +122,7 @@ def _draw(out: Screen, found: Config, wanted: Sequence[str]) -> None:
 def _file(path: Path | None) -> str:
     if path is None:
         return "none"
-    return str(path) if path.exists() else f"{path} (not there)"
+    return str(path) if path.exists() else f"{path} (does not exist)"
 
 
 def _row(key: str, value: object, source: Source) -> list[Span]:
@@ -141,9 +141,11 @@ def _say_checked(found: Config) -> None:
     if found.problems:
         return
     read = [str(path) for path in (found.user, found.workspace) if path and path.exists()]
-    screen().line(f"nothing is wrong with {' and '.join(read) or 'what is set'}")
+    screen().line(f"no problems in {' and '.join(read) or 'the settings'}")
 
 
 def _complain(wrong: Sequence[Problem]) -> None:
     if wrong:
-        problems.complain("something is wrong, and does not count", _HINT, [str(p) for p in wrong])
+        problems.complain(
+            "some settings are invalid and were ignored", _HINT, [str(p) for p in wrong]
+        )

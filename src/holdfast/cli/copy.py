@@ -37,7 +37,7 @@ _SHOWN_OF_HASH: Final = 16
 @click.argument("origin", type=FILE, metavar="FROM")
 @click.argument("to", type=FILE, metavar="TO")
 def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
-    """Bring all of a store into another one, and compare them.
+    """Copy a whole store into another one, and compare them.
 
     FROM and TO are paths or URLs of any kind; TO is begun if there is none. Everything comes as it
     is: ids, branches, forks, turns, usage, drafts, waiting input, files, times, the trash. Both may
@@ -53,7 +53,7 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
     `holdfast recover`, closes it as after a crash.
     """
     if store is not None:
-        raise click.UsageError("FROM and TO name the stores; leave --store out.")
+        raise click.UsageError("FROM and TO name the stores; omit --store.")
     if _place(origin) == _place(to):
         raise click.UsageError("FROM and TO are the same store.")
     with open_to_read(origin) as source, open_to_write(to) as target:
@@ -94,7 +94,9 @@ def _say(out: Screen, to: str, report: CopyReport) -> None:
         )
     if report.interrupted:
         some = count(len(report.interrupted), "session")
-        out.line(f"{some} with an open turn, which nobody holds there: {_few(report.interrupted)}")
+        out.line(
+            f"{some} with an open turn, which no process holds there: {_few(report.interrupted)}"
+        )
     if report.others:
         out.line(f"{count(report.others, 'session')} there that FROM does not have")
 
@@ -111,14 +113,14 @@ def _complain(report: CopyReport) -> None:
     if report.changed:
         some = count(len(report.changed), "session")
         complain(
-            f"FROM was written to meanwhile; {some} went on: {_few(report.changed)}",
-            "copy again to bring what is new",
+            f"FROM was written to during the copy; {some} changed: {_few(report.changed)}",
+            "copy again to add what is new",
         )
     if report.differs:
         some = count(len(report.differs), "session")
         complain(
-            f"{some} in TO not the same, though FROM did not change: {_few(report.differs)}",
-            "is TO being written to? `holdfast doctor` looks at both",
+            f"{some} in TO not the same, although FROM did not change: {_few(report.differs)}",
+            "make sure that nothing writes to TO; `holdfast doctor` checks each store",
         )
     _tell_damage(report.damage)
 
@@ -129,4 +131,4 @@ def _tell_damage(damage: Sequence[Damage]) -> None:
         complain(f"{where}{item.what}")
     if damage:
         what = f"{count(len(damage), 'part')} of FROM could not be read"
-        complain(f"{what}; all the rest was copied", "`holdfast doctor` tells more")
+        complain(f"{what}; all the rest was copied", "`holdfast doctor` shows details")

@@ -20,7 +20,7 @@ from holdfast.errors import KeyTaken
 )
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
 def trash(*, refs: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Throw sessions away; `restore` brings them back.
+    """Move sessions to the trash; `restore` brings them back.
 
     They are not listed any more (`holdfast ls --trashed` does), and their keys are free for
     others. Nothing is erased, however long they lie there: `holdfast purge` does that.

@@ -35,7 +35,7 @@ _MOST_SHOWN: Final = 20
 _SALVAGE: Final = (
     "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
 )
-_REINDEX: Final = "nothing is lost by it; `holdfast index rebuild` makes it anew"
+_REINDEX: Final = "no data is affected; `holdfast index rebuild` replaces it"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--fix", is_flag=True, help="Do what is safe about what is wrong.")
 def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
-    """Look for anything wrong with a store.
+    """Check a store for problems.
 
     Tells how the store and its engine are set up, which turns are open and whether their holders
     are alive, and reads every row to find damage. It changes nothing. Exit code 1 if something is
@@ -208,14 +208,14 @@ def _turn_check(one: _Open) -> Check:
 
 def _how_it_is_held(one: _Open) -> str:
     if one.turn is None:
-        return "open, but nothing is known of it"
+        return "open, but its record is missing"
     who = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
     begun = f"begun {ago(to_datetime(one.turn.started_at))}"
     alive = is_alive(one.turn.holder)
     if one.abandoned:
-        gone = "is gone" if alive is False else "gave no sign of life in time"
+        gone = "is gone" if alive is False else "did not renew its lease in time"
         return f"{begun}, interrupted: {who} {gone}"
-    seen = "which is alive" if alive else "which cannot be seen from here"
+    seen = "which is alive" if alive else "which cannot be checked from this machine"
     return f"{begun}, held by {who}, {seen}"
 
 
@@ -227,7 +227,7 @@ def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
     if not damage:
         yield Check("damage", "none: every row was read")
         return
-    places = count(len(damage), "damaged place")
+    places = count(len(damage), "damaged item")
     yield Check("damage", places, ok=False, hint=_SALVAGE)
 
 
@@ -246,11 +246,13 @@ def _draw(out: Screen, finding: Finding) -> None:
     for one in finding.damage[:_MOST_SHOWN]:
         out.line("       ", (_where(one), "cyan"), one.what)
     if len(finding.damage) > _MOST_SHOWN:
-        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json tells all")
+        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json lists all")
     out.line()
     wrong = sum(not check.ok for check in finding.checks)
     out.line(
-        (f"{count(wrong, 'problem')} found", "bold red") if wrong else ("All is well", "green")
+        (f"{count(wrong, 'problem')} found", "bold red")
+        if wrong
+        else ("No problems found", "green")
     )
 
 

@@ -82,7 +82,7 @@ def export(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Write sessions to a file that any program can read.
+    """Export sessions to a file that any program can read.
 
     Without REF it is every session, those in the trash included. Everything is there: branches,
     forks, turns, files, usage, times. `holdfast import` reads it into any store. The exit code is 1
@@ -96,7 +96,7 @@ def export(
         _list_detectors(as_json=as_json)
         return 0
     if whole and (names or review):
-        raise click.UsageError("--no-redact looks for nothing; leave it or the other out.")
+        raise click.UsageError("--no-redact cannot be combined with --redact or --review.")
     asked = Asked(store, refs, None if whole else names or ("default",))
     if review:
         return _review(asked, as_json=as_json)
@@ -127,9 +127,11 @@ def _write(asked: Asked, to: Path, *, overwrite: bool) -> tuple[ExportReport, li
 def _print(asked: Asked, *, as_json: bool) -> int:
     """Write to standard output what was written whole to a file of our own."""
     if as_json:
-        raise click.UsageError("--json reports on a file; standard output is taken.")
+        raise click.UsageError("--json needs a FILE: standard output holds the export itself.")
     if sys.stdout.isatty():
-        raise click.UsageError("This is not for a terminal; send it to a file or a program.")
+        raise click.UsageError(
+            "Exports are not written to a terminal; redirect the output to a file or a program."
+        )
     with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
         file = Path(directory) / "export.jsonl"
         report, damage = _write(asked, file, overwrite=False)
@@ -239,5 +241,5 @@ def _complain(damage: list[Damage]) -> int:
         complain(f"{where}{item.what}")
     if damage:
         what = f"{count(len(damage), 'part')} of the store could not be read"
-        complain(f"{what}; all the rest was exported", "`holdfast doctor` tells more")
+        complain(f"{what}; all the rest was exported", "`holdfast doctor` shows details")
     return FOUND_A_PROBLEM if damage else 0

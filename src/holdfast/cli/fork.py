@@ -47,14 +47,14 @@ def fork(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Split off a new session at any message.
+    """Fork a new session at any message.
 
     Nothing is copied, however long the history is, and the original stays as it is. Inside a tool
     call the fork starts before the call.
     """
     metadata = given.metadata(meta)
     if at is None and branch is not None:
-        raise click.UsageError("--branch goes with --at: say at which message.")
+        raise click.UsageError("--branch needs --at and a message's number.")
     place = None if at is None else given.place(at, branch)
     with open_to_change(store) as opened:
         session = opened.get(ref)

@@ -41,7 +41,7 @@ _MOST_TOLD: Final = 20
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
 )
 def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    """Read sessions that were exported.
+    """Import sessions from an exported file.
 
     FILE is what `holdfast export` wrote; "-" is standard input. Sessions that are in the store
     already are left as they are: reading a file twice adds nothing. The exit code is 1 if a part
@@ -93,7 +93,7 @@ def _complain(name: str, report: ImportReport) -> None:
     for damage in report.damage[:_MOST_TOLD]:
         complain(f"{name}: {damage.what}")
     if len(report.damage) > _MOST_TOLD:
-        complain(f"{name}: and {len(report.damage) - _MOST_TOLD:,} more; --json tells all")
+        complain(f"{name}: and {len(report.damage) - _MOST_TOLD:,} more; --json lists all")
     complain(
         f"{name}: {count(len(report.damage), 'part')} could not be read; all the rest is there",
         "import a whole copy into another store: what is here already stays as it is",

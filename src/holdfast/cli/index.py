@@ -17,12 +17,12 @@ from holdfast.records import IndexStatus
 
 _MUCH_TEXT = 1_000_000
 _STATES = {
-    "ready": "has everything",
+    "ready": "up to date",
     "behind": "the next search brings it up to date",
-    "missing": "the first search makes it",
+    "missing": "the first search builds it",
     "damaged": "the next search replaces it",
     "outdated": "the next search replaces it",
-    "none": "this store keeps none; searches read the messages themselves",
+    "none": "this store has no index; searches read the messages directly",
 }
 
 
@@ -33,7 +33,7 @@ _STATES = {
 )
 @click.argument("what", type=click.Choice(["status", "rebuild"]), default="status")
 def index(*, what: str, store: str | None, as_json: bool) -> None:
-    """Tell the state of the search index, or make it anew.
+    """Show the state of the search index, or rebuild it.
 
     It is a file of its own beside the store, made from what the store holds, and can be deleted at
     any time. Searches find everything in every state of it; it only makes them fast.
@@ -53,7 +53,7 @@ def index(*, what: str, store: str | None, as_json: bool) -> None:
 def _draw(out: Screen, status: IndexStatus) -> None:
     out.fact("  index     ", status.path or "none")
     out.fact("  state     ", f"{status.state}: {_STATES[status.state]}")
-    behind = f", {status.behind:,} to come" if status.behind else ""
+    behind = f", {status.behind:,} not indexed yet" if status.behind else ""
     out.fact("  messages  ", f"{status.messages:,}{behind}")
     if status.bytes:
         out.fact("  size      ", size(status.bytes) + _share(status))

@@ -54,7 +54,7 @@ def log(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Print the newest messages, and with -f those to come.
+    """Print the newest messages; with -f, follow new ones.
 
     With REF the messages of that session; without, one line for each session that was written to.
     When a session went to another branch (by undo, rewind and the like) that is said, and what it
@@ -157,7 +157,7 @@ def _draw_change(out: Screen, change: BranchChanged) -> None:
     """Return what became of what was printed; what is on the new branch comes behind this."""
     said = moved(change.reason, change.kept)
     if change.reason == "redo":
-        said = f"what came behind {change.kept} is back (redo)"
+        said = f"what came after {change.kept} is back (redo)"
     out.line((f"══ {said} ══", "magenta"))
     out.line()
 

@@ -28,7 +28,7 @@ from holdfast.records import Order, Page, SessionInfo, SessionState
 _PAGE: Final = 500
 _MANY: Final = 100
 _START: Final = "start"
-_DOCTOR: Final = "`holdfast doctor` tells more"
+_DOCTOR: Final = "`holdfast doctor` shows details"
 _STYLES: Final[dict[SessionState, str]] = {
     "interrupted": "yellow",
     "open": "green",
@@ -290,13 +290,13 @@ def _say_none(what: str, *, as_json: bool) -> None:
         return
     out = screen()
     out.line(f"T{what[1:]}.")
-    out.line("Begin with:  ", ('holdfast append my-first-session "Hello"', "bold"))
+    out.line("Start with:  ", ('holdfast append my-first-session "Hello"', "bold"))
 
 
 def _say_damage(opened: holdfast.Store, found: list[SessionInfo]) -> None:
     damaged = sum(info.state == "damaged" for info in found)
     if damaged:
         several = count(damaged, "session is", "sessions are")
-        complain(f"{several} damaged and may not be what the list says", _DOCTOR)
+        complain(f"{several} damaged and may be listed incorrectly", _DOCTOR)
     elif opened.damage:
         complain("something in this store cannot be read", _DOCTOR)

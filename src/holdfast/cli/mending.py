@@ -75,7 +75,7 @@ def _close_to_others(path: Path) -> Iterator[Fix]:
             yield Fix(f"permissions of {one}: {error.strerror}", ok=False)
         else:
             others = "write there" if one == path.parent else "read it"
-            yield Fix(f"permissions of {one} are {wanted:o} now: nobody else may {others}")
+            yield Fix(f"permissions of {one} are {wanted:o} now: no other user may {others}")
 
 
 def _wanted_mode(path: Path) -> int | None:
@@ -138,6 +138,6 @@ def _how_to_switch(path: Path, new: Path) -> tuple[str, ...]:
     )
     return (
         f"To look at it:  holdfast ls --store {copy}",
-        "To switch to it, when nobody uses the store:",
+        "To switch to it, once no process uses the store:",
         f"  mkdir {aside} && mv {old}* {aside} && holdfast backup --store {copy} {old}",
     )

@@ -38,7 +38,7 @@ def models(*, what: str, name: str | None, store: str | None, as_json: bool) -> 
     if what == "get":
         _get(name, as_json=as_json)
     elif name is not None:
-        raise click.UsageError(f"to list models, no name is needed: {name}")
+        raise click.UsageError(f"`models list` takes no name: {name}")
     else:
         _list(store, as_json=as_json)
 
@@ -87,7 +87,7 @@ def _get(name: str | None, *, as_json: bool) -> None:
 
     known = ", ".join(weights.KNOWN)
     if name not in weights.KNOWN:
-        raise click.UsageError(f"say which model to get; there is {known}")
+        raise click.UsageError(f"name the model to download; known models: {known}")
     wanted = weights.KNOWN[name]
     path = weights.find(wanted)
     here = path is not None

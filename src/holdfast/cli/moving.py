@@ -55,7 +55,7 @@ class Move(NamedTuple):
     help="How many. More than there are takes all.",
 )
 def undo(*, ref: str, turns: int, store: str | None, as_json: bool) -> None:
-    """Take the last turns out of view.
+    """Undo the last turns.
 
     A turn is what somebody asked and all that came of it. `holdfast redo` brings it back, until
     something new is appended; after that, `holdfast tree` shows where it is.
@@ -72,7 +72,7 @@ def undo(*, ref: str, turns: int, store: str | None, as_json: bool) -> None:
 )
 @click.argument("ref")
 def redo(*, ref: str, store: str | None, as_json: bool) -> None:
-    """Go back to what the last undo, rewind or clear left.
+    """Reverse the last undo, rewind or clear.
 
     Several of them are taken back one by one, the last one first. What was appended in between
     ends that: then use `holdfast tree` and `holdfast rewind REF N --branch B`.
@@ -112,7 +112,7 @@ def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json:
 )
 @click.argument("ref")
 def clear(*, ref: str, store: str | None, as_json: bool) -> None:
-    """Begin again with an empty history.
+    """Start again with an empty history.
 
     The session keeps its name, and all that was said stays readable: `holdfast tree` shows where.
     """

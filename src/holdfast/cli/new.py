@@ -51,7 +51,7 @@ def new(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Begin a session.
+    """Create a session.
 
     It prints the new session's id, and nothing else. Without any option the session is empty and
     goes by its id; the store is begun too if there is none.

@@ -66,7 +66,7 @@ def prove(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Show that nothing is lost on this disk.
+    """Prove that nothing is lost on this disk.
 
     Processes write to a temporary store and are killed with SIGKILL at random moments; then every
     acknowledged message is looked for. The exit code is 1 if one is missing, doubled or out of
@@ -91,7 +91,7 @@ def _carry_out(plan: Plan) -> Report:
         with _ended_by_signal(), _bar(plan.seconds) as watch:
             return proof.run(plan, watch)
     except KeyboardInterrupt:
-        complain("interrupted; the writers are gone and their directory is removed")
+        complain("interrupted; the writers were stopped and their directory was removed")
         raise
 
 
@@ -174,7 +174,7 @@ def _findings(report: Report) -> Iterator[tuple[str, int, str]]:
         f"{report.sent_again:,} writes were sent again, {report.stored_before:,} had been stored"
     )
     yield "duplicated", report.duplicated, again
-    looks = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads looked on"
+    looks = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads ran meanwhile"
     yield "reordered", report.reordered, looks
     yield "anything else", report.other, "gaps, torn batches, changed text, lost drafts, damage"
 
@@ -209,14 +209,16 @@ def _conclude(out: Screen, report: Report) -> None:
         out.line(("✗ The promise was broken.", "bold red"), (f"  {report.versions}", "dim"))
     else:
         idle = f" no {', no '.join(report.vacuous)}. Give it more --seconds or --writers."
-        out.line(("✗ Nothing was shown:", "bold red"), idle)
+        out.line(("✗ Inconclusive:", "bold red"), idle)
     if report.kept:
         out.line("  The store and every record: ", (report.directory, "bold"))
 
 
 def _limits(report: Report) -> str:
     if report.file_system == _SERVER:
-        return "A killed writer is no power cut: that one rests on the server's disk and settings."
+        return "A killed writer is no power cut: surviving one depends on the server's disk and settings."
     if report.file_system in _IN_MEMORY:
-        return "This is memory, not a disk: choose a disk with --dir to learn about that."
-    return "A kill is not a power cut: that one rests on the disk keeping what it has synced."
+        return "This is memory, not a disk: use --dir to test a disk."
+    return (
+        "A kill is not a power cut: surviving one depends on the disk keeping what it has synced."
+    )

@@ -96,7 +96,7 @@ def prune(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Throw old sessions away, by rules that you give.
+    """Clean up old sessions, by rules that you give.
 
     Without --apply it only shows what would go, and why. What goes is put in the trash; only
     --empty-trash erases. Pinned sessions, open ones, and those that others were forked from stay.
@@ -111,7 +111,7 @@ def prune(
         "empty_trash": empty_trash,
     }
     if all(rule is None for rule in rules.values()):
-        raise click.UsageError("Say what may go, with --older-than, --idle or another rule.")
+        raise click.UsageError("Give at least one rule, such as --older-than or --idle.")
     if do_it:
         refuse_unasked(yes=yes, as_json=as_json, done="changed")
     with open_to_change(store) if do_it else open_to_read(store) as opened:
@@ -122,7 +122,7 @@ def prune(
         if not plan.items or not (yes or _agreed(plan)):
             return _leave(plan, as_json=as_json)
         with (
-            waiting("throwing old sessions away") as progress,
+            waiting("pruning") as progress,
             hint(Invalid, "choose another FILE for --archive"),
         ):
             report = opened.apply(plan, archive=archive, progress=progress)
@@ -166,7 +166,7 @@ def _show(plan: Plan, *, as_json: bool) -> None:
     out = screen()
     _draw(out, plan)
     if plan.items:
-        out.line("This was only a look: add --apply to do it.")
+        out.line("Preview only: add --apply to do it.")
 
 
 def _draw(out: Screen, plan: Plan) -> None:
@@ -190,7 +190,7 @@ def _row(item: PlanItem) -> list[str]:
 
 def _summed(plan: Plan) -> list[str]:
     if not plan.items:
-        return ["No session is to go."]
+        return ["No session would be removed."]
     lines = []
     if plan.trash:
         amount = sum(item.bytes for item in plan.trash)
@@ -216,8 +216,8 @@ def _agreed(plan: Plan) -> bool:
     _draw(out, plan)
     out.flush()
     sys.stdout.flush()
-    erased = " and erase those of the trash" if plan.purge else ""
-    what = f"Throw these away{erased}?" if plan.trash else "Erase these for good?"
+    erased = " and erase those already there" if plan.purge else ""
+    what = f"Move these to the trash{erased}?" if plan.trash else "Erase these for good?"
     return click.confirm(what, err=True)
 
 
@@ -227,7 +227,7 @@ def _agreed(plan: Plan) -> bool:
 def _say(out: Screen, report: RetentionReport) -> None:
     if report.archive is not None:
         kept = f"{count(report.archive.sessions, 'session')}, {size(report.archive.size)}"
-        out.line((report.archive.path, "cyan"), f": {kept}, read back and whole")
+        out.line((report.archive.path, "cyan"), f": {kept}, read back and verified")
     if report.trashed:
         thrown = count(len(report.trashed), "session")
         out.line(f"{thrown} in the trash; `holdfast restore` brings each back")

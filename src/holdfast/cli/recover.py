@@ -24,13 +24,13 @@ from holdfast.records import Recovered
 @click.argument("ref", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every interrupted session of the store.")
 def recover(*, ref: str | None, everything: bool, store: str | None, as_json: bool) -> None:
-    """Close what a crash left open, keeping all of it.
+    """Close turns that a crash left open, keeping all of them.
 
     What was streamed becomes a message marked partial; a tool that had started has the outcome
     unknown, and is not run again. A turn whose holder is alive is left alone (exit code 4).
     """
     if (ref is None) != everything:
-        raise click.UsageError("Name one session, or say --all.")
+        raise click.UsageError("Name one session, or pass --all.")
     found = _recover_all(store) if ref is None else _recover_one(store, ref)
     if as_json:
         print_document([{"session": id, "recovered": what} for id, what in found])

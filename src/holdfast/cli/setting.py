@@ -59,7 +59,7 @@ def set(
     """
     changes = _changes(fields, meta, unset)
     if not changes:
-        raise click.UsageError("Say what to change, such as --title.")
+        raise click.UsageError("Nothing to change: pass an option such as --title.")
     _change(store, ref, changes, as_json=as_json)
 
 
@@ -96,7 +96,7 @@ def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
 @click.option("--off", is_flag=True, help="Take them out again.")
 def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
-    """Put sessions away without losing them.
+    """Archive sessions: leave them out of the list.
 
     They are left out of `holdfast ls`, unless it is asked for --all.
     """
@@ -114,7 +114,7 @@ def _changes(
     both = metadata.keys() & {*unset}
     if both:
         raise click.UsageError(
-            f"--meta and --unset: {min(both)!r} cannot be both; nothing was stored."
+            f"--meta and --unset: {min(both)!r} is named by both; nothing was stored."
         )
     metadata.update(dict.fromkeys(unset))
     changes: Changes = {}

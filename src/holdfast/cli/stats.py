@@ -43,7 +43,7 @@ _FEWEST: Final = 7
     help="How many days to tell of.",
 )
 def stats(*, days: int, store: str | None, as_json: bool) -> None:
-    """Tell how much a store holds, and what it cost.
+    """Show how much a store holds, and what it cost.
 
     Growth counts the sessions that were begun on a day, and the messages these hold by now. Usage
     and cost are what the models were charged for on that day, in all sessions.

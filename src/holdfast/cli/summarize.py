@@ -27,7 +27,7 @@ from holdfast.cli.screen import screen
 def summarize(
     *, ref: str, text: str | None, upto: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Let a summary stand for what was said so far.
+    """Store a summary that stands for the messages so far.
 
     A model is then sent the summary in place of the messages; they stay in the history, readable
     as before. TEXT is read from standard input when it is left out or "-". `holdfast undo` takes
