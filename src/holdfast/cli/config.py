@@ -1,7 +1,7 @@
-"""`holdfast config`: what is set, and where.
+"""`holdfast config`: the settings in effect, and where each is set.
 
-It shows what is in force whatever is wrong with the files: then people look here. What is wrong is
-said behind it, and the exit code tells.
+It works with invalid files too, because that is when users need it. Problems are listed after the
+settings, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ _HINT: Final = "`holdfast config --path` prints the path of your file"
     configured=False,
 )
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option("--path", is_flag=True, help="Print where your own file is, there or not.")
-@click.option("--check", is_flag=True, help="Print only what is wrong.")
+@click.option(
+    "--path", is_flag=True, help="Print the path of your own file, even if it does not exist."
+)
+@click.option("--check", is_flag=True, help="Print only the problems.")
 def config(
     *, keys: tuple[str, ...], path: bool, check: bool, store: str | None, as_json: bool
 ) -> int:
     """Show the settings in effect, and where each is set.
 
     Your own file is holdfast.toml in your configuration directory, or what $HOLDFAST_CONFIG names;
-    a workspace may have one of its own, here or above. Later words win: your file, the workspace's,
-    the environment ($HOLDFAST_MODEL, $HOLDFAST_URL, $HOLDFAST_SCOPE), the options of a command.
+    a workspace may have its own, in this directory or above. Later sources win: your file, the
+    workspace's file, the environment ($HOLDFAST_MODEL, $HOLDFAST_URL, $HOLDFAST_SCOPE), the options
+    of a command.
 
     KEY is a key or a table, such as retry.attempts or retry; without one, all are shown. The exit
-    code is 1 if something is wrong.
+    code is 1 if there are problems.
     """
     if path:
         _print_path(as_json=as_json)
@@ -66,7 +69,7 @@ def config(
 
 
 def surveyed(options: Mapping[str, Option]) -> Config:
-    """Look at what is in force for this process, here."""
+    """Return the settings in effect for this process, in this directory."""
     return loading.survey(os.environ, places.here(), home=places.home(), options=options)
 
 

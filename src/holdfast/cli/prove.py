@@ -216,7 +216,7 @@ def _conclude(out: Screen, report: Report) -> None:
 
 def _limits(report: Report) -> str:
     if report.file_system == _SERVER:
-        return "A killed writer is no power cut: surviving one depends on the server's disk and settings."
+        return "A kill is not a power cut: surviving one depends on the server's disk and settings."
     if report.file_system in _IN_MEMORY:
         return "This is memory, not a disk: use --dir to test a disk."
     return (
