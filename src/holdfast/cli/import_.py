@@ -1,7 +1,7 @@
 """`holdfast import`: read what `holdfast export` wrote.
 
-A session that is there already is left as it is, so the same file may be read again. Lines that
-cannot be read are told and cost only themselves.
+A session that exists already is not changed, so the same file may be imported again. Lines that
+cannot be read are reported and skipped.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
     """Import sessions from an exported file.
 
     FILE is what `holdfast export` wrote; "-" is standard input. Sessions that are in the store
-    already are left as they are: reading a file twice adds nothing. The exit code is 1 if a part
-    of it could not be read; all the rest is there then.
+    already are not changed: importing a file twice adds nothing. The exit code is 1 if a part of it
+    could not be read; all the rest was imported.
     """
     reports: list[tuple[str, ImportReport]] = []
     with open_to_write(store) as opened:
@@ -66,14 +66,14 @@ def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 @contextmanager
 def _file(name: str) -> Iterator[Path]:
-    """Return the file; standard input becomes one first."""
+    """Yield the file's path; standard input is copied to a temporary file."""
     if name != "-":
         yield Path(name)
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
         path = Path(directory) / "import.jsonl"
         with path.open("wb") as copy:
-            if sys.stdin is not None:  # It may have been closed before the program began.
+            if sys.stdin is not None:  # It may have been closed before the program started.
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         yield path
 

@@ -1,7 +1,7 @@
-"""`holdfast prune`: throw old sessions away, by rules.
+"""`holdfast prune`: move old sessions to the trash by rules, and empty the trash.
 
-It shows what would go, and why, and changes nothing unless told with --apply. Then it asks, as
-`purge` does; where it cannot ask it wants --yes.
+It previews what would be removed and why, and changes nothing without --apply. With --apply it asks
+first, like `purge`; where it cannot ask, --yes is required.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Size(click.ParamType[int]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int:
-        """Understand a size."""
+        """Return a size in bytes."""
         if isinstance(value, int):
             return value
         found = _SIZE.fullmatch(str(value).strip())
@@ -67,19 +67,26 @@ class _Size(click.ParamType[int]):
     "holdfast prune --empty-trash 30d --apply --yes",
     "holdfast prune --idle 1y --json",
 )
-@click.option("--older-than", metavar="TIME", help="Begun, and not written to, for so long.")
-@click.option("--idle", metavar="TIME", help="Not written to for so long, however young.")
 @click.option(
-    "--keep-last", type=click.IntRange(min=1), metavar="N", help="Never the N most recent ones."
+    "--older-than", metavar="TIME", help="Created, and last written to, longer ago than this."
+)
+@click.option("--idle", metavar="TIME", help="Not written to for this long, whenever created.")
+@click.option(
+    "--keep-last", type=click.IntRange(min=1), metavar="N", help="Keep the N most recent ones."
 )
 @click.option("--scope", type=WORDS, help="Only those of this scope.")
 @click.option(
-    "--max-bytes", type=_Size(), metavar="SIZE", help="The oldest, until the rest is no larger."
+    "--max-bytes",
+    type=_Size(),
+    metavar="SIZE",
+    help="The oldest, until the rest fits into this size.",
 )
 @click.option(
-    "--empty-trash", metavar="TIME", help="Erase for good what lies in the trash for so long."
+    "--empty-trash", metavar="TIME", help="Erase for good what has been in the trash for this long."
 )
-@click.option("--archive", type=FILE, metavar="FILE", help="Export them first, and verify that.")
+@click.option(
+    "--archive", type=FILE, metavar="FILE", help="Export them first, and verify the file."
+)
 @click.option("--apply", "do_it", is_flag=True, help="Do it; without this nothing is changed.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def prune(
@@ -98,10 +105,10 @@ def prune(
 ) -> int:
     """Clean up old sessions, by rules that you give.
 
-    Without --apply it only shows what would go, and why. What goes is put in the trash; only
-    --empty-trash erases. Pinned sessions, open ones, and those that others were forked from stay.
-    Age is the time since a session was last written to; with --idle, --older-than is about when it
-    was begun. --keep-last alone means all but those. TIME is 12h, 30d, 8w, 6m or 1y.
+    Without --apply it only shows what would be removed, and why. Removed sessions are moved to the
+    trash; only --empty-trash erases. Pinned sessions, open ones, and those that others were forked
+    from stay. Age is the time since a session was last written to; with --idle, --older-than is the
+    time since it was created. --keep-last alone removes all others. TIME is 12h, 30d, 8w, 6m or 1y.
     """
     rules: dict[str, Any] = {
         "older_than": older_than,
@@ -134,7 +141,7 @@ def prune(
 
 
 def _leave(plan: Plan, *, as_json: bool) -> int:
-    """Change nothing, because nothing is meant or somebody said no."""
+    """Change nothing, because no session matches or the user declined."""
     if plan.items:
         screen().line("Nothing was changed.")
         return problems.SAID_NO

@@ -1,8 +1,8 @@
-"""`holdfast set`, `rename`, `pin`, `archive`: change who a session is, never what was said in it.
+"""`holdfast set`, `rename`, `pin`, `archive`: change a session's properties, never its messages.
 
-All of them are `Session.update`; they differ in what is convenient to type. They say what changed,
-so that a slip is seen. Several sessions are found first and changed then: a wrong name changes
-nothing.
+All of them call `Session.update`; they differ in what is convenient to type. They print what
+changed, so that a mistake is seen. All references are resolved before the first change: a wrong
+name changes nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIELDS: Final = ("title", "model", "scope", "cwd")
     'holdfast set support-42 --title "The lost parcel" --model gpt-9',
     "holdfast set support-42 --meta priority=high --meta channel:=8",
     "holdfast set support-42 --unset channel",
-    'holdfast set support-42 --scope ""   # an empty text takes it away',
+    'holdfast set support-42 --scope ""   # an empty text removes it',
 )
 @click.argument("ref")
-@click.option("--title", type=given.WORDS, help="What people read in the list.")
+@click.option("--title", type=given.WORDS, help="The title shown in lists.")
 @click.option("--model", type=given.WORDS, help="The model that answers.")
 @click.option("--scope", type=given.WORDS, help="What it belongs to: a channel, a workspace.")
 @click.option("--cwd", type=given.DIRECTORY, metavar="DIR", help="Its working directory.")
@@ -55,7 +55,7 @@ def set(
 ) -> None:
     """Change a session's title, model, scope, directory or metadata.
 
-    Metadata that is not named stays. Nothing that was said changes.
+    Metadata that is not named stays. Messages are not changed.
     """
     changes = _changes(fields, meta, unset)
     if not changes:
@@ -72,7 +72,7 @@ def set(
 def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
     """Give a session a title.
 
-    Its id and its key stay as they are. An empty TITLE takes the title away.
+    Its id and its key stay as they are. An empty TITLE removes the title.
     """
     _change(store, ref, {"title": title or None}, as_json=as_json)
 
@@ -82,7 +82,7 @@ def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
     "holdfast pin --off support-42",
 )
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
-@click.option("--off", is_flag=True, help="Let them go again.")
+@click.option("--off", is_flag=True, help="Unpin them.")
 def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
     """Keep sessions at the top of the list."""
     said = "no longer pinned" if off else "pinned"
@@ -94,11 +94,11 @@ def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -
     "holdfast archive --off support-42",
 )
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
-@click.option("--off", is_flag=True, help="Take them out again.")
+@click.option("--off", is_flag=True, help="Unarchive them.")
 def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
     """Archive sessions: leave them out of the list.
 
-    They are left out of `holdfast ls`, unless it is asked for --all.
+    `holdfast ls` lists them only with --archived or --all.
     """
     said = "no longer archived" if off else "archived"
     _mark(store, refs, {"archived": not off}, said, as_json=as_json)
@@ -179,6 +179,6 @@ def _mark(
 
 
 def find_all(opened: holdfast.Store, refs: tuple[str, ...]) -> list[holdfast.Session]:
-    """Find every session, each once, before anything is done to one."""
+    """Resolve every reference; return each session once."""
     found = {session.id: session for session in (opened.get(ref) for ref in refs)}
     return list(found.values())
