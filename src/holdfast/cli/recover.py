@@ -27,7 +27,8 @@ def recover(*, ref: str | None, everything: bool, store: str | None, as_json: bo
     """Close turns that a crash left open, keeping all of them.
 
     What was streamed becomes a message marked partial; the outcome of a tool call that had
-    started is recorded as unknown, and it is not run again. A turn whose holder is alive is not closed (exit code 4).
+    started is recorded as unknown, and it is not run again. A turn whose holder is alive is not
+    closed (exit code 4).
     """
     if (ref is None) != everything:
         raise click.UsageError("Name one session, or pass --all.")
