@@ -46,7 +46,7 @@ def test_json_has_counts_and_hashes_of_both(talked: Shell, there: str) -> None:
 def test_an_open_turn_is_told(crashed: Shell, there: str) -> None:
     """It is nobody's there, and `recover` closes it."""
     said = crashed.ok("copy", str(crashed.store), there)
-    assert "1 session with an open turn, which nobody holds there" in said
+    assert "1 session with an open turn, which no process holds there" in said
     (id,) = crashed.json("copy", str(crashed.store), there)["interrupted"]
     crashed.ok("recover", id, "--store", there)
     with holdfast.open(there) as store:

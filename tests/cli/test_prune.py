@@ -239,7 +239,7 @@ def test_erase_without_a_terminal_wants_to_be_told(shell: Shell, arguments: list
     several(shell)
     ran = shell.run("erase", *arguments, "plain", "1", stdin=b"y\n")
     assert (ran.code, ran.out) == (2, "")
-    assert "nothing was erased. Say --yes" in ran.err
+    assert "nothing was erased. Pass --yes" in ran.err
     assert shell.ok("show", "--raw", "plain") == f"{SECRET} in plain\n"
 
 
@@ -249,7 +249,7 @@ def test_erase_shows_the_message_and_asks(shell: Shell, tmp_path: Path) -> None:
     tmux = Tmux(shell, tmp_path)
     with tmux:
         tmux.command(f"{tmux.holdfast} erase parent 1")
-        said = tmux.wait_for(lambda screen: "Erase what it says, for good? [y/N]:" in screen)
+        said = tmux.wait_for(lambda screen: "Erase its content for good? [y/N]:" in screen)
         assert f"{SECRET} in parent" in said
         assert "it may be shared with 1 other session" in said
         tmux.press("Enter")

@@ -117,7 +117,7 @@ def test_files_and_thinking_take_a_line(shell: Shell) -> None:
         Message.user("Right."),
     )
     said = shell.ok("window", "a", "-p", "anthropic")
-    assert "user\n  file without a name  image/png · 4.0 kB\n" in said
+    assert "user\n  file unnamed  image/png · 4.0 kB\n" in said
     assert "assistant\n  thinking  A cat, surely.\n  A cat.\n" in said
     assert "thinking" not in shell.ok("window", "a", "-p", "openai")
 

@@ -227,7 +227,7 @@ class Messages:
             facts.append(f"from {message.provenance.source}")
         spans += [(f" · {fact}", "dim") for fact in facts if fact]
         if message.status == "partial":
-            spans.append((" · PARTIAL: it broke off", "bold yellow"))
+            spans.append((" · PARTIAL: it was cut short", "bold yellow"))
         if message.status == "erased":
             spans.append((" · ERASED", "bold red"))
         return spans
@@ -327,7 +327,7 @@ def _draw_result(out: Screen, result: ToolResult) -> None:
 def _file(file: File) -> list[Span]:
     facts = [file.mime, None if file.size is None else size(file.size), file.sha256]
     known = " · ".join(fact for fact in facts if fact)
-    return [("file ", "dim"), (file.name or "without a name", "bold"), (f"  {known}", "dim")]
+    return [("file ", "dim"), (file.name or "unnamed", "bold"), (f"  {known}", "dim")]
 
 
 def _raw(raw: Raw) -> list[Span]:
@@ -342,9 +342,9 @@ def one_line(message: Message) -> str:
     """Return a one-line preview of a message."""
     if message.status == "erased":
         return "erased"
-    said = words(message.text)
-    if said:
-        return said
+    text = words(message.text)
+    if text:
+        return text
     if message.tool_calls:
         return f"calls {', '.join(call.name for call in message.tool_calls)}"
     return count(len(message.parts), "part")

@@ -57,6 +57,6 @@ def restore(*, ref: str, keyless: bool, store: str | None, as_json: bool) -> Non
     if as_json:
         print_document(info)
         return
-    said = "restored" if was.trashed else "is not in the trash"
+    outcome = "restored" if was.trashed else "is not in the trash"
     lost = f", without its key {was.key}" if was.key != info.key else ""
-    screen().line((known(info), "cyan"), f": {said}{lost}")
+    screen().line((known(info), "cyan"), f": {outcome}{lost}")

@@ -210,13 +210,13 @@ def _how_it_is_held(one: _Open) -> str:
     if one.turn is None:
         return "open, but its record is missing"
     holder = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
-    begun = f"begun {ago(to_datetime(one.turn.started_at))}"
+    started = f"started {ago(to_datetime(one.turn.started_at))}"
     alive = is_alive(one.turn.holder)
     if one.abandoned:
         gone = "is gone" if alive is False else "did not renew its lease in time"
-        return f"{begun}, interrupted: {holder} {gone}"
+        return f"{started}, interrupted: {holder} {gone}"
     seen = "which is alive" if alive else "which cannot be checked from this machine"
-    return f"{begun}, held by {holder}, {seen}"
+    return f"{started}, held by {holder}, {seen}"
 
 
 # ---------------------------------------------------------------------------------------- damage

@@ -69,7 +69,7 @@ def _agreed(session: holdfast.Session, place: Place) -> bool:
     if others:
         out.line(("  it may be shared", "yellow"), f" with {count(others, 'other session')}")
     out.flush()
-    return click.confirm("Erase what it says, for good?", err=True)
+    return click.confirm("Erase its content for good?", err=True)
 
 
 def _sharing(session: holdfast.Session, seq: int) -> int:

@@ -28,8 +28,8 @@ def say_proof(out: Screen, pending: tuple[str, ...], scan: Scan | None) -> None:
     if scan is None:
         return
     if scan.problem is not None:
-        said = "not proved" if scan.searchable else "not searched"
-        out.line((f"  {said}: ", "yellow"), scan.problem)
+        label = "not proved" if scan.searchable else "not searched"
+        out.line((f"  {label}: ", "yellow"), scan.problem)
     elif scan.found:
         out.line(("  still found in: ", "red"), ", ".join(scan.found))
     elif scan.fragments:

@@ -189,14 +189,14 @@ def _tell(out: Screen, review: Review) -> None:
 
 
 def _summed_up(review: Review) -> str:
-    said = []
+    facts = []
     if review.replaced:
-        said.append(f"{count(review.replaced, 'secret')} replaced")
+        facts.append(f"{count(review.replaced, 'secret')} replaced")
     if review.left_out:
-        said.append(f"{review.left_out:,} left out")
+        facts.append(f"{review.left_out:,} left out")
     if review.not_looked_into:
-        said.append(f"{count(review.not_looked_into, 'file')} not looked into")
-    return ", ".join(said)
+        facts.append(f"{count(review.not_looked_into, 'file')} not looked into")
+    return ", ".join(facts)
 
 
 def _table(out: Screen, findings: Sequence[Redaction]) -> None:

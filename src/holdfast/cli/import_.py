@@ -82,11 +82,11 @@ def _say(out: Screen, name: str, report: ImportReport) -> None:
     there = f"{count(len(report.skipped), 'session')} there already" if report.skipped else ""
     if report.sessions:
         added = f"{count(report.sessions, 'session')}, {count(report.messages, 'message')} added"
-        said = f"{added}; {there}" if there else added
+        result = f"{added}; {there}" if there else added
     else:
-        said = f"nothing added, {there or 'it holds no session'}"
+        result = f"nothing added, {there or 'it holds no session'}"
     how = " (redacted)" if report.redacted else ""
-    out.line((name, "cyan"), f"{how}: {said}")
+    out.line((name, "cyan"), f"{how}: {result}")
 
 
 def _complain(name: str, report: ImportReport) -> None:

@@ -155,10 +155,10 @@ def _message_printer(*, tools: bool, as_json: bool) -> Callable[[Message | Branc
 
 def _draw_change(out: Screen, change: BranchChanged) -> None:
     """Print how the history moved; the messages of the new branch follow."""
-    said = moved(change.reason, change.kept)
+    text = moved(change.reason, change.kept)
     if change.reason == "redo":
-        said = f"what came after {change.kept} is back (redo)"
-    out.line((f"══ {said} ══", "magenta"))
+        text = f"what came after {change.kept} is back (redo)"
+    out.line((f"══ {text} ══", "magenta"))
     out.line()
 
 
@@ -170,7 +170,7 @@ def _activity_printer(*, as_json: bool) -> Callable[[Event], None]:
 
 
 def _draw_event(out: Screen, event: Event) -> None:
-    words = "begun" if event.message is None else one_line(event.message)
+    words = "created" if event.message is None else one_line(event.message)
     role = "" if event.message is None else f" {event.message.role}"
     out.line(
         (moment(event.at), "dim"),

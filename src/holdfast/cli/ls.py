@@ -275,8 +275,8 @@ def _say_rest(
 ) -> None:
     """Print what was not listed, as far as it is known without reading the whole store."""
     if cursor is not None:
-        said = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
-        out.line((said, "dim"))
+        text = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
+        out.line((text, "dim"))
     elif wanted.archived is False:
         hidden, more = find(opened, wanted._replace(archived=True), _MANY)
         if hidden:

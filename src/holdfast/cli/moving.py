@@ -102,8 +102,8 @@ def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json:
     """
     place = given.place(to, branch)
     move = _move(store, ref, lambda session: session.rewind(place))
-    said = f"rewound to {move.seq}{moved(move.now)}; {_redo(move, store)}"
-    _say(move, f"it ends at {move.seq} already" if move.needless else said, as_json=as_json)
+    result = f"rewound to {move.seq}{moved(move.now)}; {_redo(move, store)}"
+    _say(move, f"it ends at {move.seq} already" if move.needless else result, as_json=as_json)
 
 
 @command(
@@ -117,8 +117,8 @@ def clear(*, ref: str, store: str | None, as_json: bool) -> None:
     The session keeps its name, and all that was said stays readable: `holdfast tree` shows where.
     """
     move = _move(store, ref, lambda session: session.clear())
-    said = f"cleared {count(move.left.seq, 'message')}; {_redo(move, store)}"
-    _say(move, "it is empty already" if move.needless else said, as_json=as_json)
+    result = f"cleared {count(move.left.seq, 'message')}; {_redo(move, store)}"
+    _say(move, "it is empty already" if move.needless else result, as_json=as_json)
 
 
 def moved(branch: BranchInfo) -> str:
@@ -149,7 +149,7 @@ def _span(first: int, last: int) -> str:
     return f"message {first}" if first == last else f"messages {first} to {last}"
 
 
-def _say(move: Move, said: str, *, as_json: bool) -> None:
+def _say(move: Move, result: str, *, as_json: bool) -> None:
     if as_json:
         print_document(
             {
@@ -162,4 +162,4 @@ def _say(move: Move, said: str, *, as_json: bool) -> None:
             }
         )
         return
-    screen().line(said)
+    screen().line(result)

@@ -174,8 +174,8 @@ def _findings(report: Report) -> Iterator[tuple[str, int, str]]:
         f"{report.sent_again:,} writes were sent again, {report.stored_before:,} had been stored"
     )
     yield "duplicated", report.duplicated, again
-    looks = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads ran meanwhile"
-    yield "reordered", report.reordered, looks
+    concurrency = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads ran meanwhile"
+    yield "reordered", report.reordered, concurrency
     yield "anything else", report.other, "gaps, torn batches, changed text, lost drafts, damage"
 
 

@@ -178,5 +178,5 @@ def _marked(hit: Hit) -> Iterator[Span]:
 
 
 def _draw_neighbour(out: Screen, message: Message) -> None:
-    said = words(message.text, _AROUND) or ", ".join(call.name for call in message.tool_calls)
-    out.line((f"    #{message.seq} {message.role}  {said}", "dim"))
+    text = words(message.text, _AROUND) or ", ".join(call.name for call in message.tool_calls)
+    out.line((f"    #{message.seq} {message.role}  {text}", "dim"))

@@ -85,8 +85,8 @@ def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
 @click.option("--off", is_flag=True, help="Unpin them.")
 def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
     """Keep sessions at the top of the list."""
-    said = "no longer pinned" if off else "pinned"
-    _mark(store, refs, {"pinned": not off}, said, as_json=as_json)
+    outcome = "no longer pinned" if off else "pinned"
+    _mark(store, refs, {"pinned": not off}, outcome, as_json=as_json)
 
 
 @command(
@@ -100,8 +100,8 @@ def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: boo
 
     `holdfast ls` lists them only with --archived or --all.
     """
-    said = "no longer archived" if off else "archived"
-    _mark(store, refs, {"archived": not off}, said, as_json=as_json)
+    outcome = "no longer archived" if off else "archived"
+    _mark(store, refs, {"archived": not off}, outcome, as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------- one session
@@ -166,7 +166,7 @@ def _differences(before: SessionInfo, after: SessionInfo) -> Iterator[tuple[str,
 
 
 def _mark(
-    store: str | None, refs: tuple[str, ...], changes: Changes, said: str, *, as_json: bool
+    store: str | None, refs: tuple[str, ...], changes: Changes, outcome: str, *, as_json: bool
 ) -> None:
     with open_to_change(store) as opened:
         found = [session.update(**changes) for session in find_all(opened, refs)]
@@ -175,7 +175,7 @@ def _mark(
         return
     out = screen()
     for info in found:
-        out.line((known(info), "cyan"), f": {said}")
+        out.line((known(info), "cyan"), f": {outcome}")
 
 
 def find_all(opened: holdfast.Store, refs: tuple[str, ...]) -> list[holdfast.Session]:

@@ -249,7 +249,7 @@ def _draw_header(out: Screen, info: SessionInfo, branch: BranchInfo) -> None:
         ("from", info.parent and relation_to(info.parent, info.relation)),
         ("branch", _branch(branch)),
         ("holds", _amount(info, branch)),
-        ("active", f"{ago(info.updated_at)}, begun {ago(info.created_at)}"),
+        ("active", f"{ago(info.updated_at)}, created {ago(info.created_at)}"),
     )
     for name, value in facts:
         if value is not None:
@@ -288,8 +288,9 @@ def marks(
     for one in way:
         if one.reason not in _BEGINNINGS:
             # Every move opens the branch with the next number.
-            said = f"{moved(one.reason, one.fork_seq)}; branch {one.number - 1} has what was left"
-            found.setdefault(one.fork_seq, []).append(said)
+            previous = f"the previous history is on branch {one.number - 1}"
+            mark = f"{moved(one.reason, one.fork_seq)}; {previous}"
+            found.setdefault(one.fork_seq, []).append(mark)
     shared = way[-1].fork_seq
     for link in reversed(lineage):
         # Messages after the point where a descendant forked are not part of this history.
@@ -297,8 +298,8 @@ def marks(
         if link.parent is None or link.relation not in {"fork", "continue"} or not seq > 0:
             break
         if link is lineage[-1] or seq < shared:
-            said = f"{relation_to(short(link.parent), link.relation)} at {seq}"
-            found.setdefault(seq, []).insert(0, said)
+            mark = f"{relation_to(short(link.parent), link.relation)} at {seq}"
+            found.setdefault(seq, []).insert(0, mark)
             shared = seq
     return found
 

@@ -180,7 +180,7 @@ def _branch(session: holdfast.Session, one: BranchInfo) -> list[Span]:
         fate = f"left {ago(one.abandoned_at)} by {one.abandoned_by}", "yellow"
     start = "" if one.reason == "start" else f"{one.reason} at {one.fork_seq}  "
     if one.asked_seq != one.fork_seq:
-        start = f"{one.reason} at {one.fork_seq} (asked: {one.asked_seq})  "
+        start = f"{one.reason} at {one.fork_seq} (requested: {one.asked_seq})  "
     return [
         (f"branch {one.number}  ", "cyan"),
         fate,

@@ -64,11 +64,11 @@ class _Line:
         self._write("", 0)
 
     def _text(self, most: int) -> str:
-        behind = f" … {self._far}{time.monotonic() - self._began:.0f} s"
+        suffix = f" … {self._far}{time.monotonic() - self._began:.0f} s"
         doing = self._doing
-        while doing and cells(doing) + cells(behind) > most:
+        while doing and cells(doing) + cells(suffix) > most:
             doing = doing[:-1]
-        return doing + behind
+        return doing + suffix
 
     def _write(self, text: str, width: int) -> None:
         sys.stderr.write(f"\r{text}{' ' * (width - cells(text))}")

@@ -199,10 +199,10 @@ class _Drawing:
         failed: list[Span] = [("failed  ", "red")] if result.error else []
         files = () if isinstance(result.content, str) else result.content
         attached = [span for part in files if isinstance(part, File) for span in _file(part)]
-        said = words(result.text)
-        self._out.brief(("  ← ", "dim"), f"{name}  ", *failed, (f"{said}  ", "dim"), *attached)
+        shown = words(result.text)
+        self._out.brief(("  ← ", "dim"), f"{name}  ", *failed, (f"{shown}  ", "dim"), *attached)
 
-    # -------------------------------------------------------------------------- what to say
+    # -------------------------------------------------------------------------- totals and notes
 
     def _draw_facts(self, made: Window) -> None:
         out = self._out
@@ -242,12 +242,12 @@ def _system_text(system: JSON) -> str:
 def _file(file: File) -> list[Span]:
     kept = None if file.data is None else size(len(file.data))
     known = " · ".join(fact for fact in (file.mime, kept) if fact)
-    return [("file ", "dim"), (file.name or "without a name", "bold"), (f"  {known}  ", "dim")]
+    return [("file ", "dim"), (file.name or "unnamed", "bold"), (f"  {known}  ", "dim")]
 
 
 def _is_of_tools(message: Message) -> bool:
-    said = [part for part in message.parts if not isinstance(part, Raw)]
-    return bool(said) and all(isinstance(part, ToolCall | ToolResult) for part in said)
+    shown = [part for part in message.parts if not isinstance(part, Raw)]
+    return bool(shown) and all(isinstance(part, ToolCall | ToolResult) for part in shown)
 
 
 def _kept(part: Raw) -> JSON:
