@@ -317,7 +317,7 @@ def test_append_refuses_to_store_nothing(shell: Shell, text: bytes) -> None:
     """An empty pipe is a mistake upstream."""
     ran = shell.run("append", "a", stdin=text)
     assert ran.code == 2
-    assert "There is no text" in ran.err
+    assert "The text is empty" in ran.err
     assert not shell.store.exists()
 
 

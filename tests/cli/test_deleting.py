@@ -148,7 +148,7 @@ def test_purge_without_a_terminal_wants_to_be_told(talked: Shell, arguments: lis
     before = talked.store.read_bytes()
     ran = talked.run("purge", *arguments, "support-42", stdin=b"y\n")
     assert (ran.code, ran.out) == (2, "")
-    assert "nothing was erased. Say --yes" in ran.err
+    assert "nothing was erased. Pass --yes" in ran.err
     assert talked.store.read_bytes() == before
 
 

@@ -200,7 +200,7 @@ def test_the_state_of_the_index(told: Shell) -> None:
     assert ready["bytes"] == _index(told).stat().st_size > 0
     told.ok("append", "parcel", "more")
     assert told.json("index")["state"] == "behind"
-    assert "1 to come" in told.ok("index")
+    assert "1 not indexed yet" in told.ok("index")
     rebuilt = told.json("index", "rebuild")
     assert (rebuilt["state"], rebuilt["messages"]) == ("ready", 35)
 
