@@ -76,7 +76,7 @@ def test_a_name_that_means_nothing_is_an_error(alone: Shell) -> None:
     [
         (("get",), "there is smollm2"),
         (("get", "gpt-5"), "there is smollm2"),
-        (("list", "x"), "no name is needed"),
+        (("list", "x"), "takes no name"),
         (("frobnicate",), "frobnicate"),
     ],
 )
