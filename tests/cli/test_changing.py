@@ -120,7 +120,7 @@ def test_new_can_come_from_another_session(
         (["--meta", ":=x"], "expected NAME=TEXT or NAME:=JSON"),
         (["--meta", "x:={"], "--meta 'x:={'"),
         (["--meta", "x:=NaN"], "--meta 'x:=NaN'"),
-        (["--meta", "x:=null"], "null is nothing"),
+        (["--meta", "x:=null"], "null cannot be stored"),
         (["--meta", "x=1", "--meta", "x:=2"], "'x' is given twice"),
         (["--key", ""], "1 to 4096 bytes"),
         (["--title", os.fsdecode(b"caf\xe9")], "this is not UTF-8"),
@@ -166,8 +166,8 @@ def test_set_takes_away(talked: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Say what to change"),
-        (["--meta", "a=1", "--unset", "a"], "'a' cannot be both"),
+        ([], "Nothing to change"),
+        (["--meta", "a=1", "--unset", "a"], "'a' is named by both"),
         (["--title", "x" * 5000], "1 to 4096 bytes"),
     ],
 )
@@ -244,7 +244,7 @@ def test_fork_reaches_what_was_left(talked: Shell) -> None:
     assert talked.json("fork", "support-42", *at)["head"]["seq"] == 6
     assert talked.json("fork", "support-42", "--at", id)["head"]["seq"] == 6
     ran = talked.run("fork", "support-42", "--branch", "1")
-    assert (ran.code, "--branch goes with --at" in ran.err) == (2, True)
+    assert (ran.code, "--branch needs --at" in ran.err) == (2, True)
 
 
 # -------------------------------------------------------------------- rewind, undo, redo, clear
@@ -297,7 +297,7 @@ def test_rewind_to_where_it_is_does_nothing(talked: Shell) -> None:
         (["9" * 30], 3, "no branch of this session has a message"),
         (["no-such-id"], 3, "no branch of this session has a message 'no-such-id'"),
         (["7", "--branch", "2"], 3, "no message 7 on branch 2"),
-        (["some-id", "--branch", "1"], 2, "--branch goes with a message's number"),
+        (["some-id", "--branch", "1"], 2, "--branch needs a message's number"),
         (["7", "--branch", "0"], 2, "0 is not in the range"),
         ([], 2, "Missing argument 'MESSAGE'"),
     ],
@@ -417,7 +417,7 @@ def test_summarize_adds_a_summary_and_keeps_the_messages(talked: Shell) -> None:
 def test_summarize_refuses_to_store_nothing(talked: Shell) -> None:
     """An empty pipe is a mistake upstream."""
     ran = talked.run("summarize", "support-42", stdin=b"\n")
-    assert (ran.code, "There is no text" in ran.err) == (2, True)
+    assert (ran.code, "The text is empty" in ran.err) == (2, True)
     assert len(numbers(talked)) == 7
 
 

@@ -167,7 +167,7 @@ def test_show_marks_what_broke_off_and_what_is_unknown(crashed: Shell) -> None:
     crashed.ok("recover", "support-42")
     said = crashed.ok("show", "support-42")
     assert "── turn 3 interrupted · " in said
-    assert "PARTIAL: it broke off\n  It is alrea\n" in said
+    assert "PARTIAL: it was cut short\n  It is alrea\n" in said
     assert "  → send  outcome unknown  " in said
     assert "  → notify  not run" in said
     assert "holdfast recover" not in said
@@ -317,7 +317,7 @@ def test_append_refuses_to_store_nothing(shell: Shell, text: bytes) -> None:
     """An empty pipe is a mistake upstream."""
     ran = shell.run("append", "a", stdin=text)
     assert ran.code == 2
-    assert "There is no text" in ran.err
+    assert "The text is empty" in ran.err
     assert not shell.store.exists()
 
 
@@ -441,7 +441,12 @@ class following:  # noqa: N801 - reads as a verb
 def test_doctor_finds_a_sound_store_well(talked: Shell) -> None:
     """It tells engine, journal mode, durability, permissions, contents."""
     said = talked.ok("doctor")
-    for word in ("engine: SQLite 3.", "journal mode: wal", "durability: power", "All is well"):
+    for word in (
+        "engine: SQLite 3.",
+        "journal mode: wal",
+        "durability: power",
+        "No problems found",
+    ):
         assert word in said
     assert "permissions of agent.db: 600" in said
     assert "contents: 1 session, 7 messages, 2 turns" in said
@@ -465,7 +470,7 @@ def test_doctor_tells_whether_holders_live(crashed: Shell) -> None:
         ran = crashed.run("doctor")
         finding = json.loads(crashed.run("doctor", "--json").out)
     assert ran.code == 1
-    assert re.search(rf"ok    turn 1 of held: begun .*, held by pid {os.getpid()} on ", ran.out)
+    assert re.search(rf"ok    turn 1 of held: started .*, held by pid {os.getpid()} on ", ran.out)
     assert "WRONG  turn 3 of support-42: " in ran.out
     assert finding["ok"] is False
     [wrong] = [check for check in finding["checks"] if not check["ok"]]

@@ -68,7 +68,7 @@ def test_what_is_wrong_is_told_and_the_rest_shown(shell: Shell, own: Path) -> No
     checked = shell.run("config", "--check")
     assert (checked.code, checked.out, checked.err) == (1, "", ran.err)
     own.write_text("[retry]\nattempts = 3\n")
-    assert shell.ok("config", "--check") == f"nothing is wrong with {own}\n"
+    assert shell.ok("config", "--check") == f"no problems in {own}\n"
 
 
 def test_the_path_can_be_used_in_a_script(shell: Shell, own: Path, tmp_path: Path) -> None:

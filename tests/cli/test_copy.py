@@ -46,7 +46,7 @@ def test_json_has_counts_and_hashes_of_both(talked: Shell, there: str) -> None:
 def test_an_open_turn_is_told(crashed: Shell, there: str) -> None:
     """It is nobody's there, and `recover` closes it."""
     said = crashed.ok("copy", str(crashed.store), there)
-    assert "1 session with an open turn, which nobody holds there" in said
+    assert "1 session with an open turn, which no process holds there" in said
     (id,) = crashed.json("copy", str(crashed.store), there)["interrupted"]
     crashed.ok("recover", id, "--store", there)
     with holdfast.open(there) as store:
@@ -92,7 +92,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["copy", "a.db"], 2, "TO"),
         (["copy", "{store}", "{store}"], 2, "the same store"),
         (["copy", "{store}", "sqlite:///{store}"], 2, "the same store"),
-        (["copy", "{store}", "x.db", "--store", "y.db"], 2, "leave --store out"),
+        (["copy", "{store}", "x.db", "--store", "y.db"], 2, "omit --store"),
         (["copy", "nothing-here.db", "x.db"], 3, "there is no store at nothing-here.db"),
         (["copy", "{store}", "odd://x"], 2, "no backend for 'odd'"),
     ],

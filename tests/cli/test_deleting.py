@@ -124,7 +124,7 @@ def test_purge_erases_and_says_what(shell: Shell) -> None:
     assert erased == f"erased a ({id}): 2 messages, 0 turns, 1 file (189.0 kB)"
     assert kept in either("  kept for {}, {}: 1 message", child, grandchild)
     assert re.fullmatch(
-        r"  proved: \d+ pieces were looked for in \d files, .*: nothing is left", proved
+        r"  proved: \d+ pieces were searched for in \d files, .*: nothing is left", proved
     )
     assert shell.ok("show", "--raw", child) == f"{CANARY} one\n"
     reports = shell.json("purge", "--yes", child, grandchild)
@@ -148,7 +148,7 @@ def test_purge_without_a_terminal_wants_to_be_told(talked: Shell, arguments: lis
     before = talked.store.read_bytes()
     ran = talked.run("purge", *arguments, "support-42", stdin=b"y\n")
     assert (ran.code, ran.out) == (2, "")
-    assert "nothing was erased. Say --yes" in ran.err
+    assert "nothing was erased. Pass --yes" in ran.err
     assert talked.store.read_bytes() == before
 
 

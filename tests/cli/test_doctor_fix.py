@@ -47,7 +47,7 @@ def test_turns_that_a_crash_left_open_are_closed(crashed: Shell) -> None:
     closed = "is closed, with 3 messages; the outcome of 1 tool call is unknown"
     assert f"FIXED  turn 3 of support-42 {closed}\n" in ran.out
     assert f"FIXED  turn 1 of second {closed}\n" in ran.out
-    assert ran.out.endswith("\nAll is well\n")
+    assert ran.out.endswith("\nNo problems found\n")
     partial = crashed.json("show", "second")["messages"][-1]
     assert (partial["status"], partial["parts"][0]["text"]) == ("partial", "It is alrea")
 
@@ -80,8 +80,8 @@ def test_permissions_are_taken_from_others(talked: Shell) -> None:
     talked.store.parent.chmod(0o777)
     ran = talked.run("doctor", "--fix")
     assert ran.code == 0
-    assert f"FIXED  permissions of {talked.store} are 600 now: nobody else may read it" in ran.out
-    assert f"FIXED  permissions of {talked.store.parent} are 755 now: nobody else may" in ran.out
+    assert f"FIXED  permissions of {talked.store} are 600 now: no other user may read it" in ran.out
+    assert f"FIXED  permissions of {talked.store.parent} are 755 now: no other user may" in ran.out
     assert talked.store.stat().st_mode & 0o777 == 0o600
     assert talked.store.parent.stat().st_mode & 0o777 == 0o755
 

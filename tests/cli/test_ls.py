@@ -281,8 +281,8 @@ def test_a_damaged_session_is_listed_as_damaged(several: Shell) -> None:
     assert "  damaged  " in row
     assert row.endswith("  Think hard")
     assert ran.err == (
-        "holdfast: 1 session is damaged and may not be what the list says\n"
-        "    hint: `holdfast doctor` tells more\n"
+        "holdfast: 1 session is damaged and may be listed incorrectly\n"
+        "    hint: `holdfast doctor` shows details\n"
     )
     found = json.loads(several.run("ls", "--state", "damaged", "--json").out)
     assert [(info["id"], info["state"]) for info in found] == [(ids["dear"], "damaged")]

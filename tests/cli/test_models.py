@@ -74,9 +74,9 @@ def test_a_name_that_means_nothing_is_an_error(alone: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("get",), "there is smollm2"),
-        (("get", "gpt-5"), "there is smollm2"),
-        (("list", "x"), "no name is needed"),
+        (("get",), "known models: smollm2"),
+        (("get", "gpt-5"), "known models: smollm2"),
+        (("list", "x"), "takes no name"),
         (("frobnicate",), "frobnicate"),
     ],
 )

@@ -220,7 +220,7 @@ def test_that_nothing_was_shown_is_said_with_why(told: Tell) -> None:
     """Exit code 1."""
     code, said, _ = told(ok=False, vacuous=("kills", "retries"))
     assert code == 1
-    assert "✗ Nothing was shown: no kills, no retries. Give it more --seconds or --writers." in said
+    assert "✗ Inconclusive: no kills, no retries. Give it more --seconds or --writers." in said
     assert "The promise" not in said
 
 

@@ -51,7 +51,7 @@ def test_prune_only_looks(shell: Shell) -> None:
         f"stays: {pinned[:8]} (A pinned one): it is pinned",
         f"stays: {parent[:8]} (A parent): session {fork} was split off it",
     }
-    assert said[5] == "This was only a look: add --apply to do it."
+    assert said[5] == "Preview only: add --apply to do it."
     assert shell.store.read_bytes() == before
     assert listed(shell) == ALL
 
@@ -84,7 +84,7 @@ def test_prune_archives_first(shell: Shell, tmp_path: Path) -> None:
     several(shell)
     archive = str(tmp_path / "old.jsonl")
     said = shell.ok("prune", "--max-bytes", "0", "--archive", archive, "--apply", "--yes")
-    assert re.match(rf"{archive}: 3 sessions, .* kB, read back and whole\n", said)
+    assert re.match(rf"{archive}: 3 sessions, .* kB, read back and verified\n", said)
     other = Shell(tmp_path / "other" / "agent.db")
     other.ok("import", archive)
     assert listed(other) == ALL - {"pinned"}
@@ -100,10 +100,10 @@ def test_prune_empties_the_trash_only_if_asked(shell: Shell) -> None:
     """Then no byte is left of it, and that is proved."""
     several(shell)
     shell.ok("trash", "plain", "fork")
-    assert "No session is to go." in shell.ok("prune", "--empty-trash", "1h")
+    assert "No session would be removed." in shell.ok("prune", "--empty-trash", "1h")
     said = shell.ok("prune", "--empty-trash", "0h", "--apply", "--yes").splitlines()
     assert re.fullmatch(r"erased 2 sessions, about \d+ bytes", said[0])
-    assert re.fullmatch(r"  proved: \d pieces? \w+ looked for in .*: nothing is left", said[1])
+    assert re.fullmatch(r"  proved: \d pieces? \w+ searched for in .*: nothing is left", said[1])
     assert listed(shell, "--trashed") == set()
     files = [file for file in shell.store.parent.iterdir() if file.is_file()]
     assert not any(f"{SECRET} in plain".encode() in file.read_bytes() for file in files)
@@ -173,7 +173,7 @@ def test_prune_asks_at_a_terminal(shell: Shell, tmp_path: Path) -> None:
     tmux = Tmux(shell, tmp_path)
     with tmux:
         tmux.command(f"{tmux.holdfast} prune --keep-last 1 --apply")
-        said = tmux.wait_for(lambda screen: "Throw these away? [y/N]:" in screen)
+        said = tmux.wait_for(lambda screen: "Move these to the trash? [y/N]:" in screen)
         assert "A plain one" in said
         tmux.press("Enter")
         tmux.wait_for(lambda screen: "Nothing was changed." in screen)
@@ -195,7 +195,7 @@ def test_erase_takes_one_message_from_everybody(shell: Shell) -> None:
     said = shell.ok("erase", "--yes", "fork", "1").splitlines()
     assert said[0] == f"erased message 1 of fork ({fork})"
     assert said[1] == f"  gone also from {parent}"
-    assert re.fullmatch(r"  proved: \d pieces? \w+ looked for in .*: nothing is left", said[2])
+    assert re.fullmatch(r"  proved: \d pieces? \w+ searched for in .*: nothing is left", said[2])
     for ref in ("parent", "fork"):
         [message] = shell.json("show", ref)["messages"]
         assert (message["seq"], message["status"], message["parts"]) == (1, "erased", [])
@@ -239,7 +239,7 @@ def test_erase_without_a_terminal_wants_to_be_told(shell: Shell, arguments: list
     several(shell)
     ran = shell.run("erase", *arguments, "plain", "1", stdin=b"y\n")
     assert (ran.code, ran.out) == (2, "")
-    assert "nothing was erased. Say --yes" in ran.err
+    assert "nothing was erased. Pass --yes" in ran.err
     assert shell.ok("show", "--raw", "plain") == f"{SECRET} in plain\n"
 
 
@@ -249,7 +249,7 @@ def test_erase_shows_the_message_and_asks(shell: Shell, tmp_path: Path) -> None:
     tmux = Tmux(shell, tmp_path)
     with tmux:
         tmux.command(f"{tmux.holdfast} erase parent 1")
-        said = tmux.wait_for(lambda screen: "Erase what it says, for good? [y/N]:" in screen)
+        said = tmux.wait_for(lambda screen: "Erase its content for good? [y/N]:" in screen)
         assert f"{SECRET} in parent" in said
         assert "it may be shared with 1 other session" in said
         tmux.press("Enter")

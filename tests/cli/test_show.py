@@ -113,7 +113,7 @@ def test_what_broke_off_and_what_is_unknown_is_marked(crashed: Shell) -> None:
     crashed.ok("recover", "support-42")
     said = crashed.ok("show", "support-42")
     assert "── turn 3 interrupted · " in said
-    assert "PARTIAL: it broke off\n  It is alrea\n" in said
+    assert "PARTIAL: it was cut short\n  It is alrea\n" in said
     assert '  → send  outcome unknown  {"to": "Oslo"}' in said
     assert "  → notify  not run\n" in said
     assert "holdfast recover" not in said
@@ -239,7 +239,7 @@ def test_raw_takes_the_same_choices(moved: Shell) -> None:
 def test_a_mark_tells_where_the_history_went_back(moved: Shell) -> None:
     """Between what stayed and what came then."""
     lines = _body(moved.ok("show", "support-42"))
-    at = lines.index("══ went back to 5 (rewind); branch 2 has what was left ══")
+    at = lines.index("══ went back to 5 (rewind); the previous history is on branch 2 ══")
     assert "  It is in Oslo." in lines[:at]
     assert "  A third way" in lines[at:]
 
@@ -305,7 +305,7 @@ def _link(
         (
             [_branch(1, "start"), _branch(2, "clear", fork_seq=0)],
             [_link("a")],
-            {0: ["began anew (clear); branch 1 has what was left"]},
+            {0: ["started again (clear); the previous history is on branch 1"]},
         ),
         (
             [
@@ -315,8 +315,8 @@ def _link(
             ],
             [_link("a")],
             {
-                8: ["returned to 8 (redo); branch 2 has what was left"],
-                6: ["went back to 6 (undo); branch 1 has what was left"],
+                8: ["returned to 8 (redo); the previous history is on branch 2"],
+                6: ["went back to 6 (undo); the previous history is on branch 1"],
             },
         ),
         (
@@ -333,7 +333,7 @@ def _link(
             {
                 2: [
                     "forked from b at 2",
-                    "went back to 2 (rewind); branch 1 has what was left",
+                    "went back to 2 (rewind); the previous history is on branch 1",
                 ]
             },
         ),

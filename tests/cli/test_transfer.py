@@ -138,7 +138,7 @@ def test_export_to_standard_output(full: Shell) -> None:
     assert sum(line["type"] == "message" for line in lines) == 14
     ran = full.run("export", "-o", "-", "--json")
     assert (ran.code, ran.out) == (2, "")
-    assert "standard output is taken" in ran.err
+    assert "standard output holds the export" in ran.err
 
 
 @pytest.mark.parametrize("arguments", [["nobody", "-o", "x.jsonl"], ["nobody", "-o", "-"]])
@@ -262,7 +262,7 @@ def test_import_reads_standard_input_and_several_files(full: Shell, tmp_path: Pa
 def test_export_does_not_write_to_a_terminal(full: Shell) -> None:
     """Stored text could act there."""
     said = look(full, "export", "-o", "-")
-    assert "This is not for a terminal" in said
+    assert "Exports are not written to a terminal" in said
     assert "support-42" not in said
 
 

@@ -118,7 +118,7 @@ def test_a_move_out_of_a_tool_exchange_is_told(shell: Shell) -> None:
         session.append(Message.user("one"), Message.assistant("", tool_calls=[call]))
         session.append(Message.tool("c", "seen"), Message.assistant("two"))
         session.rewind(2)
-    assert "  current  rewind at 1 (asked: 2)  nothing of its own\n" in shell.ok("tree", "a")
+    assert "  current  rewind at 1 (requested: 2)  nothing of its own\n" in shell.ok("tree", "a")
 
 
 def test_a_work_of_many_runs_runs_straight_down(shell: Shell) -> None:

@@ -117,7 +117,7 @@ def test_files_and_thinking_take_a_line(shell: Shell) -> None:
         Message.user("Right."),
     )
     said = shell.ok("window", "a", "-p", "anthropic")
-    assert "user\n  file without a name  image/png · 4.0 kB\n" in said
+    assert "user\n  file unnamed  image/png · 4.0 kB\n" in said
     assert "assistant\n  thinking  A cat, surely.\n  A cat.\n" in said
     assert "thinking" not in shell.ok("window", "a", "-p", "openai")
 
@@ -229,7 +229,7 @@ def test_a_terminal_shows_it_in_its_width(shell: Shell, provider: str, columns: 
         (["support-42", "--max-tokens", "0"], 2, "--max-tokens"),
         (["support-42", "--max-messages", "-1"], 2, "--max-messages"),
         (["support-42", "--max-tokens", "9", "--reserve", "-1"], 2, "--reserve"),
-        (["support-42", "--reserve", "9"], 2, "--reserve is a share of --max-tokens: give both."),
+        (["support-42", "--reserve", "9"], 2, "--reserve is a part of --max-tokens: give both."),
         ([], 2, "Missing argument 'REF'"),
     ],
 )

@@ -1,21 +1,21 @@
-"""The command `holdfast`: the library's verbs, by the same names, from a shell.
+"""The command `holdfast`: the library's operations, by the same names, from a shell.
 
-Each subcommand is a module of its own, imported when it is called; the packages that draw are
-imported when there is a terminal to draw on. What people read goes through `screen`, which makes
-every character visible that could move a cursor or hide text; what programs read (`--json`) goes
-through `machine`. Reading commands open the store for reading only and create nothing.
+Each subcommand is a module of its own, imported when it is called; rich is imported only when the
+output is a terminal. Human-readable output goes through `screen`, which escapes every character
+that could move the cursor or hide text; `--json` output goes through `json_output`. Commands that
+only read open the store read-only and create nothing.
 
 Exit codes, the same for all of them:
 
 * 0: done
 * 1: the command found a problem (`doctor`, `prove`, `export`, `import`, `config --check`), a model
-  failed (`run`), or it was told no (`purge`)
-* 2: it was called in a way that makes no sense
-* 3: there is no such session, message or store, or several go by that name
-* 4: somebody else was there: the session is busy, the id or key is taken
-* 5: the store, or the place it lies in, gives trouble
+  failed (`run`), or the user declined (`purge`)
+* 2: usage error: unknown or conflicting arguments
+* 3: no such session, message or store, or the name matches several
+* 4: conflict: the session is busy, or the id or key is taken
+* 5: the store, or the disk or server that holds it, failed
 * 6: no model can be used here
-* 130: interrupted by Ctrl-C; 129: hung up; 143: told to end; 141: nobody reads the output any more
+* 129: hung up (SIGHUP); 130: interrupted by Ctrl-C; 141: broken pipe; 143: terminated by SIGTERM
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import sys
 
 def main() -> None:
     """Run the command and exit with its code."""
-    # Scripts ask for the version to see whether a program is there: that needs no parser.
+    # Scripts use --version to probe for the program; answering it does not need the parser.
     if sys.argv[1:] == ["--version"]:
         from holdfast import __version__
 

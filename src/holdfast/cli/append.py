@@ -1,4 +1,4 @@
-"""`holdfast append`: put a message at the end of a session."""
+"""`holdfast append`: append a message to a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.cli.opening import open_to_write, require
 from holdfast.cli.screen import screen
 from holdfast.records import Head, Message, MessageFields
 
-_ADVICE: Final = "--no-create appends to that one, --create begins a new session"
+_ADVICE: Final = "--no-create appends to that one, --create creates a new session"
 _ROLES: Final = ("user", "assistant", "system")
 
 
@@ -30,12 +30,14 @@ _ROLES: Final = ("user", "assistant", "system")
 @click.argument("text", required=False)
 @click.option("--role", type=click.Choice(_ROLES), default="user", show_default=True)
 @click.option(
-    "--id", "message_id", help="The message's id: what is there already is kept as it is."
+    "--id",
+    "message_id",
+    help="The message's id; a message that is stored already is not stored again.",
 )
 @click.option(
     "--create/--no-create",
     default=None,
-    help="Make a session with this key if there is none, or never.  [default: if nothing fits]",
+    help="Create a session with this key, or never.  [default: if no session matches]",
 )
 def append(
     *,
@@ -47,10 +49,10 @@ def append(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Put a message at the end of a session.
+    """Append a message to a session.
 
-    TEXT is read from standard input when it is left out or "-"; one newline at its end is dropped.
-    The message is on disk when the command returns. It prints where: the branch and the number.
+    TEXT is read from standard input if it is omitted or "-"; one trailing newline is dropped.
+    The message is on disk when the command returns. It prints the message's branch and number.
     """
     message = _message(role, given.text(text), message_id)
     if create is False:

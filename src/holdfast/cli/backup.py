@@ -1,4 +1,4 @@
-"""`holdfast backup`: a copy of the store that can be relied on."""
+"""`holdfast backup`: a verified copy of the store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What all subcommands have in common: `--store`, `--json`, and examples in their help.
 
 A parameter called `ref` or `refs` names a session: the shell completes it. A store that the user
-has configured is every command's, so that `ls` lists what `chat` wrote.
+has configured is the default of every command, so that `ls` lists what `chat` wrote.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ _WHERE: Final = (
 
 
 class Ref(click.types.StringParamType):
-    """What a session goes by: its id, the first characters of it, its key, title, or @latest."""
+    """A reference to a session: its id, a prefix of it, its key, its title, or @latest.
+
+    `living` and `trashed` say which sessions the shell completes: those outside the trash, those
+    in it, or both.
+    """
 
     def __init__(self, *, living: bool = True, trashed: bool = False) -> None:
-        """Return whether it names what is there, what is in the trash, or both."""
         self._trashed = [side for side, wanted in ((True, trashed), (False, living)) if wanted]
 
     def shell_complete(
@@ -40,14 +43,14 @@ class Ref(click.types.StringParamType):
         param: click.Parameter,  # noqa: ARG002 - click's own
         incomplete: str,
     ) -> list[CompletionItem[str]]:
-        """Offer sessions."""
+        """Return the sessions that match what was typed."""
         from holdfast.cli import completing
 
         return completing.sessions(ctx, incomplete, self._trashed)
 
 
 class FileName(click.types.StringParamType):
-    """The name of a file, there or not."""
+    """The name of a file, which may not exist yet."""
 
     def shell_complete(
         self,
@@ -55,7 +58,7 @@ class FileName(click.types.StringParamType):
         param: click.Parameter,  # noqa: ARG002 - as above
         incomplete: str,
     ) -> list[CompletionItem[str]]:
-        """Let the shell offer files."""
+        """Return an item that makes the shell complete file names."""
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="file")]
@@ -77,10 +80,10 @@ class Command(click.Command):
         configured: bool = True,
         **fields: Any,  # noqa: ANN401 - as above
     ) -> None:
-        """Take the shell lines that the help shows, beside what click takes.
+        """Create a command whose help shows `examples`.
 
-        A command that reads the configuration itself is not `configured`: it is given the store
-        only if the option is.
+        With `configured` false, `store` is None unless --store is given: the command reads the
+        configuration itself.
         """
         fields.setdefault("context_settings", CONTEXT)
         super().__init__(*args, **fields)
@@ -90,16 +93,16 @@ class Command(click.Command):
                 param.type = REF
         if any(isinstance(param.type, Ref) for param in self.params):
             self.help = _explained(self.help or "")
-        found = _configured if configured else None
+        callback = _configured if configured else None
         self.params.append(
-            click.Option(["--store"], type=FILE, metavar="URL", help=_WHERE, callback=found)
+            click.Option(["--store"], type=FILE, metavar="URL", help=_WHERE, callback=callback)
         )
         self.params.append(
             click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for programs.")
         )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the examples as they are."""
+        """Print the examples verbatim."""
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
@@ -107,12 +110,12 @@ class Command(click.Command):
 
 
 def _explained(text: str) -> str:
-    """Say in a help what a REF is, unless it does."""
+    """Return a help text with an explanation of REF, unless it already has one."""
     return text if "REF is" in text else f"{inspect.cleandoc(text)}\n\n{_REF}"
 
 
 def _configured(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:  # noqa: ARG001 - click's own
-    """Return the store that an option names, else the one that is configured."""
+    """Return the store named by --store, else the configured one."""
     if given is not None or os.environ.get("HOLDFAST_URL"):
         return given
     from holdfast.config import places
@@ -126,7 +129,7 @@ def _configured(ctx: click.Context, param: click.Parameter, given: str | None) -
 
 
 def command(*examples: str, configured: bool = True) -> Callable[[Callable[..., object]], Command]:
-    """Make a function a subcommand; its docstring is the help."""
+    """Return a decorator that makes a function a subcommand; its docstring is the help."""
 
     def decorate(function: Callable[..., object]) -> Command:
         return click.command(cls=Command, examples=examples, configured=configured)(function)

@@ -1,12 +1,12 @@
-"""What a shell is told when somebody presses Tab.
+"""The hidden command `__complete`, which the shells' completion scripts call on Tab.
 
-A Tab must do no harm: the store is opened for reading only, none is ever begun, and whatever goes
-wrong has no answer instead of an error in the middle of a prompt. What cannot be seen or typed
-(control characters in a title) is not offered.
+Completion must be harmless: the store is opened read-only and never created, and on any error there
+are no completions instead of an error message in the middle of a prompt. Names with invisible
+characters are not offered.
 
-Zsh and fish give words, the last one as it was typed, and quote the answers themselves. Bash gives
-the line up to the cursor, and replaces what stands behind the last quote or break character in it;
-so here the line is split as bash does, and an answer is only that part, quoted as it must be there.
+Zsh and fish pass words, the last one as it was typed, and quote the completions themselves. Bash
+passes the line up to the cursor, and replaces what follows the last quote or break character; so
+the line is split here as bash does, and a completion is only that part, quoted for its context.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from holdfast.errors import HoldfastError
 from holdfast.records import SessionInfo
 
 _GIVEN: Final = "@"
-_KEPT: Final = "$@"  # bash breaks words before these, not behind them
-_MOST: Final = 100  # sessions: nobody reads on
+_KEPT: Final = "$@"  # bash breaks words before these, not after them
+_MOST: Final = 100  # sessions
 _SHORTEST_ID: Final = 2  # characters: fewer match by chance
 _UNQUOTED: Final = re.compile(r"[^\w@%+=:,./-]", re.ASCII)
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[\\"$`]')
 
 
-def answer(asked: Sequence[str]) -> None:
-    """Print what a shell's script asks for: its name, and what was typed."""
+def answer(arguments: Sequence[str]) -> None:
+    """Print completions for a shell's script: its arguments are the shell and what was typed."""
     try:
-        lines = _lines(asked)
+        lines = _lines(arguments)
     except (HoldfastError, click.ClickException, OSError):
         return
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _lines(asked: Sequence[str]) -> list[str]:
-    match asked:
+def _lines(arguments: Sequence[str]) -> list[str]:
+    match arguments:
         case ["bash", line, breaks]:
             return _in_bash(line, breaks)
         case ["zsh" | "fish", *before, last]:
@@ -91,7 +91,10 @@ def _about(item: CompletionItem[str]) -> str:
 def sessions(
     ctx: click.Context, incomplete: str, trashed: Sequence[bool]
 ) -> list[CompletionItem[str]]:
-    """Offer sessions, in the trash or not, whose key, title or id begins like this."""
+    """Return sessions whose key, title or id starts with `incomplete`.
+
+    `trashed` lists which to include: False those outside the trash, True those in it.
+    """
     store = ctx.params.get("store")
     url = os.path.expandvars(os.path.expanduser(store)) if store else None  # noqa: PTH111
     found: dict[str, str] = {}
@@ -106,7 +109,7 @@ def sessions(
 
 
 def _names(info: SessionInfo, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Return what a session may be called: one name if any will do, else each that fits."""
+    """Yield the names of a session that match; one name if nothing was typed yet."""
     about = info.title or info.preview or ""
     names = [name for name in (info.key, info.title) if name and _offered(name)]
     if not incomplete:
@@ -122,7 +125,7 @@ def _offered(name: str) -> bool:
 
 
 def _given(opened: holdfast.Store, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Return the names that the store gives, if there is what they mean."""
+    """Yield the special references (`@latest`) that currently resolve to a session."""
     recent, pinned = opened.sessions(limit=_MOST), opened.sessions(pinned=True, limit=2)
     names = {}
     if recent:
@@ -153,7 +156,7 @@ def _ids(opened: holdfast.Store, incomplete: str, *, trashed: bool) -> Iterator[
 
 
 class Word(NamedTuple):
-    """A word, what quote is open at its end, and where in it bash begins to replace."""
+    """A word, the quote that is open at its end, and the index from which bash replaces it."""
 
     text: str
     quote: str = ""
@@ -161,7 +164,7 @@ class Word(NamedTuple):
 
 
 def split(line: str, breaks: str = "") -> list[Word]:
-    """Split a line as a shell does; the last word is what the cursor stands in, maybe empty."""
+    """Split a line as a shell does; the last word, maybe empty, is the one at the cursor."""
     words: list[Word] = []
     text, quote, start, begun, escaped = "", "", 0, False, False
     for character in line:
@@ -183,7 +186,7 @@ def split(line: str, breaks: str = "") -> list[Word]:
 
 
 def _quoted(text: str, quote: str) -> str:
-    """Write a text such that it means itself, where this quote is open."""
+    """Return the text escaped for a shell in which this quote is open."""
     if quote == "'":
         return text.replace("'", r"'\''")
     if quote == '"':

@@ -1,8 +1,8 @@
-"""`holdfast completion`: what a shell needs to complete commands, options and sessions.
+"""`holdfast completion`: shell scripts that complete commands, options and sessions.
 
-The scripts are small and know nothing: at each Tab they hand the line over to the hidden
-`holdfast __complete` (see `completing`), so they never get old. Its first answer is `files`, and
-then the shell completes those itself, or `words`, and then one word follows on each line.
+The scripts contain no command names: on Tab they pass the line to the hidden `holdfast __complete`
+(see `shell_completion`), so they never get out of date. The first line of its output is `files`,
+which makes the shell complete file names itself, or `words`, followed by one word per line.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ _SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 )
 @click.argument("shell", type=click.Choice(list(_SCRIPTS)))
 def completion(*, shell: str, store: str | None, as_json: bool) -> None:  # noqa: ARG001
-    """Let your shell complete commands and sessions.
+    """Print a script that completes commands and sessions in your shell.
 
-    It prints a script for your shell to read when it starts. Then the Tab key completes commands,
-    options, files, and sessions by their key, title or id.
+    Your shell reads it when it starts. Then the Tab key completes commands, options, files, and
+    sessions by their key, title or id.
     """
     if as_json:
         print_document({"shell": shell, "script": _SCRIPTS[shell]})

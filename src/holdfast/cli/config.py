@@ -1,7 +1,7 @@
-"""`holdfast config`: what is set, and where.
+"""`holdfast config`: the settings in effect, and where each is set.
 
-It shows what is in force whatever is wrong with the files: then people look here. What is wrong is
-said behind it, and the exit code tells.
+It works with invalid files too, because that is when users need it. Problems are listed after the
+settings, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.config.loading import Config, Option, Source
 from holdfast.config.reading import Problem
 
 _COLUMNS: Final = (Column("KEY", whole=True), Column("VALUE"), Column("FROM"))
-_HINT: Final = "`holdfast config --path` tells which file is yours"
+_HINT: Final = "`holdfast config --path` prints the path of your file"
 
 
 @command(
@@ -36,19 +36,22 @@ _HINT: Final = "`holdfast config --path` tells which file is yours"
     configured=False,
 )
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option("--path", is_flag=True, help="Print where your own file is, there or not.")
-@click.option("--check", is_flag=True, help="Print only what is wrong.")
+@click.option(
+    "--path", is_flag=True, help="Print the path of your own file, even if it does not exist."
+)
+@click.option("--check", is_flag=True, help="Print only the problems.")
 def config(
     *, keys: tuple[str, ...], path: bool, check: bool, store: str | None, as_json: bool
 ) -> int:
-    """Show what is set, and where.
+    """Show the settings in effect, and where each is set.
 
     Your own file is holdfast.toml in your configuration directory, or what $HOLDFAST_CONFIG names;
-    a workspace may have one of its own, here or above. Later words win: your file, the workspace's,
-    the environment ($HOLDFAST_MODEL, $HOLDFAST_URL, $HOLDFAST_SCOPE), the options of a command.
+    a workspace may have its own, in this directory or above. Later sources win: your file, the
+    workspace's file, the environment ($HOLDFAST_MODEL, $HOLDFAST_URL, $HOLDFAST_SCOPE), the options
+    of a command.
 
     KEY is a key or a table, such as retry.attempts or retry; without one, all are shown. The exit
-    code is 1 if something is wrong.
+    code is 1 if there are problems.
     """
     if path:
         _print_path(as_json=as_json)
@@ -66,7 +69,7 @@ def config(
 
 
 def surveyed(options: Mapping[str, Option]) -> Config:
-    """Look at what is in force for this process, here."""
+    """Return the settings in effect for this process, in this directory."""
     return loading.survey(os.environ, places.here(), home=places.home(), options=options)
 
 
@@ -122,7 +125,7 @@ def _draw(out: Screen, found: Config, wanted: Sequence[str]) -> None:
 def _file(path: Path | None) -> str:
     if path is None:
         return "none"
-    return str(path) if path.exists() else f"{path} (not there)"
+    return str(path) if path.exists() else f"{path} (does not exist)"
 
 
 def _row(key: str, value: object, source: Source) -> list[Span]:
@@ -141,9 +144,11 @@ def _say_checked(found: Config) -> None:
     if found.problems:
         return
     read = [str(path) for path in (found.user, found.workspace) if path and path.exists()]
-    screen().line(f"nothing is wrong with {' and '.join(read) or 'what is set'}")
+    screen().line(f"no problems in {' and '.join(read) or 'the settings'}")
 
 
 def _complain(wrong: Sequence[Problem]) -> None:
     if wrong:
-        problems.complain("something is wrong, and does not count", _HINT, [str(p) for p in wrong])
+        problems.complain(
+            "some settings are invalid and were ignored", _HINT, [str(p) for p in wrong]
+        )

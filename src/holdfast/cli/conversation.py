@@ -1,8 +1,8 @@
-"""How a conversation looks: turns, messages, and the tools with what became of them.
+"""A conversation as text: turns, messages, tool calls and their outcomes.
 
-A tool call is shown where it was asked for, with its outcome from the ledger of its turn: what the
-store knows, not what the texts suggest. Calls, results and thinking are folded to a line each, so
-that what was said stands out; a `Look` unfolds them.
+A tool call is shown in the message that made it, with its outcome from the ledger of its turn, so
+it shows the recorded state rather than what the texts suggest. Calls, results and thinking are
+folded to a line each; `DisplayOptions` unfold them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ROLES: Final[Mapping[str, str]] = {
 
 
 class Look(NamedTuple):
-    """What is unfolded, and which message to point at."""
+    """What to unfold, and the seq of the message to mark."""
 
     tools: bool = False
     thinking: bool = False
@@ -63,14 +63,15 @@ class Look(NamedTuple):
 
 
 def ledger(turns: Iterable[TurnInfo]) -> Ledger:
-    """Look outcomes up by turn and call."""
+    """Return the tool records of turns, keyed by turn id and call id."""
     return {(turn.id, tool.call_id): tool for turn in turns for tool in turn.tools}
 
 
 class Conversation:
-    """Prints messages under the turns they belong to; a turn without any has its heading too.
+    """Prints messages under the headings of their turns; a turn without messages has one too.
 
-    `marks` are lines to print behind a message, by its seq: where the history came from elsewhere.
+    `marks` are lines to print after a message, by its seq: where the history came from another
+    branch or session. `abandoned` says that no process holds the open turn any more.
     """
 
     def __init__(
@@ -83,7 +84,6 @@ class Conversation:
         look: Look = Look(),  # noqa: B008 - it cannot be changed
         marks: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """Print to `out`; `abandoned` says that nobody holds the open turn any more."""
         self._out = out
         self._turns = list(turns)
         self._session = session
@@ -94,33 +94,33 @@ class Conversation:
     def draw(
         self, messages: Sequence[Message], *, empty_turns: bool = True, ended: bool = True
     ) -> None:
-        """Print these messages, under the headings of turns.
+        """Print messages under the headings of their turns.
 
-        With `empty_turns` those that have no message get one too. `ended` says that these are the
-        newest: then the open turn is shown in any case.
+        With `empty_turns`, turns without messages get a heading too. With `ended`, these are the
+        newest messages and the open turn is always shown.
         """
-        waiting = deque(self._from_the_first_of(messages) if empty_turns else self._turns)
+        pending = deque(self._from_the_first_of(messages) if empty_turns else self._turns)
         current: str | None = None
         self._draw_marks(0 if messages and messages[0].seq == 1 else None)
         for message in messages:
             if message.turn_id != current:
                 current = message.turn_id
                 self._messages.end_fold()
-                self._draw_change(current, waiting, empty_turns=empty_turns)
+                self._draw_change(current, pending, empty_turns=empty_turns)
             self._messages.draw(message)
             self._draw_marks(message.seq)
         self._messages.end_fold()
-        for turn in waiting if ended else ():
+        for turn in pending if ended else ():
             if empty_turns or turn.state == "open":
                 self._draw_turn(turn)
 
     def _from_the_first_of(self, messages: Sequence[Message]) -> list[TurnInfo]:
-        """Leave out the turns that ended before the first message that is shown."""
+        """Return the turns from that of the first message on."""
         if not messages or messages[0].seq == 1:
             return self._turns
         shown = {message.turn_id for message in messages}
-        places = (n for n, turn in enumerate(self._turns) if turn.id in shown)
-        return self._turns[next(places, len(self._turns)) :]
+        indexes = (n for n, turn in enumerate(self._turns) if turn.id in shown)
+        return self._turns[next(indexes, len(self._turns)) :]
 
     def _draw_marks(self, seq: int | None) -> None:
         for mark in () if seq is None else self._marks.get(seq, ()):
@@ -129,11 +129,11 @@ class Conversation:
             self._out.line()
 
     def _draw_change(
-        self, turn_id: str | None, waiting: deque[TurnInfo], *, empty_turns: bool
+        self, turn_id: str | None, pending: deque[TurnInfo], *, empty_turns: bool
     ) -> None:
-        """Print the heading of the turn that begins here, and of empty ones before it."""
-        if any(turn.id == turn_id for turn in waiting):
-            while (turn := waiting.popleft()).id != turn_id:
+        """Print the heading of the turn that starts here, and of empty turns before it."""
+        if any(turn.id == turn_id for turn in pending):
+            while (turn := pending.popleft()).id != turn_id:
                 if empty_turns:
                     self._draw_turn(turn)
             self._draw_turn(turn)
@@ -171,7 +171,7 @@ class Conversation:
 
 
 def spent(usage: Usage, cost: Decimal) -> list[str]:
-    """Return what was used and what it cost, if anything."""
+    """Return token usage and cost as texts, without those that are zero."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return [*tokens, f"cost {cost}"] if cost else tokens
 
@@ -180,10 +180,9 @@ def spent(usage: Usage, cost: Decimal) -> list[str]:
 
 
 class Messages:
-    """Prints messages one after the other. Folded tool results stand close together."""
+    """Prints messages one by one, with no blank line between folded tool results."""
 
     def __init__(self, out: Screen, outcomes: Ledger, look: Look = Look()) -> None:  # noqa: B008 - as above
-        """Print to `out`."""
         self._out = out
         self._outcomes = outcomes
         self._look = look
@@ -211,7 +210,7 @@ class Messages:
         self._out.line()
 
     def end_fold(self) -> None:
-        """Leave a line free behind folded results, if there were any."""
+        """Print a blank line if folded results came last."""
         if self._folded:
             self._folded = False
             self._out.line()
@@ -228,7 +227,7 @@ class Messages:
             facts.append(f"from {message.provenance.source}")
         spans += [(f" · {fact}", "dim") for fact in facts if fact]
         if message.status == "partial":
-            spans.append((" · PARTIAL: it broke off", "bold yellow"))
+            spans.append((" · PARTIAL: it was cut short", "bold yellow"))
         if message.status == "erased":
             spans.append((" · ERASED", "bold red"))
         return spans
@@ -268,13 +267,13 @@ class Messages:
 
     def _draw_call(self, call: ToolCall, record: ToolRecord | None) -> None:
         arguments = call.arguments if isinstance(call.arguments, str) else _json(call.arguments)
-        given = "" if call.arguments is None else arguments
+        shown = "" if call.arguments is None else arguments
         spans: list[Span] = [("  → ", "dim"), (call.name, "bold")]
         outcome: list[Span] = [] if record is None else ["  ", _OUTCOMES[record.outcome]]
         if self._look.tools:
-            self._out.line(*spans, f"({given})", *outcome, (f"  {call.id}", "dim"))
+            self._out.line(*spans, f"({shown})", *outcome, (f"  {call.id}", "dim"))
         else:
-            self._out.brief(*spans, *outcome, (f"  {words(given)}", "dim"))
+            self._out.brief(*spans, *outcome, (f"  {words(shown)}", "dim"))
 
     # ------------------------------------------------------------------------------ folding
 
@@ -304,7 +303,7 @@ class Messages:
 
 
 def _extent(result: ToolResult) -> str:
-    """Return how much there is of an answer that is more than a line."""
+    """Return the lines and attachments of a result, if it is more than one line."""
     parts = () if isinstance(result.content, str) else result.content
     files = sum(not isinstance(part, Text) for part in parts)
     lines = result.text.count("\n") + 1
@@ -328,7 +327,7 @@ def _draw_result(out: Screen, result: ToolResult) -> None:
 def _file(file: File) -> list[Span]:
     facts = [file.mime, None if file.size is None else size(file.size), file.sha256]
     known = " · ".join(fact for fact in facts if fact)
-    return [("file ", "dim"), (file.name or "without a name", "bold"), (f"  {known}", "dim")]
+    return [("file ", "dim"), (file.name or "unnamed", "bold"), (f"  {known}", "dim")]
 
 
 def _raw(raw: Raw) -> list[Span]:
@@ -340,12 +339,12 @@ def _json(value: JSON) -> str:
 
 
 def one_line(message: Message) -> str:
-    """Return what a message is about in a few words."""
+    """Return a one-line preview of a message."""
     if message.status == "erased":
         return "erased"
-    said = words(message.text)
-    if said:
-        return said
+    text = words(message.text)
+    if text:
+        return text
     if message.tool_calls:
         return f"calls {', '.join(call.name for call in message.tool_calls)}"
     return count(len(message.parts), "part")

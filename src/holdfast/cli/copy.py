@@ -1,7 +1,7 @@
-"""`holdfast copy`: all of a store into another one, of the same kind or not.
+"""`holdfast copy`: copy a whole store into another one, of the same kind or not.
 
-It can be stopped and begun again at any time. At the end both are read again and compared, so it
-never says "the same" of what it did not see to be so.
+It can be stopped and run again at any time. At the end both stores are read again and compared, so
+it reports "the same" only after checking.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ _SHOWN_OF_HASH: Final = 16
 
 @command(
     "holdfast copy backup.db another.db",
-    'holdfast copy "$HOLDFAST_URL" another.db   # once more brings what is new',
+    'holdfast copy "$HOLDFAST_URL" another.db   # run again: adds what is new',
     "holdfast copy --json backup.db sqlite:///another.db",
     "holdfast copy backup.db postgresql://holdfast_worker@db.example/agents",
 )
 @click.argument("origin", type=FILE, metavar="FROM")
 @click.argument("to", type=FILE, metavar="TO")
 def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
-    """Bring all of a store into another one, and compare them.
+    """Copy a whole store into another one, and compare them.
 
-    FROM and TO are paths or URLs of any kind; TO is begun if there is none. Everything comes as it
-    is: ids, branches, forks, turns, usage, drafts, waiting input, files, times, the trash. Both may
-    be in use. At the end everything is read again on both sides and compared.
+    FROM and TO are paths or URLs of any kind; TO is created if it does not exist. Everything is
+    copied unchanged: ids, branches, forks, turns, usage, drafts, queued input, files, times, the
+    trash. Both may be in use. At the end both are read again and compared.
 
-    Stopped in any way, it goes on when it is called again; what is there already is recognised. So
-    is an older copy, which gets what is new. If TO has something else under the same ids, nothing
-    is written.
+    If it is stopped, run it again: it continues with what is missing. An older copy is brought up
+    to date in the same way. If TO has different data under the same ids, nothing is written.
 
-    The exit code is 1 if TO is not the same as FROM in the end: FROM was written to meanwhile
-    (copy again), or a part of it could not be read (all the rest is there then). A turn that is
-    open in FROM is open in TO, with its draft, and nobody holds it there: the next turn, or
+    The exit code is 1 if TO differs from FROM in the end: FROM was written to during the copy
+    (copy again), or a part of it could not be read (all the rest was copied). A turn that is open
+    in FROM is open in TO, with its draft, but no process holds it there: the next turn, or
     `holdfast recover`, closes it as after a crash.
     """
     if store is not None:
-        raise click.UsageError("FROM and TO name the stores; leave --store out.")
+        raise click.UsageError("FROM and TO name the stores; omit --store.")
     if _place(origin) == _place(to):
         raise click.UsageError("FROM and TO are the same store.")
     with open_to_read(origin) as source, open_to_write(to) as target:
@@ -69,7 +68,7 @@ def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
 
 
 def _place(url: str) -> tuple[object, ...]:
-    """Return where a store is, in words that two names of one file have in common."""
+    """Return a store's location, equal for all names of the same file."""
     location = settings.parse(url, os.environ)
     file = registry.file_of(location)
     if file is not None:
@@ -94,7 +93,9 @@ def _say(out: Screen, to: str, report: CopyReport) -> None:
         )
     if report.interrupted:
         some = count(len(report.interrupted), "session")
-        out.line(f"{some} with an open turn, which nobody holds there: {_few(report.interrupted)}")
+        out.line(
+            f"{some} with an open turn, which no process holds there: {_few(report.interrupted)}"
+        )
     if report.others:
         out.line(f"{count(report.others, 'session')} there that FROM does not have")
 
@@ -104,21 +105,21 @@ def _few(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_MOST_TOLD]) + (f" and {more:,} more" if more > 0 else "")
 
 
-# ----------------------------------------------------------------------------- what is not the same
+# ------------------------------------------------------------------------------------- differences
 
 
 def _complain(report: CopyReport) -> None:
     if report.changed:
         some = count(len(report.changed), "session")
         complain(
-            f"FROM was written to meanwhile; {some} went on: {_few(report.changed)}",
-            "copy again to bring what is new",
+            f"FROM was written to during the copy; {some} changed: {_few(report.changed)}",
+            "copy again to add what is new",
         )
     if report.differs:
         some = count(len(report.differs), "session")
         complain(
-            f"{some} in TO not the same, though FROM did not change: {_few(report.differs)}",
-            "is TO being written to? `holdfast doctor` looks at both",
+            f"{some} in TO not the same, although FROM did not change: {_few(report.differs)}",
+            "make sure that nothing writes to TO; `holdfast doctor` checks each store",
         )
     _tell_damage(report.damage)
 
@@ -129,4 +130,4 @@ def _tell_damage(damage: Sequence[Damage]) -> None:
         complain(f"{where}{item.what}")
     if damage:
         what = f"{count(len(damage), 'part')} of FROM could not be read"
-        complain(f"{what}; all the rest was copied", "`holdfast doctor` tells more")
+        complain(f"{what}; all the rest was copied", "`holdfast doctor` shows details")

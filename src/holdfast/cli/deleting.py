@@ -1,4 +1,4 @@
-"""`holdfast trash` and `restore`: throw sessions away, and change one's mind."""
+"""`holdfast trash` and `restore`: move sessions to the trash and back."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from holdfast.errors import KeyTaken
 )
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
 def trash(*, refs: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Throw sessions away; `restore` brings them back.
+    """Move sessions to the trash; `restore` brings them back.
 
-    They are not listed any more (`holdfast ls --trashed` does), and their keys are free for
-    others. Nothing is erased, however long they lie there: `holdfast purge` does that.
+    They are no longer listed (`holdfast ls --trashed` lists them), and other sessions may use
+    their keys. Nothing is erased, however long they stay there: `holdfast purge` does that.
     """
     with open_to_change(store) as opened:
         ids = dict.fromkeys(find_any(opened, ref).id for ref in refs)
@@ -43,11 +43,11 @@ def trash(*, refs: tuple[str, ...], store: str | None, as_json: bool) -> None:
     "holdfast restore support-42 --json",
 )
 @click.argument("ref", type=TRASHED_REF)
-@click.option("--keyless", is_flag=True, help="Without its key: another session has it now.")
+@click.option("--keyless", is_flag=True, help="Without its key, if another session has it now.")
 def restore(*, ref: str, keyless: bool, store: str | None, as_json: bool) -> None:
     """Bring a session back from the trash.
 
-    It is as it was when it was thrown away, its key included.
+    It is restored unchanged, its key included.
     """
     with open_to_change(store) as opened:
         session = find_thrown_away(opened, ref)
@@ -57,6 +57,6 @@ def restore(*, ref: str, keyless: bool, store: str | None, as_json: bool) -> Non
     if as_json:
         print_document(info)
         return
-    said = "restored" if was.trashed else "is not in the trash"
+    outcome = "restored" if was.trashed else "is not in the trash"
     lost = f", without its key {was.key}" if was.key != info.key else ""
-    screen().line((known(info), "cyan"), f": {said}{lost}")
+    screen().line((known(info), "cyan"), f": {outcome}{lost}")

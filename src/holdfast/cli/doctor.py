@@ -1,8 +1,8 @@
-"""`holdfast doctor`: what is wrong with a store, if anything.
+"""`holdfast doctor`: check a store for problems.
 
-Each finding is a `Check`: a name, what was found, whether that is well, and if not, what helps. One
-section that fails is itself a finding, and the others are still looked at. Looking changes nothing;
-with `--fix`, `mending` does what is safe, and then everything is looked at again.
+Each result is a `Check`: a name, what was found, whether that is all right, and if not, a hint. A
+section that raises an error becomes a failed check, and the other sections still run. Checking
+changes nothing; with `--fix`, `doctor_fix` applies the safe fixes, and all checks run again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MOST_SHOWN: Final = 20
 _SALVAGE: Final = (
     "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
 )
-_REINDEX: Final = "nothing is lost by it; `holdfast index rebuild` makes it anew"
+_REINDEX: Final = "no data is affected; `holdfast index rebuild` replaces it"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found, and what was done about it."""
+    """The results of all checks, and the fixes that were applied."""
 
     ok: bool
     store: str | None = None
@@ -56,17 +56,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     "holdfast doctor --fix",
     "holdfast doctor --store backup.db",
 )
-@click.option("--fix", is_flag=True, help="Do what is safe about what is wrong.")
+@click.option("--fix", is_flag=True, help="Apply the fixes that cannot lose data.")
 def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
-    """Look for anything wrong with a store.
+    """Check a store for problems.
 
-    Tells how the store and its engine are set up, which turns are open and whether their holders
-    are alive, and reads every row to find damage. It changes nothing. Exit code 1 if something is
-    wrong; each such line has a hint.
+    It shows how the store and its database are set up, which turns are open and whether their
+    holders are alive, and reads every row to find damage. It changes nothing. The exit code is 1 if
+    there is a problem; each one has a hint.
 
-    With --fix it closes turns that a crash left open, keeping all of them, and takes from others
-    the permission to read the files. What it can read of a damaged store it copies into a new one
-    beside it: the damaged file is never changed, and switching to the new one is left to you.
+    With --fix it closes turns that a crash left open, keeping all of them, and removes other users'
+    permissions on the files. Of a damaged store it copies everything readable into a new one beside
+    it: the damaged file is never changed, and it is up to you to switch to the new one.
     """
     finding = examine(store)
     if fix and not finding.ok:
@@ -80,11 +80,11 @@ def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
 
 
 def examine(store: str | None) -> Finding:
-    """Look at everything."""
+    """Run all checks on a store."""
     try:
         opened = open_to_read(store)
-    except NoStoreYet as none:
-        return Finding(ok=True, checks=[Check("store", str(none))])
+    except NoStoreYet as missing:
+        return Finding(ok=True, checks=[Check("store", str(missing))])
     except HoldfastError as error:
         damaged = isinstance(error, Damaged)
         return Finding(ok=False, damaged=damaged, checks=[_failed("store", error)])
@@ -104,9 +104,9 @@ def _examine(opened: holdfast.Store) -> Finding:
         ("damage", partial(_damage, opened, damage)),
         ("search index", partial(_index, opened)),
     )
-    for name, look in sections:
+    for name, run in sections:
         try:
-            checks.extend(look())
+            checks.extend(run())
         except HoldfastError as error:
             checks.append(_failed(name, error))
             damaged = damaged or isinstance(error, Damaged)
@@ -139,7 +139,7 @@ def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
 
 
 def _index(opened: holdfast.Store) -> Iterator[Check]:
-    """Compare the search index with what the store holds."""
+    """Compare the search index with the contents of the store."""
     problems = opened.check_index()
     if problems:
         more = f", and {len(problems) - 1:,} more" if len(problems) > 1 else ""
@@ -166,7 +166,7 @@ def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """An open turn, as the store knows it."""
+    """An open turn, as it is stored."""
 
     session: SessionRow
     number: int
@@ -177,7 +177,7 @@ class _Open(msgspec.Struct, frozen=True):
 def _open_turns(
     snapshot: Snapshot, *, listing: Listing, before: int | None
 ) -> tuple[list[_Open], int | None]:
-    """Find the open turns among a page of sessions, and where the next page begins."""
+    """Return the open turns of a page of sessions, and the start of the next page."""
     page = snapshot.list_sessions(listing, before=before, limit=_PAGE)
     readable = [item for item in page if not isinstance(item, Unreadable)]
     found = [
@@ -208,15 +208,15 @@ def _turn_check(one: _Open) -> Check:
 
 def _how_it_is_held(one: _Open) -> str:
     if one.turn is None:
-        return "open, but nothing is known of it"
-    who = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
-    begun = f"begun {ago(to_datetime(one.turn.started_at))}"
+        return "open, but its record is missing"
+    holder = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
+    started = f"started {ago(to_datetime(one.turn.started_at))}"
     alive = is_alive(one.turn.holder)
     if one.abandoned:
-        gone = "is gone" if alive is False else "gave no sign of life in time"
-        return f"{begun}, interrupted: {who} {gone}"
-    seen = "which is alive" if alive else "which cannot be seen from here"
-    return f"{begun}, held by {who}, {seen}"
+        gone = "is gone" if alive is False else "did not renew its lease in time"
+        return f"{started}, interrupted: {holder} {gone}"
+    seen = "which is alive" if alive else "which cannot be checked from this machine"
+    return f"{started}, held by {holder}, {seen}"
 
 
 # ---------------------------------------------------------------------------------------- damage
@@ -227,8 +227,8 @@ def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
     if not damage:
         yield Check("damage", "none: every row was read")
         return
-    places = count(len(damage), "damaged place")
-    yield Check("damage", places, ok=False, hint=_SALVAGE)
+    amount = count(len(damage), "damaged item")
+    yield Check("damage", amount, ok=False, hint=_SALVAGE)
 
 
 # --------------------------------------------------------------------------------------- drawing
@@ -236,21 +236,23 @@ def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
 
 def _draw(out: Screen, finding: Finding) -> None:
     _draw_fixed(out, finding.fixed)
-    said: str | None = None
+    last_hint: str | None = None
     for check in finding.checks:
         mark = (" ok  ", "green") if check.ok else ("WRONG", "bold red")
         out.line(mark, "  ", (f"{check.name}: ", "dim"), check.value)
-        if not check.ok and check.hint not in (None, said):
+        if not check.ok and check.hint not in (None, last_hint):
             out.line("         hint: ", check.hint or "")
-            said = check.hint
+            last_hint = check.hint
     for one in finding.damage[:_MOST_SHOWN]:
         out.line("       ", (_where(one), "cyan"), one.what)
     if len(finding.damage) > _MOST_SHOWN:
-        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json tells all")
+        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json lists all")
     out.line()
     wrong = sum(not check.ok for check in finding.checks)
     out.line(
-        (f"{count(wrong, 'problem')} found", "bold red") if wrong else ("All is well", "green")
+        (f"{count(wrong, 'problem')} found", "bold red")
+        if wrong
+        else ("No problems found", "green")
     )
 
 

@@ -1,7 +1,7 @@
-"""Drawing the blocks of a Markdown text on a terminal.
+"""Rendering Markdown blocks on a terminal.
 
-Each block is broken into lines that fit beside what stands before it. Every piece of text is made
-safe to look at once more: what Markdown decodes may be what was not there to be escaped before.
+Each block is wrapped to the space beside its prefix. Every piece of text is sanitized again, since
+decoding Markdown may produce unsafe characters that were not in the source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.text import Text
 from holdfast.cli.markdown import Block
 from holdfast.cli.screen import GAP, cells, share, styled, text_of
 
-_NARROWEST: Final = 16  # cells for text, however much stands before it
+_NARROWEST: Final = 16  # cells for text, however wide the prefix
 _RULE: Final = 40
 _TAB: Final = 4
 
@@ -38,26 +38,26 @@ def _lines(console: Console, block: Block, space: int, style: str) -> Sequence[T
         return list(_table(console, [[text_of(c) for c in row] for row in block.rows], space))
     text = Text(style=style)
     for span in block.spans:
-        source, look = (span, "") if isinstance(span, str) else span
-        text.append_text(styled(source, look, body=True))
+        source, span_style = (span, "") if isinstance(span, str) else span
+        text.append_text(styled(source, span_style, body=True))
     lines = _folded(text, space) if block.kind == "code" else text.wrap(console, space)
     return list(lines) or [Text()]
 
 
 def _folded(text: Text, space: int) -> Iterator[Text]:
-    """Break code only where a line is too long, wherever that is: spaces in it mean something."""
+    """Yield the lines of code, hard-wrapped: spaces are significant, so words are ignored."""
     for line in text.split("\n", allow_blank=True):
         line.expand_tabs(_TAB)
-        left = line
-        while left.cell_len > space:
-            taken = _fitting(left.plain, space)
-            yield left[:taken]
-            left = left[taken:]
-        yield left
+        rest = line
+        while rest.cell_len > space:
+            taken = _fitting(rest.plain, space)
+            yield rest[:taken]
+            rest = rest[taken:]
+        yield rest
 
 
 def _fitting(text: str, space: int) -> int:
-    """Count the characters that fit; at least one."""
+    """Return how many characters fit, at least one."""
     used = 0
     for n, character in enumerate(text):
         used += cells(character)
@@ -67,7 +67,7 @@ def _fitting(text: str, space: int) -> int:
 
 
 def _table(console: Console, rows: Sequence[Sequence[Text]], space: int) -> Iterator[Text]:
-    """Set cells under one another; where there are too many, behind each other."""
+    """Yield the lines of a table; with too many columns, each row becomes wrapped text."""
     columns = len(rows[0])
     if columns * (GAP + 2) > space:
         for row in rows:

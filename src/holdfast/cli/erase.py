@@ -1,6 +1,6 @@
-"""`holdfast erase`: take back what one message says, wherever it is shared.
+"""`holdfast erase`: erase the content of one message, wherever it is shared.
 
-As `purge` it cannot be undone, so it shows the message and asks first.
+Like `purge` it cannot be undone, so it shows the message and asks first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.records import EraseReport, Head, Message, Place
 
 @command(
     "holdfast erase --yes support-42 3",
-    "holdfast erase --yes support-42 3 --branch 1   # also from what was left before",
+    "holdfast erase --yes support-42 3 --branch 1   # also on an earlier branch",
     "holdfast erase --yes --json support-42 3",
 )
 @click.argument("ref", type=ANY_REF)
@@ -37,11 +37,11 @@ def erase(
 ) -> int:
     """Erase one message for good, wherever it is shared.
 
-    MESSAGE is its number or its id. What it says is erased in this session, in those it was forked
+    MESSAGE is its number or its id. Its content is erased in this session, in those it was forked
     from and in its forks, with files that no other message needs, and their bytes on the disk. Its
-    number, id, role and time stay, so that nothing else moves; a model is not sent it any more.
-    What a title, a summary or another message says of it stays. It asks first; where it cannot ask,
-    it wants --yes.
+    number, id, role and time stay, so that nothing else moves; it is no longer sent to a model.
+    What a title, a summary or another message quotes of it stays. It asks first; where it cannot
+    ask, --yes is required.
     """
     refuse_unasked(yes=yes, as_json=as_json)
     place = given.place(message, branch)
@@ -69,18 +69,18 @@ def _agreed(session: holdfast.Session, place: Place) -> bool:
     if others:
         out.line(("  it may be shared", "yellow"), f" with {count(others, 'other session')}")
     out.flush()
-    return click.confirm("Erase what it says, for good?", err=True)
+    return click.confirm("Erase its content for good?", err=True)
 
 
 def _sharing(session: holdfast.Session, seq: int) -> int:
-    """Count the sessions next to this one that begin with the message, as far as links tell."""
+    """Return how many parents and children of this session share the message."""
     *above, own = session.lineage()
     below = [link for link in session.children() if link.state != "purged"]
     return (len(above) if own.seq >= seq else 0) + sum(link.seq >= seq for link in below)
 
 
 def _find(session: holdfast.Session, place: Place) -> Message | None:
-    """Read the message that is to go; one on another branch by its number there."""
+    """Return the message to erase; None if its id is not in the current history."""
     branch = place.branch if isinstance(place, Head) else None
     seq = place.seq if isinstance(place, Head) else place
     if isinstance(seq, str):

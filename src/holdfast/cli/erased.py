@@ -1,4 +1,4 @@
-"""What all commands that erase have in common: they ask first, and show the proof afterwards."""
+"""What all commands that erase share: the confirmation before, and the proof afterwards."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from holdfast.records import Scan
 
 
 def refuse_unasked(*, yes: bool, as_json: bool, done: str = "erased") -> None:
-    """Refuse to go on where nobody can be asked and nobody said yes."""
+    """Raise a usage error if --yes is missing and no user can be prompted."""
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     if not yes and (as_json or not at_a_terminal):
-        raise click.UsageError(f"Nobody can be asked here; nothing was {done}. Say --yes to do it.")
+        raise click.UsageError(
+            f"Cannot ask for confirmation here; nothing was {done}. Pass --yes to do it."
+        )
 
 
 def say_proof(out: Screen, pending: tuple[str, ...], scan: Scan | None) -> None:
-    """Return what still waits, and what the search through all files found."""
+    """Print what is still pending, and what the search of all files found."""
     for reason in pending:
         out.line(("  pending: ", "yellow"), reason)
     if scan is None:
         return
     if scan.problem is not None:
-        said = "not proved" if scan.searchable else "not searched"
-        out.line((f"  {said}: ", "yellow"), scan.problem)
+        label = "not proved" if scan.searchable else "not searched"
+        out.line((f"  {label}: ", "yellow"), scan.problem)
     elif scan.found:
         out.line(("  still found in: ", "red"), ", ".join(scan.found))
     elif scan.fragments:
         searched = f"{count(scan.files, 'file')}, {size(scan.bytes)}"
-        out.line(f"  proved: {_pieces(scan.fragments)} looked for in {searched}: nothing is left")
+        out.line(f"  proved: {_pieces(scan.fragments)} searched for in {searched}: nothing is left")
 
 
 def _pieces(number: int) -> str:
@@ -40,9 +42,9 @@ def _pieces(number: int) -> str:
 
 
 def exit_code(pending: tuple[str, ...], scan: Scan | None) -> int:
-    """Return the exit code: something that is left, and that nothing explains, is a problem.
+    """Return the exit code: 1 if erased data was found and nothing pending explains it.
 
-    That a store cannot be searched at all, as on a server, is said, and is none.
+    A store that cannot be searched at all, as on a server, is reported but is not a problem.
     """
     left = scan is not None and scan.searchable and not scan.clean and not pending
     return problems.FOUND_A_PROBLEM if left else 0

@@ -1,8 +1,8 @@
-"""`holdfast export`: sessions as lines of JSON, for keeping, moving, or other programs.
+"""`holdfast export`: sessions as JSON lines, to archive, to move, or for other programs.
 
-A file is written whole or not at all, and is nobody else's to read. What is there is replaced only
-when asked. Files get around, so secrets are left out of them unless a whole copy is asked for, and
-every one that was is told: with the file, or before there is one.
+A file is written completely or not at all, and only its owner may read it. An existing file is
+replaced only with --force. Exported files are often shared, so secrets are redacted unless a whole
+copy is requested, and every redaction is listed: with the file, or beforehand with --review.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COLUMNS: Final = (
 
 
 class Asked(NamedTuple):
-    """What is to be exported from where, and without what."""
+    """What to export, from which store, and what to redact."""
 
     store: str | None
     refs: tuple[str, ...]
@@ -50,25 +50,25 @@ class Asked(NamedTuple):
 @command(
     "holdfast export -o everything.jsonl --no-redact",
     "holdfast export support-42 -o parcel.jsonl --force",
-    "holdfast export support-42 --review   # what would not be in it",
+    "holdfast export support-42 --review   # what would be redacted",
     "holdfast export support-42 -o - --redact default --redact email | grep -c parcel",
     "holdfast export -o everything.jsonl --json",
 )
 @click.argument("refs", type=ANY_REF, metavar="[REF]...", nargs=-1)
 @click.option(
-    "--output", "-o", type=FILE, metavar="FILE", help='Where to write it; "-" is standard output.'
+    "--output", "-o", type=FILE, metavar="FILE", help='The file to write; "-" is standard output.'
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it is there already.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--redact",
     "names",
     type=click.Choice(_NAMES),
     metavar="NAME",
     multiple=True,
-    help='Leave out what these detectors find; "default" and "all" name several. Repeatable.',
+    help='Redact what these detectors find; "default" and "all" name several. Repeatable.',
 )
 @click.option("--no-redact", "whole", is_flag=True, help="Write a whole copy, secrets included.")
-@click.option("--review", is_flag=True, help="List what would not be in it, and write nothing.")
+@click.option("--review", is_flag=True, help="List what would be redacted, and write nothing.")
 @click.option("--detectors", is_flag=True, help="List the detectors.")
 def export(
     *,
@@ -82,29 +82,29 @@ def export(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Write sessions to a file that any program can read.
+    """Export sessions to a file that any program can read.
 
-    Without REF it is every session, those in the trash included. Everything is there: branches,
-    forks, turns, files, usage, times. `holdfast import` reads it into any store. The exit code is 1
-    if a part of the store could not be read; all the rest is in the file then.
+    Without REF all sessions are exported, those in the trash included, with everything: branches,
+    forks, turns, files, usage, times. `holdfast import` reads the file into any store. The exit
+    code is 1 if a part of the store could not be read; all the rest is in the file.
 
-    Keys, tokens and passwords are not: "[redacted: github token]" stands in the place of each, and
-    they are listed. Signed thinking that holds one is left out. For a copy that is as good as the
-    store, to keep or to move, say --no-redact.
+    Keys, tokens and passwords are redacted: each is replaced by text such as "[redacted: github
+    token]", and they are listed. Signed thinking that contains one is left out. For a complete
+    copy, to archive or to move, use --no-redact.
     """
     if detectors:
         _list_detectors(as_json=as_json)
         return 0
     if whole and (names or review):
-        raise click.UsageError("--no-redact looks for nothing; leave it or the other out.")
-    asked = Asked(store, refs, None if whole else names or ("default",))
+        raise click.UsageError("--no-redact cannot be combined with --redact or --review.")
+    request = Asked(store, refs, None if whole else names or ("default",))
     if review:
-        return _review(asked, as_json=as_json)
+        return _review(request, as_json=as_json)
     if output is None:
         raise click.UsageError("Missing option '--output' / '-o'.")
     if output == "-":
-        return _print(asked, as_json=as_json)
-    report, damage = _write(asked, Path(output), overwrite=force)
+        return _print(request, as_json=as_json)
+    report, damage = _write(request, Path(output), overwrite=force)
     if as_json:
         print_document(report)
     else:
@@ -112,27 +112,29 @@ def export(
     return _complain(damage)
 
 
-def _write(asked: Asked, to: Path, *, overwrite: bool) -> tuple[ExportReport, list[Damage]]:
+def _write(request: Asked, to: Path, *, overwrite: bool) -> tuple[ExportReport, list[Damage]]:
     with (
-        open_to_read(asked.store) as opened,
+        open_to_read(request.store) as opened,
         waiting(f"writing {to.name}") as progress,
         hint(Invalid, "choose another FILE; --force replaces one that is there"),
     ):
         report = opened.export(
-            to, *asked.refs, overwrite=overwrite, redact=asked.redact, progress=progress
+            to, *request.refs, overwrite=overwrite, redact=request.redact, progress=progress
         )
         return report, opened.damage
 
 
-def _print(asked: Asked, *, as_json: bool) -> int:
-    """Write to standard output what was written whole to a file of our own."""
+def _print(request: Asked, *, as_json: bool) -> int:
+    """Export to a temporary file and, once it is complete, write it to standard output."""
     if as_json:
-        raise click.UsageError("--json reports on a file; standard output is taken.")
+        raise click.UsageError("--json needs a FILE: standard output holds the export itself.")
     if sys.stdout.isatty():
-        raise click.UsageError("This is not for a terminal; send it to a file or a program.")
+        raise click.UsageError(
+            "Exports are not written to a terminal; redirect the output to a file or a program."
+        )
     with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
         file = Path(directory) / "export.jsonl"
-        report, damage = _write(asked, file, overwrite=False)
+        report, damage = _write(request, file, overwrite=False)
         sys.stdout.flush()
         with file.open("rb") as source:
             shutil.copyfileobj(source, sys.stdout.buffer)
@@ -144,9 +146,9 @@ def _print(asked: Asked, *, as_json: bool) -> int:
 # -------------------------------------------------------------------------------- what was found
 
 
-def _review(asked: Asked, *, as_json: bool) -> int:
-    with open_to_read(asked.store) as opened, waiting("looking for secrets") as progress:
-        found = opened.review(*asked.refs, redact=asked.redact, progress=progress)
+def _review(request: Asked, *, as_json: bool) -> int:
+    with open_to_read(request.store) as opened, waiting("looking for secrets") as progress:
+        found = opened.review(*request.refs, redact=request.redact, progress=progress)
         damage = opened.damage
     if as_json:
         print_document(found)
@@ -173,7 +175,7 @@ def _say(out: Screen, report: ExportReport) -> None:
 
 
 def _tell(out: Screen, review: Review) -> None:
-    """Tell what is not in the file; of what was not looked into, only that it was not."""
+    """List what was redacted; of files that were not searched, print only the number."""
     summary = _summed_up(review)
     if not summary:
         return
@@ -187,14 +189,14 @@ def _tell(out: Screen, review: Review) -> None:
 
 
 def _summed_up(review: Review) -> str:
-    said = []
+    facts = []
     if review.replaced:
-        said.append(f"{count(review.replaced, 'secret')} replaced")
+        facts.append(f"{count(review.replaced, 'secret')} replaced")
     if review.left_out:
-        said.append(f"{review.left_out:,} left out")
+        facts.append(f"{review.left_out:,} left out")
     if review.not_looked_into:
-        said.append(f"{count(review.not_looked_into, 'file')} not looked into")
-    return ", ".join(said)
+        facts.append(f"{count(review.not_looked_into, 'file')} not looked into")
+    return ", ".join(facts)
 
 
 def _table(out: Screen, findings: Sequence[Redaction]) -> None:
@@ -233,11 +235,11 @@ def _list_detectors(*, as_json: bool) -> None:
 
 
 def _complain(damage: list[Damage]) -> int:
-    """Tell what could not be read; the file has stand-ins in its place."""
+    """Report what could not be read; the file has placeholders for it."""
     for item in damage[:_MOST_TOLD]:
         where = "" if item.session_id is None else f"session {item.session_id}: "
         complain(f"{where}{item.what}")
     if damage:
         what = f"{count(len(damage), 'part')} of the store could not be read"
-        complain(f"{what}; all the rest was exported", "`holdfast doctor` tells more")
+        complain(f"{what}; all the rest was exported", "`holdfast doctor` shows details")
     return FOUND_A_PROBLEM if damage else 0

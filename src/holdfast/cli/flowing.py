@@ -1,7 +1,7 @@
-"""A text that arrives in pieces, made safe to look at.
+"""A text that arrives in chunks, made safe to print.
 
-`visible` must see what stands around a character to know whether it joins two others or hides. So
-what could still join the next piece is held back until that piece is there.
+Whether `sanitize` escapes a joiner depends on the characters around it. So joiners at the end of a
+chunk are held back until the next chunk arrives.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from typing import Final
 
 from holdfast.cli.visible import visible
 
-_BEFORE: Final = 3  # characters that a joiner's meaning depends on
+_BEFORE: Final = 3  # preceding characters that decide about a joiner
 _HELD: Final = "\ufe0f\u200c\u200d"
 
 
 class Flow:
-    """Gives, piece by piece, what `visible` would give for the whole."""
+    """Sanitizes a stream chunk by chunk, with the same result as `sanitize` on the whole text."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._before = ""
         self._held = ""
 
     def write(self, text: str) -> str:
-        """Take the next piece; give what can be shown now."""
+        """Add the next chunk; return what can be printed now."""
         text = self._held + text
         shown = text.rstrip(_HELD)
         self._held = text[len(shown) :]
         return self._shown(shown)
 
     def end(self) -> str:
-        """Return the rest."""
+        """Return what was held back, at the end of the stream."""
         rest, self._held = self._held, ""
         return self._shown(rest)
 

@@ -1,4 +1,4 @@
-"""`holdfast fork`: a new session that begins with the history of another."""
+"""`holdfast fork`: a new session that starts with the history of another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.cli.screen import screen
 @command(
     "holdfast fork support-42",
     'holdfast fork support-42 --at 5 --key another-try --title "Another try"',
-    "holdfast fork support-42 --at 5 --branch 1   # also from what was left before",
+    "holdfast fork support-42 --at 5 --branch 1   # also on an earlier branch",
 )
 @click.argument("ref")
 @click.option(
@@ -27,8 +27,8 @@ from holdfast.cli.screen import screen
 @click.option(
     "--branch", "-b", type=click.IntRange(min=1), help="The branch on which that number is."
 )
-@click.option("--key", type=given.WORDS, help="A name of your own for it; no two have the same.")
-@click.option("--title", type=given.WORDS, help="What people read in the list.")
+@click.option("--key", type=given.WORDS, help="A unique name that you choose.")
+@click.option("--title", type=given.WORDS, help="The title shown in lists.")
 @click.option("--model", type=given.WORDS, help="The model that answers.  [default: the same]")
 @click.option(
     "--cwd", type=given.DIRECTORY, metavar="DIR", help="Its directory.  [default: the same]"
@@ -47,14 +47,14 @@ def fork(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Split off a new session at any message.
+    """Fork a new session at any message.
 
     Nothing is copied, however long the history is, and the original stays as it is. Inside a tool
     call the fork starts before the call.
     """
     metadata = given.metadata(meta)
     if at is None and branch is not None:
-        raise click.UsageError("--branch goes with --at: say at which message.")
+        raise click.UsageError("--branch needs --at and a message's number.")
     place = None if at is None else given.place(at, branch)
     with open_to_change(store) as opened:
         session = opened.get(ref)

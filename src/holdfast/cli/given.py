@@ -1,7 +1,8 @@
-"""What a command is given beside options: texts, metadata, and places in a history.
+"""Parameter types and parsers: texts, metadata, and positions in a history.
 
-A text is UTF-8 or it is refused whole: half of one must not be stored. Metadata is text unless it
-says that it is JSON, so that a version 1.10 or a number with zeros in front stays what it is.
+A text that is not valid UTF-8 is refused as a whole, so that no part of it is stored. Metadata is
+text unless it is marked as JSON, so that a version 1.10 or a number with leading zeros is kept as
+it was typed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ID: Final = "id:"
 
 
 class _Words(click.types.StringParamType):
-    """A text in one argument. It must be UTF-8: what a locale could not read is not guessed."""
+    """A text in one argument. It must be valid UTF-8; other encodings are not guessed."""
 
     def convert(
         self,
@@ -28,7 +29,7 @@ class _Words(click.types.StringParamType):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str:
-        """Refuse bytes that are no text."""
+        """Return the text; fail if its bytes are not valid UTF-8."""
         text = super().convert(value, param, ctx)
         try:
             return os.fsencode(text).decode("utf-8")
@@ -37,7 +38,7 @@ class _Words(click.types.StringParamType):
 
 
 class _Directory(_Words):
-    """A working directory. It is kept in full, so that it means the same from anywhere."""
+    """A working directory, stored as an absolute path."""
 
     def convert(
         self,
@@ -45,7 +46,7 @@ class _Directory(_Words):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str:
-        """Make a path absolute; an empty text stays one."""
+        """Return the absolute path; an empty text stays empty."""
         text = super().convert(value, param, ctx)
         return os.path.abspath(text) if text else text  # noqa: PTH100 - the text is what is kept
 
@@ -56,7 +57,7 @@ METADATA: Final = "NAME=TEXT, or NAME:=JSON for numbers, lists and the like.  [r
 
 
 def metadata(pairs: Sequence[str]) -> dict[str, JSON]:
-    """Understand `name=text` and `name:=JSON`; each name once."""
+    """Parse `name=text` and `name:=JSON` pairs; refuse a name that is given twice."""
     found: dict[str, JSON] = {}
     for pair in pairs:
         name, value = _pair(pair)
@@ -77,40 +78,40 @@ def _pair(pair: str) -> tuple[str, JSON]:
     except msgspec.DecodeError as error:
         raise click.UsageError(f"--meta {pair!r}: {error}.") from error
     if decoded is None:
-        raise click.UsageError(f"--meta {pair!r}: null is nothing; --unset removes a name.")
+        raise click.UsageError(f"--meta {pair!r}: null cannot be stored; --unset removes a name.")
     return name.removesuffix(":"), decoded
 
 
 def place(text: str, branch: int | None) -> Place:
-    """Understand a message's number, here or on another branch, or its id."""
+    """Parse a message's number, on the current or another branch, or its id."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None  # noqa: PLR2004 - as far as seqs go
     if number is None and branch is not None:
-        raise click.UsageError("--branch goes with a message's number; an id needs none.")
+        raise click.UsageError("--branch needs a message's number; an id is unique without it.")
     if number is None:
         return text.removeprefix(_ID)
     return number if branch is None else Head(branch, number)
 
 
 def text(argument: str | None) -> str:
-    """Take a text from an argument, or from standard input when there is none or `-`."""
+    """Return the text of an argument, or standard input if it is missing or `-`."""
     if argument is None or argument == "-":
         data = _read_input().removesuffix(b"\n")
     else:
         data = argument.encode("utf-8", "surrogateescape")
     try:
-        found = data.decode("utf-8")
+        decoded = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise click.UsageError(
             f"The text is not UTF-8 (byte {error.start + 1}); nothing was stored. "
             "Convert it first: iconv -f LATIN1 -t UTF-8"
         ) from error
-    if not found:
-        raise click.UsageError("There is no text; nothing was stored.")
-    return found
+    if not decoded:
+        raise click.UsageError("The text is empty; nothing was stored.")
+    return decoded
 
 
 def _read_input() -> bytes:
-    if sys.stdin is None:  # It was closed before the program began.
+    if sys.stdin is None:  # It was closed before the program started.
         return b""
     if sys.stdin.isatty():
         sys.stderr.write("Type the message, then Ctrl-D on a line of its own.\n")

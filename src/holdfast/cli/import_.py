@@ -1,7 +1,7 @@
 """`holdfast import`: read what `holdfast export` wrote.
 
-A session that is there already is left as it is, so the same file may be read again. Lines that
-cannot be read are told and cost only themselves.
+A session that exists already is not changed, so the same file may be imported again. Lines that
+cannot be read are reported and skipped.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _MOST_TOLD: Final = 20
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
 )
 def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    """Read sessions that were exported.
+    """Import sessions from an exported file.
 
     FILE is what `holdfast export` wrote; "-" is standard input. Sessions that are in the store
-    already are left as they are: reading a file twice adds nothing. The exit code is 1 if a part
-    of it could not be read; all the rest is there then.
+    already are not changed: importing a file twice adds nothing. The exit code is 1 if a part of it
+    could not be read; all the rest was imported.
     """
     reports: list[tuple[str, ImportReport]] = []
     with open_to_write(store) as opened:
@@ -66,14 +66,14 @@ def import_(*, files: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 @contextmanager
 def _file(name: str) -> Iterator[Path]:
-    """Return the file; standard input becomes one first."""
+    """Yield the file's path; standard input is copied to a temporary file."""
     if name != "-":
         yield Path(name)
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
         path = Path(directory) / "import.jsonl"
         with path.open("wb") as copy:
-            if sys.stdin is not None:  # It may have been closed before the program began.
+            if sys.stdin is not None:  # It may have been closed before the program started.
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         yield path
 
@@ -82,18 +82,18 @@ def _say(out: Screen, name: str, report: ImportReport) -> None:
     there = f"{count(len(report.skipped), 'session')} there already" if report.skipped else ""
     if report.sessions:
         added = f"{count(report.sessions, 'session')}, {count(report.messages, 'message')} added"
-        said = f"{added}; {there}" if there else added
+        result = f"{added}; {there}" if there else added
     else:
-        said = f"nothing added, {there or 'it holds no session'}"
+        result = f"nothing added, {there or 'it holds no session'}"
     how = " (redacted)" if report.redacted else ""
-    out.line((name, "cyan"), f"{how}: {said}")
+    out.line((name, "cyan"), f"{how}: {result}")
 
 
 def _complain(name: str, report: ImportReport) -> None:
     for damage in report.damage[:_MOST_TOLD]:
         complain(f"{name}: {damage.what}")
     if len(report.damage) > _MOST_TOLD:
-        complain(f"{name}: and {len(report.damage) - _MOST_TOLD:,} more; --json tells all")
+        complain(f"{name}: and {len(report.damage) - _MOST_TOLD:,} more; --json lists all")
     complain(
         f"{name}: {count(len(report.damage), 'part')} could not be read; all the rest is there",
         "import a whole copy into another store: what is here already stays as it is",

@@ -1,6 +1,6 @@
-"""`holdfast index`: the state of the search index, and a new one if somebody wants it.
+"""`holdfast index`: show the state of the search index, or rebuild it.
 
-Nobody has to do anything for it: searches bring it up to date, and replace it when it is no good.
+It needs no maintenance: searches bring it up to date, and replace it if it is damaged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from holdfast.records import IndexStatus
 
 _MUCH_TEXT = 1_000_000
 _STATES = {
-    "ready": "has everything",
+    "ready": "up to date",
     "behind": "the next search brings it up to date",
-    "missing": "the first search makes it",
+    "missing": "the first search builds it",
     "damaged": "the next search replaces it",
     "outdated": "the next search replaces it",
-    "none": "this store keeps none; searches read the messages themselves",
+    "none": "this store has no index; searches read the messages directly",
 }
 
 
@@ -33,10 +33,10 @@ _STATES = {
 )
 @click.argument("what", type=click.Choice(["status", "rebuild"]), default="status")
 def index(*, what: str, store: str | None, as_json: bool) -> None:
-    """Tell the state of the search index, or make it anew.
+    """Show the state of the search index, or rebuild it.
 
-    It is a file of its own beside the store, made from what the store holds, and can be deleted at
-    any time. Searches find everything in every state of it; it only makes them fast.
+    It is a separate file beside the store, built from the store's contents, and can be deleted at
+    any time. Searches find everything in every state of the index; it only makes them fast.
     """
     if what == "rebuild":
         with open_to_change(store) as opened, waiting("Indexing") as progress:
@@ -53,21 +53,21 @@ def index(*, what: str, store: str | None, as_json: bool) -> None:
 def _draw(out: Screen, status: IndexStatus) -> None:
     out.fact("  index     ", status.path or "none")
     out.fact("  state     ", f"{status.state}: {_STATES[status.state]}")
-    behind = f", {status.behind:,} to come" if status.behind else ""
+    behind = f", {status.behind:,} not indexed yet" if status.behind else ""
     out.fact("  messages  ", f"{status.messages:,}{behind}")
     if status.bytes:
         out.fact("  size      ", size(status.bytes) + _share(status))
 
 
 def _share(status: IndexStatus) -> str:
-    """Return how large an index is beside the text in it; of little text that says nothing."""
+    """Return the index's size relative to its text; "" for too little text to be meaningful."""
     if status.text < _MUCH_TEXT:
         return ""
     return f", {100 * status.bytes / status.text:.0f} % of the {size(status.text)} of text in it"
 
 
 def told(status: IndexStatus) -> str:
-    """Say the state of an index in one line."""
+    """Return the state of an index in one line."""
     if status.state in {"ready", "behind"}:
         behind = f", {count(status.behind, 'message')} behind" if status.behind else ""
         return f"{status.state}: {count(status.messages, 'message')}{behind}, {size(status.bytes)}"

@@ -1,4 +1,4 @@
-"""`holdfast log`: what was said last, and what is being said."""
+"""`holdfast log`: print the newest messages, and follow new ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A session was written to; `message` is its newest one then."""
+    """A write to a session; `message` is the newest one after it."""
 
     number: int
     session: str
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     "holdfast log -f --json",
 )
 @click.argument("ref", required=False)
-@click.option("--follow", "-f", is_flag=True, help="Go on, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Follow new messages until Ctrl-C.")
 @click.option("--limit", "-n", default=10, type=click.IntRange(min=0), show_default=True)
 @click.option("--tools", is_flag=True, help="Unfold tool calls and their results.")
 def log(
@@ -54,11 +54,11 @@ def log(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Print the newest messages, and with -f those to come.
+    """Print the newest messages; with -f, follow new ones.
 
-    With REF the messages of that session; without, one line for each session that was written to.
-    When a session went to another branch (by undo, rewind and the like) that is said, and what it
-    has there follows. --json prints one JSON document per line.
+    With REF it prints the messages of that session; without, one line for each session that was
+    written to. A line marks where a session moved to another branch (by undo, rewind and the like);
+    the messages on that branch follow. --json prints one JSON document per line.
     """
     with open_to_read(store) as opened:
         if ref is None:
@@ -69,7 +69,7 @@ def log(
 
 
 def _print_all(items: Iterator[T], show: Callable[[T], None]) -> None:
-    """Print each item as soon as it is there."""
+    """Print each item as soon as it arrives."""
     for item in items:
         show(item)
         sys.stdout.flush()
@@ -81,7 +81,7 @@ def _print_all(items: Iterator[T], show: Callable[[T], None]) -> None:
 def _messages(
     session: holdfast.Session, limit: int, *, follow: bool
 ) -> Iterator[Message | BranchChanged]:
-    """Return the newest messages and then, without a gap, those that follow."""
+    """Yield the newest messages and then, without a gap, new ones."""
     head = session.head()
     newest = session.messages(
         after=max(0, head.seq - limit), before=head.seq + 1, branch=head.branch
@@ -92,12 +92,12 @@ def _messages(
 
 
 def _activity(opened: holdfast.Store, limit: int, *, follow: bool) -> Iterator[Event]:
-    """Return what was written to last, oldest first, and then what is."""
-    known = opened.backend.read(_newest(max(1, limit)))
-    for activity in known[len(known) - limit :]:
+    """Yield the latest writes, oldest first, and then new ones."""
+    newest = opened.backend.read(_newest(max(1, limit)))
+    for activity in newest[len(newest) - limit :]:
         yield from _event(opened, activity)
     if follow:
-        for activity in opened.follow(since=known[-1].number if known else 0):
+        for activity in opened.follow(since=newest[-1].number if newest else 0):
             yield from _event(opened, activity)
 
 
@@ -114,7 +114,7 @@ def _newest(limit: int) -> Callable[[Snapshot], list[Activity]]:
 
 
 def _event(opened: holdfast.Store, activity: Activity) -> Iterator[Event]:
-    """Look up what an activity was; nothing if its session is gone meanwhile."""
+    """Yield the event of an activity; nothing if its session was removed meanwhile."""
     head = activity.head
     try:
         session = opened.get(activity.session_id)
@@ -154,11 +154,11 @@ def _message_printer(*, tools: bool, as_json: bool) -> Callable[[Message | Branc
 
 
 def _draw_change(out: Screen, change: BranchChanged) -> None:
-    """Return what became of what was printed; what is on the new branch comes behind this."""
-    said = moved(change.reason, change.kept)
+    """Print how the history moved; the messages of the new branch follow."""
+    text = moved(change.reason, change.kept)
     if change.reason == "redo":
-        said = f"what came behind {change.kept} is back (redo)"
-    out.line((f"══ {said} ══", "magenta"))
+        text = f"what came after {change.kept} is back (redo)"
+    out.line((f"══ {text} ══", "magenta"))
     out.line()
 
 
@@ -170,7 +170,7 @@ def _activity_printer(*, as_json: bool) -> Callable[[Event], None]:
 
 
 def _draw_event(out: Screen, event: Event) -> None:
-    words = "begun" if event.message is None else one_line(event.message)
+    words = "created" if event.message is None else one_line(event.message)
     role = "" if event.message is None else f" {event.message.role}"
     out.line(
         (moment(event.at), "dim"),

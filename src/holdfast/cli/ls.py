@@ -1,9 +1,9 @@
-"""`holdfast ls`: which sessions there are.
+"""`holdfast ls`: list sessions.
 
-The pinned ones come first, then the others, each newest first. They are read a page at a time, so a
-store of ten thousand sessions is listed as fast as one of fifty. Archived sessions are left out
-unless they are asked for, and trashed ones are a list of their own. One that is damaged stands in
-the list as that, with what can be read of it.
+Pinned sessions come first, then the others, each newest first. They are read a page at a time, so a
+store of ten thousand sessions is listed as fast as one of fifty. Archived sessions are listed only
+with --archived or --all, and trashed ones only with --trashed. A damaged session is listed as
+damaged, with what can be read of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.records import Order, Page, SessionInfo, SessionState
 _PAGE: Final = 500
 _MANY: Final = 100
 _START: Final = "start"
-_DOCTOR: Final = "`holdfast doctor` tells more"
+_DOCTOR: Final = "`holdfast doctor` shows details"
 _STYLES: Final[dict[SessionState, str]] = {
     "interrupted": "yellow",
     "open": "green",
@@ -54,11 +54,11 @@ class Wanted(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A column, and what it shows of a session."""
+    """A column, and the function that returns its cell for a session."""
 
     column: Column
     cell: Callable[[SessionInfo, Screen], Span]
-    always: bool = False  # else it is left out when it would be empty
+    always: bool = False  # else it is omitted if all its cells are empty
 
 
 @command(
@@ -80,7 +80,7 @@ class _Shown(NamedTuple):
 @click.option("--agent", help="Only those of this agent.")
 @click.option("--cwd", type=DIRECTORY, help="Only those of this working directory.")
 @click.option("--since", metavar="TIME", help="Only those written to since: 7d, 12h, 2026-01-31.")
-@click.option("--until", metavar="TIME", help="Only those not written to any more after that.")
+@click.option("--until", metavar="TIME", help="Only those last written to by then.")
 @click.option(
     "--state", type=click.Choice(get_args(SessionState)), help="Only those in this state."
 )
@@ -93,8 +93,8 @@ class _Shown(NamedTuple):
 )
 @click.option(
     "--cursor",
-    help=f"Go on where a page ended. With --json the answer is then a page, with its items and the "
-    f"cursor of the next one; `--cursor {_START}` gives the first.",
+    help=f"Continue after a page. With --json the output is then a page: its items and the cursor "
+    f"of the next one; `--cursor {_START}` returns the first.",
 )
 def ls(
     *,
@@ -118,13 +118,13 @@ def ls(
     """List sessions, newest first.
 
     Pinned sessions come first of all. An interrupted session has a turn that a crash left open;
-    `holdfast recover` closes it. A damaged one cannot be read in full; `holdfast doctor` tells why.
+    `holdfast recover` closes it. A damaged one cannot be read in full; `holdfast doctor` shows why.
     FROM is the session that this one came from, and how; on a terminal, where there may be no room
-    for it, ↳ marks such sessions. BRANCHES and FORKS count what went another way; `holdfast tree`
-    draws them.
+    for it, ↳ marks such sessions. BRANCHES and FORKS count other versions of the history;
+    `holdfast tree` draws them.
 
-    TIME is so many hours, days, weeks, months or years ago (12h, 7d, 2w, 3m, 1y), a day, a month, a
-    year, or a moment (2026-01-31T18:00).
+    TIME is a number of hours, days, weeks, months or years ago (12h, 7d, 2w, 3m, 1y), a day, a
+    month, a year, or a date and time (2026-01-31T18:00).
     """
     if everything and cursor is not None:
         raise click.UsageError("--all and --cursor exclude each other: all is one page.")
@@ -134,7 +134,7 @@ def ls(
         agent=agent,
         cwd=cwd,
         pinned=True if pinned else None,
-        # The trash is shown whole: what is in it may be gone tomorrow.
+        # The trash includes archived sessions: they may be erased soon.
         archived=True if archived else None if everything or trashed else False,
         trashed=trashed,
         state=state,
@@ -144,8 +144,8 @@ def ls(
     )
     try:
         opened = open_to_read(store)
-    except NoStoreYet as none:
-        _say_none(str(none), as_json=as_json)
+    except NoStoreYet as missing:
+        _say_none(str(missing), as_json=as_json)
         return
     with opened:
         start = None if cursor == _START else cursor
@@ -164,7 +164,7 @@ def ls(
 def find(
     opened: holdfast.Store, wanted: Wanted, limit: int | None, cursor: str | None = None
 ) -> tuple[list[SessionInfo], str | None]:
-    """List a page, or all; if there are more, give the cursor behind it."""
+    """Return a page of sessions, or all, and the cursor of the next page if there is one."""
     found: list[SessionInfo] = []
     while True:
         page = opened.sessions(**wanted._asdict(), limit=limit or _PAGE, cursor=cursor)
@@ -178,7 +178,7 @@ def find(
 
 
 def _short(id: str, out: Screen) -> str:
-    """A terminal has little room, and eight characters of an id are enough to name a session."""
+    """Return an id, shortened on a terminal: eight characters identify a session."""
     return short(id) if out.terminal else id
 
 
@@ -189,19 +189,19 @@ def _state(info: SessionInfo) -> Span:
 
 
 def _active(info: SessionInfo) -> Span:
-    """When it was written to last, if that could be read."""
+    """Return when the session was last written to, if that could be read."""
     return ("" if info.updated_at == EPOCH else ago(info.updated_at), "dim")
 
 
 def _cwd(info: SessionInfo, out: Screen) -> Span:
-    """A terminal has little room, and everybody knows their home."""
+    """Return the working directory; on a terminal, `~` replaces the home directory."""
     home, cwd = os.path.expanduser("~"), info.cwd or ""  # noqa: PTH111 - the text is what counts
     short_one = out.terminal and (cwd == home or cwd.startswith(f"{home}{os.sep}"))
     return (f"~{cwd[len(home) :]}" if short_one else cwd, "dim")
 
 
 def _title(info: SessionInfo, out: Screen) -> str:
-    """A terminal may have no room for FROM, but for a mark on what comes from another session."""
+    """Return the title; on a terminal, where FROM may not fit, ↳ marks sessions with a parent."""
     mark = "↳ " if out.terminal and info.parent is not None else ""
     return f"{mark}{info.title or info.preview or ''}"
 
@@ -273,10 +273,10 @@ def _text(span: Span) -> str:
 def _say_rest(
     out: Screen, opened: holdfast.Store, wanted: Wanted, shown: int, cursor: str | None
 ) -> None:
-    """Return what was left out, as far as that is known without reading the whole store."""
+    """Print what was not listed, as far as it is known without reading the whole store."""
     if cursor is not None:
-        said = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
-        out.line((said, "dim"))
+        text = f"There are more: --limit {shown * 2}, or --all; from here: --cursor {cursor}"
+        out.line((text, "dim"))
     elif wanted.archived is False:
         hidden, more = find(opened, wanted._replace(archived=True), _MANY)
         if hidden:
@@ -290,13 +290,13 @@ def _say_none(what: str, *, as_json: bool) -> None:
         return
     out = screen()
     out.line(f"T{what[1:]}.")
-    out.line("Begin with:  ", ('holdfast append my-first-session "Hello"', "bold"))
+    out.line("Start with:  ", ('holdfast append my-first-session "Hello"', "bold"))
 
 
 def _say_damage(opened: holdfast.Store, found: list[SessionInfo]) -> None:
     damaged = sum(info.state == "damaged" for info in found)
     if damaged:
         several = count(damaged, "session is", "sessions are")
-        complain(f"{several} damaged and may not be what the list says", _DOCTOR)
+        complain(f"{several} damaged and may be listed incorrectly", _DOCTOR)
     elif opened.damage:
         complain("something in this store cannot be read", _DOCTOR)

@@ -1,8 +1,8 @@
-r"""What programs read: JSON in ASCII.
+r"""JSON output, in ASCII.
 
-One document per command, or one line per item for what goes on. Whatever was stored comes out as
-an escape if it is not plain ASCII, lone surrogates included, so a terminal is as safe as a parser.
-Times are ISO 8601 in UTC, amounts of money are texts.
+One document per command, or one line per item of a stream. Characters outside printable ASCII are
+escaped, lone surrogates included, so the output is safe for a terminal as well as for a parser.
+Times are ISO 8601 in UTC; costs are strings.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import msgspec
 
 
 def to_ascii(value: object, *, indent: int | None = None) -> str:
-    """Turn records and plain values into JSON in printable ASCII."""
+    """Return a record or plain value as JSON in printable ASCII."""
     text = json.dumps(msgspec.to_builtins(value, str_keys=True), indent=indent)
     return text.replace("\x7f", "\\u007f")  # ASCII, but a control character
 
 
 def print_document(value: object) -> None:
-    """Print a command's one answer."""
+    """Print the single JSON document of a command."""
     sys.stdout.write(to_ascii(value, indent=2) + "\n")
 
 
 def print_line(value: object, file: TextIO | None = None) -> None:
-    """Print one item of a stream."""
+    """Print one item of a stream, on a line."""
     (file or sys.stdout).write(to_ascii(value) + "\n")

@@ -1,15 +1,14 @@
-"""Markdown, as blocks that can be drawn under one another.
+"""Markdown, parsed into a flat list of blocks.
 
-What a model writes is read with the common rules of Markdown, and becomes paragraphs, code, rules
-and tables, each with what stands before its lines: the bullet of its list, the bar of its quote.
-A line break stays one, for people and programs put them where they want them.
+A text is parsed as CommonMark into paragraphs, code, rules and tables, each with the prefix of its
+lines: the bullet of its list, the bar of its quote. A soft line break stays a line break.
 
-Nothing that was written is hidden. HTML, entities and the definitions of links are shown as text, a
-link shows where it leads, an image too, and nothing is fetched. What a reader of Markdown would
-leave out all the same (a cell too many, a quote in too many quotes) is found by comparing, and then
-the whole text is shown as it was written.
+No text is hidden. HTML, entities and link definitions are shown as text, links and images show
+their targets, and nothing is fetched. The parser may still drop text (an extra table cell, a quote
+nested too deeply); the blocks are compared with the source, and if text is missing the whole source
+is shown instead.
 
-With `marks`, the marks of emphasis and code stay too: for a screen that has no colours.
+With `marks`, the markup of emphasis and code is kept, for a screen without colours.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _STYLES: Final = {"strong": "bold", "em": "italic", "s": "strike", "link": "unde
 
 
 class Block(NamedTuple):
-    """Lines that belong together: `first` stands before the first of them, `rest` before others."""
+    """Lines that belong together: `first` is the prefix of the first line, `rest` of the others."""
 
     first: str
     rest: str
@@ -40,9 +39,9 @@ class Block(NamedTuple):
 
 
 def blocks(text: str, *, marks: bool = False) -> list[Block]:
-    """Take a text apart."""
+    """Parse a text into blocks; one block with the source if parsing would lose text."""
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable(_DROPPING)
-    # Places are for reading here: they are shown as they were written.
+    # Link targets are shown as they were written.
     parser.normalizeLink = _as_written  # type: ignore[method-assign]
     parser.normalizeLinkText = _as_written  # type: ignore[assignment,method-assign]
     reader = _Reader(marks=marks)
@@ -56,7 +55,7 @@ def _as_written(url: str) -> str:
 
 
 def _has_all(found: Sequence[Block], text: str) -> bool:
-    """Return whether all letters and signs of a text are there, in order; marks need not be."""
+    """True if the blocks contain all of the text's characters in order, ASCII symbols aside."""
     if not found:
         return not text.strip()
     shown = iter("".join(_shown(block) for block in found))
@@ -74,7 +73,7 @@ def _shown(block: Block) -> str:
 
 
 class _Inside:
-    """A quote, a list, or an item of one: what stands before the lines inside it."""
+    """A quote, a list or a list item, with the prefixes of the lines inside it."""
 
     def __init__(self, first: str = "", rest: str = "") -> None:
         self.first = first
@@ -83,7 +82,7 @@ class _Inside:
 
 
 class _Reader:
-    """Goes through the tokens, knowing what they are inside of."""
+    """Builds blocks from tokens, keeping track of the enclosing quotes and lists."""
 
     def __init__(self, *, marks: bool) -> None:
         self.blocks: list[Block] = []
@@ -95,7 +94,7 @@ class _Reader:
         self._rows: list[list[tuple[Span, ...]]] | None = None
 
     def take(self, token: Token) -> None:
-        """Take the next token."""
+        """Process the next token."""
         if token.level == 0 and token.nesting >= 0 and token.type != "inline":
             self._gap = bool(self.blocks)
         if token.type in {"fence", "code_block"}:
@@ -128,9 +127,9 @@ class _Reader:
         if token.type in {"heading_close", "paragraph_close"}:
             self._heading, self._hidden = "", False
             return
-        left = self._inside.pop()
-        if token.type == "list_item_close" and not left.blocks:
-            self._inside.append(left)  # An item without text has its mark all the same.
+        closed = self._inside.pop()
+        if token.type == "list_item_close" and not closed.blocks:
+            self._inside.append(closed)  # The bullet of an empty item is shown too.
             self._put("text")
             self._inside.pop()
 
@@ -179,10 +178,10 @@ class _Reader:
             one.blocks += 1
 
     def _apart(self) -> bool:
-        """Return whether an empty line belongs before a block inside of something."""
+        """True if a blank line belongs before a block inside a quote or list."""
         if self._hidden or not self._inside:
             return False
-        # The first block of an item stands apart from the item before it.
+        # The first block of an item is separated from the previous item.
         nearest = next((one for one in reversed(self._inside) if not _is_new_item(one)), None)
         return nearest is not None and nearest.blocks > 0
 
@@ -192,10 +191,10 @@ def _is_new_item(one: _Inside) -> bool:
 
 
 def inline(tokens: Sequence[Token], *, marks: bool) -> tuple[Span, ...]:
-    """Turn the tokens of a line into texts with styles."""
+    """Return inline tokens as styled spans."""
     spans: list[Span] = []
     styles: list[str] = []
-    places: list[tuple[str, int]] = []
+    links: list[tuple[str, int]] = []  # target, index of the first span
     for token in tokens:
         name = token.type.rpartition("_")[0]
         if token.type in {"softbreak", "hardbreak"}:
@@ -206,12 +205,12 @@ def inline(tokens: Sequence[Token], *, marks: bool) -> tuple[Span, ...]:
         elif token.nesting > 0:
             styles.append(_STYLES[name])
             if name == "link":
-                places.append((_place(token), len(spans)))
+                links.append((_place(token), len(spans)))
         elif token.nesting < 0:
             styles.pop()
             if name == "link":
-                place, start = places.pop()
-                spans += _leading_to(place, spans[start:])
+                target, start = links.pop()
+                spans += _leading_to(target, spans[start:])
         else:
             spans.append((token.content, " ".join(styles)))
         if marks and token.nesting and name != "link":
@@ -224,13 +223,13 @@ def _place(link: Token) -> str:
     return f"{link.attrs.get('href', '')} {title or ''}".rstrip()
 
 
-def _leading_to(place: str, shown: Sequence[Span]) -> list[Span]:
-    """Return where a link leads, unless that is what it says."""
+def _leading_to(target: str, shown: Sequence[Span]) -> list[Span]:
+    """Return a link's target as a suffix, unless it is the same as the link's text."""
     text = "".join(span if isinstance(span, str) else span[0] for span in shown)
-    return [] if place in {text, f"mailto:{text}"} else [(f" ({place})", "dim")]
+    return [] if target in {text, f"mailto:{text}"} else [(f" ({target})", "dim")]
 
 
 def restyled(span: Span, style: str) -> Span:
-    """Add to a span's style."""
-    text, has = (span, "") if isinstance(span, str) else span
-    return text, f"{has} {style}".strip()
+    """Return the span with a style added."""
+    text, old = (span, "") if isinstance(span, str) else span
+    return text, f"{old} {style}".strip()

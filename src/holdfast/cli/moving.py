@@ -1,9 +1,9 @@
 """`holdfast undo`, `redo`, `rewind`, `clear`: move the end of a history.
 
-No message is changed or lost: each of these opens a new branch at an earlier message, and what was
-left stays on its own. Since a session's branches are numbered in the order in which they were
-opened, the one before the new one is the one that was left; so what is said is true even if
-somebody else wrote meanwhile. Each says how to go back.
+No message is changed or lost: each command opens a new branch at an earlier message, and the
+abandoned messages stay on theirs. Branches are numbered in the order in which they were opened, so
+the branch before the new one is the abandoned one; the output is therefore correct even if another
+process wrote meanwhile. Each command prints how to go back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.records import BranchInfo, Head
 
 
 class Move(NamedTuple):
-    """What became of a history: the branch it left, the one it is on, and where that began."""
+    """A move of the head: the abandoned branch, the new branch, and the seq it starts at."""
 
     session: holdfast.Session
     left: BranchInfo
@@ -36,7 +36,7 @@ class Move(NamedTuple):
 
     @property
     def needless(self) -> bool:
-        """Whether the history ended there already."""
+        """True if the history ended there already, so that no branch was opened."""
         return self.left is self.now
 
 
@@ -52,12 +52,12 @@ class Move(NamedTuple):
     default=1,
     type=click.IntRange(min=1),
     show_default=True,
-    help="How many. More than there are takes all.",
+    help="How many turns; at most all are undone.",
 )
 def undo(*, ref: str, turns: int, store: str | None, as_json: bool) -> None:
-    """Take the last turns out of view.
+    """Undo the last turns.
 
-    A turn is what somebody asked and all that came of it. `holdfast redo` brings it back, until
+    A turn is a user's message and all that followed from it. `holdfast redo` brings it back, until
     something new is appended; after that, `holdfast tree` shows where it is.
     """
     move = _move(store, ref, lambda session: session.undo(turns))
@@ -72,20 +72,20 @@ def undo(*, ref: str, turns: int, store: str | None, as_json: bool) -> None:
 )
 @click.argument("ref")
 def redo(*, ref: str, store: str | None, as_json: bool) -> None:
-    """Go back to what the last undo, rewind or clear left.
+    """Reverse the last undo, rewind or clear.
 
-    Several of them are taken back one by one, the last one first. What was appended in between
-    ends that: then use `holdfast tree` and `holdfast rewind REF N --branch B`.
+    Several of them are reversed one by one, the last one first. After a new message is appended
+    there is nothing to redo: use `holdfast tree` and `holdfast rewind REF N --branch B`.
     """
     move = _move(store, ref, lambda session: session.redo())
-    place = str(move.left.seq), "--branch", str(move.left.number)
-    back = line_for("rewind", move.session, *place, store=store)
+    target = str(move.left.seq), "--branch", str(move.left.number)
+    back = line_for("rewind", move.session, *target, store=store)
     _say(move, f"redone, the history ends at {move.seq}; undo: {back}", as_json=as_json)
 
 
 @command(
     "holdfast rewind support-42 5",
-    "holdfast rewind support-42 5 --branch 1   # also what was left before can be gone back to",
+    "holdfast rewind support-42 5 --branch 1   # also to an earlier branch",
     "holdfast rewind support-42 5 --json",
 )
 @click.argument("ref")
@@ -96,14 +96,14 @@ def redo(*, ref: str, store: str | None, as_json: bool) -> None:
 def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json: bool) -> None:
     """Go back to an earlier message.
 
-    MESSAGE is the number of the message that becomes the last one (`holdfast show` tells them), or
+    MESSAGE is the number of the message that becomes the last one (`holdfast show` lists them), or
     its id; write id:7 for an id that looks like a number. Inside a tool call the history goes back
     to before the call.
     """
     place = given.place(to, branch)
     move = _move(store, ref, lambda session: session.rewind(place))
-    said = f"rewound to {move.seq}{moved(move.now)}; {_redo(move, store)}"
-    _say(move, f"it ends at {move.seq} already" if move.needless else said, as_json=as_json)
+    result = f"rewound to {move.seq}{moved(move.now)}; {_redo(move, store)}"
+    _say(move, f"it ends at {move.seq} already" if move.needless else result, as_json=as_json)
 
 
 @command(
@@ -112,17 +112,17 @@ def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json:
 )
 @click.argument("ref")
 def clear(*, ref: str, store: str | None, as_json: bool) -> None:
-    """Begin again with an empty history.
+    """Start again with an empty history.
 
     The session keeps its name, and all that was said stays readable: `holdfast tree` shows where.
     """
     move = _move(store, ref, lambda session: session.clear())
-    said = f"cleared {count(move.left.seq, 'message')}; {_redo(move, store)}"
-    _say(move, "it is empty already" if move.needless else said, as_json=as_json)
+    result = f"cleared {count(move.left.seq, 'message')}; {_redo(move, store)}"
+    _say(move, "it is empty already" if move.needless else result, as_json=as_json)
 
 
 def moved(branch: BranchInfo) -> str:
-    """Return why a branch does not start where it was to."""
+    """Return a note if a branch starts before the requested message; else ""."""
     if branch.asked_seq == branch.fork_seq:
         return ""
     return f" ({branch.asked_seq} is inside a tool call)"
@@ -149,7 +149,7 @@ def _span(first: int, last: int) -> str:
     return f"message {first}" if first == last else f"messages {first} to {last}"
 
 
-def _say(move: Move, said: str, *, as_json: bool) -> None:
+def _say(move: Move, result: str, *, as_json: bool) -> None:
     if as_json:
         print_document(
             {
@@ -162,4 +162,4 @@ def _say(move: Move, said: str, *, as_json: bool) -> None:
             }
         )
         return
-    screen().line(said)
+    screen().line(result)

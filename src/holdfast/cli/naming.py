@@ -1,8 +1,7 @@
-"""How a session is named to people, and how they can type its name.
+"""Session names as commands print them, in a form that can be typed back.
 
-What is typed back must work: a key that a shell or an option parser would take for something else
-is quoted, one that cannot be seen, begins like an option or means another session (`@latest`) gives
-way to the id.
+A key with characters that are special to a shell is quoted. A key that has invisible characters,
+starts like an option or is a special reference (`@latest`) is replaced by the session's id.
 """
 
 from __future__ import annotations
@@ -18,24 +17,26 @@ from holdfast.records import SessionInfo
 Who: TypeAlias = holdfast.Session | SessionInfo
 
 
-def known(who: Who) -> str:
-    """Name a session by all it goes by."""
-    return who.id if who.key is None else f"{who.key} ({who.id})"
+def known(session: Who) -> str:
+    """Return a session's key and id, or its id alone."""
+    return session.id if session.key is None else f"{session.key} ({session.id})"
 
 
-def called(who: Who) -> str:
-    """Name a session briefly, as it can be typed."""
-    return who.id if who.key is None or not typeable(who.key) else shlex.quote(who.key)
+def called(session: Who) -> str:
+    """Return the shortest name of a session that can be typed: its quoted key, or its id."""
+    return (
+        session.id if session.key is None or not typeable(session.key) else shlex.quote(session.key)
+    )
 
 
 def typeable(name: str) -> bool:
-    """Return whether a name can be seen and typed, and means what it says."""
+    """True if a name can be typed as an argument and is not a special reference."""
     return not name.startswith("-") and visible(name) == name and not is_given(name)
 
 
-def line_for(command: str, who: Who, *arguments: str, store: str | None) -> str:
-    """Write the shell line that runs a command on this session of this store."""
-    words = ["holdfast", command, called(who), *map(shlex.quote, arguments)]
+def line_for(command: str, session: Who, *arguments: str, store: str | None) -> str:
+    """Return the shell line that runs a command on this session of this store."""
+    words = ["holdfast", command, called(session), *map(shlex.quote, arguments)]
     if store is not None:
         words += ["--store", shlex.quote(store)]
     return " ".join(words)

@@ -1,4 +1,4 @@
-"""`holdfast new`: begin a session, alone or behind another."""
+"""`holdfast new`: create a session, on its own or from a parent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RELATIONS: Final = get_args(Relation)
 @command(
     "holdfast new",
     'holdfast new --key support-43 --title "A second parcel" --meta channel:=7',
-    "holdfast new --parent support-42   # goes on where support-42 stands, without copying it",
+    "holdfast new --parent support-42   # continues support-42, without copying it",
     "holdfast new --parent support-42 --relation delegate --agent researcher",
     'id=$(holdfast new) && holdfast append "$id" "Hello"',
 )
-@click.option("--key", type=given.WORDS, help="A name of your own for it; no two have the same.")
-@click.option("--title", type=given.WORDS, help="What people read in the list.")
+@click.option("--key", type=given.WORDS, help="A unique name that you choose.")
+@click.option("--title", type=given.WORDS, help="The title shown in lists.")
 @click.option("--scope", type=given.WORDS, help="What it belongs to: a channel, a workspace.")
-@click.option("--agent", type=given.WORDS, help="Who answers in it.")
+@click.option("--agent", type=given.WORDS, help="The agent that answers in it.")
 @click.option("--model", type=given.WORDS, help="The model that answers.")
 @click.option("--cwd", type=given.DIRECTORY, metavar="DIR", help="Its working directory.")
 @click.option("--meta", type=given.WORDS, multiple=True, metavar="NAME=TEXT", help=given.METADATA)
@@ -34,7 +34,7 @@ _RELATIONS: Final = get_args(Relation)
 @click.option(
     "--relation",
     type=click.Choice(_RELATIONS),
-    help="How it comes from its parent: continue and fork begin with the parent's history, the "
+    help="How it relates to its parent: continue and fork start with the parent's history, the "
     "others empty.  [default: continue]",
 )
 def new(
@@ -51,10 +51,10 @@ def new(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Begin a session.
+    """Create a session.
 
-    It prints the new session's id, and nothing else. Without any option the session is empty and
-    goes by its id; the store is begun too if there is none.
+    It prints only the new session's id. Without options the session is empty and is named by its
+    id. The store is created if there is none.
     """
     metadata = given.metadata(meta)
     if relation is not None and parent is None:

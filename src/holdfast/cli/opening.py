@@ -1,7 +1,7 @@
-"""Opening the store a command was pointed at.
+"""Opening the store that a command works on.
 
-Looking never makes a store, and neither does changing: where there is none yet, a command that
-needs what is in one says so.
+Only commands that add data create a store. Those that read or change existing data raise
+`NoStoreYet` if there is none.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from holdfast.errors import NotFound
 
 
 class NoStoreYet(NotFound):
-    """There is no store at this place yet."""
+    """There is no store at this path or URL yet."""
 
 
 def open_to_read(url: str | None) -> holdfast.Store:
-    """Open for reading only; `NoStoreYet` if there is nothing to read."""
+    """Open an existing store read-only; raise `NoStoreYet` if there is none."""
     require(url)
     return holdfast.open(url, readonly=True)
 
 
 def open_to_write(url: str | None) -> holdfast.Store:
-    """Open for writing, beginning a store if there is none."""
+    """Open a store for writing; create it if there is none."""
     return holdfast.open(url)
 
 
 def open_to_change(url: str | None) -> holdfast.Store:
-    """Open for writing what is there; `NoStoreYet` if there is nothing to change."""
+    """Open an existing store for writing; raise `NoStoreYet` if there is none."""
     require(url)
     return holdfast.open(url)
 
 
 def require(url: str | None) -> None:
-    """Refuse a place where no store is."""
+    """Raise `NoStoreYet` if there is no store at this path or URL."""
     where = registry.empty_place(settings.parse(url, os.environ))
     if where is not None:
         raise NoStoreYet(f"there is no store at {where} yet")

@@ -1,9 +1,9 @@
-"""A pager, for what is longer than the screen.
+"""A pager for output that is longer than the screen.
 
-Only a terminal has one. Output is held back until it is too long for the screen; then the pager
-starts and gets all of it as it is drawn, so the first page of a long history is there at once. What
-fits is simply printed. `$PAGER` names the program, else it is `less`; an empty `$PAGER`, or one
-that is not there, means none.
+It is used only on a terminal. Output is buffered until it exceeds the screen; then the pager starts
+and receives it as it is produced, so the first page of a long history appears at once. Output that
+fits is simply printed. `$PAGER` names the program, `less` by default; if it is empty or not
+installed, there is no pager.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class _Quit(Exception):
-    """The pager was left before it had everything."""
+    """The user closed the pager before all output was written."""
 
 
 @contextmanager
 def paged(*, wanted: bool = True) -> Iterator[Screen]:
-    """Return the screen to draw on; behind it is a pager if one is wanted and needed."""
+    """Yield the screen to print on; its output goes to a pager if one is wanted and needed."""
     command = program(os.environ) if wanted and sys.stdout.isatty() else None
     if command is None:
         yield screen()
@@ -49,7 +49,7 @@ def paged(*, wanted: bool = True) -> Iterator[Screen]:
 
 
 def program(environ: Mapping[str, str]) -> list[str] | None:
-    """Find the pager's program and its arguments."""
+    """Return the pager's command line, or None if there is no pager."""
     if environ.get("TERM") in {"dumb", "unknown"}:
         return None
     try:
@@ -60,18 +60,18 @@ def program(environ: Mapping[str, str]) -> list[str] | None:
 
 
 class _Held(io.StringIO):
-    """Holds output back until it is longer than the screen, then hands it to the pager."""
+    """Buffers output until it is longer than the screen, then pipes it to the pager."""
 
     def __init__(self, command: list[str], terminal: os.terminal_size) -> None:
         super().__init__()
         self._command = command
         self._columns = terminal.columns or 80
-        self._left = terminal.lines - 1  # The prompt that comes behind needs one.
+        self._left = terminal.lines - 1  # The shell's prompt needs one line.
         self._pager: subprocess.Popen[bytes] | None = None
         self._interrupt: Any = None
 
     def write(self, text: str) -> int:
-        """Take some more."""
+        """Buffer the text, or send it to the pager if that has started."""
         if self._pager is None:
             self._left -= _rows(text, self._columns)
             super().write(text)
@@ -84,7 +84,7 @@ class _Held(io.StringIO):
     def _start(self) -> None:
         import subprocess
 
-        # With `R`, less shows colours; whoever has settings of their own keeps them.
+        # With `R`, less shows colours; a user's own $LESS takes precedence.
         environment = {"LESS": "R", **os.environ}
         self._pager = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         # Ctrl-C is for the pager from now on: it ends a search there, not this program.
@@ -103,21 +103,21 @@ class _Held(io.StringIO):
         return self._pager.stdin
 
     def finish(self) -> None:
-        """Print what was held back, or wait for the pager."""
+        """Print the buffer, or wait for the pager to exit."""
         if self._pager is None:
             sys.stdout.write(self.getvalue())
             return
-        with suppress(BrokenPipeError):  # It was left before it had everything.
+        with suppress(BrokenPipeError):  # The user closed it early.
             self._input().close()
         self._pager.wait()
         signal.signal(signal.SIGINT, self._interrupt)
 
 
 def _rows(text: str, columns: int) -> int:
-    """Count the rows a text takes; a line that is too long for the terminal takes several."""
+    """Return how many rows a text takes; a line longer than the terminal takes several."""
     lines = _STYLES.sub("", text).split("\n")
     return len(lines) - 1 + sum(max(0, len(line) - 1) // columns for line in lines)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Take a signal and do nothing."""
+    """Handle a signal by doing nothing."""

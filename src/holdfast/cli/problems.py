@@ -1,7 +1,7 @@
-"""What went wrong, said to somebody at a shell.
+"""Errors as a command reports them: one line, a hint, and an exit code.
 
-The library's errors say what happened, what is safe, and which call helps. Here the call is
-replaced by the command that helps, and the kind of error becomes the exit code.
+The library's errors say what happened, what is safe, and which method to call next. Here the
+method is replaced by a command, and the type of the error determines the exit code.
 """
 
 from __future__ import annotations
@@ -40,37 +40,40 @@ _CODES: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
     (errors.Invalid, USAGE),
 )
 
-# The first that fits is said.
+# The first matching type determines the hint.
 _HINTS: Final[tuple[tuple[type[HoldfastError], str], ...]] = (
-    (NoStoreYet, "`holdfast append KEY TEXT` begins one; --store or $HOLDFAST_URL names another"),
-    (errors.MessageNotFound, "`holdfast show` tells the numbers, `holdfast tree` the branches"),
+    (NoStoreYet, "`holdfast append KEY TEXT` creates one; --store or $HOLDFAST_URL names another"),
+    (
+        errors.MessageNotFound,
+        "`holdfast show` lists the message numbers, `holdfast tree` the branches",
+    ),
     (errors.SessionNotFound, "`holdfast ls` lists the sessions, with --trashed those in the trash"),
-    (errors.AmbiguousRef, "name one of these by its id, or as much of it as tells it apart"),
-    (errors.IdConflict, "leave --id out, or give the new text an id of its own"),
+    (errors.AmbiguousRef, "use the id of one of these, or enough of its first characters"),
+    (errors.IdConflict, "omit --id, or give the new text an id of its own"),
     (errors.KeyTaken, "choose another key, or use that session"),
     (errors.Diverged, "copy to another store; `holdfast purge --store TO` erases what is there"),
     (errors.SessionBusy, "wait for it to end its turn; `holdfast append` works meanwhile"),
     (errors.HeadMoved, "read what is new with `holdfast show`, then try again"),
-    (errors.Damaged, "`holdfast doctor` tells what can still be read"),
+    (errors.Damaged, "`holdfast doctor` shows what can still be read"),
     (errors.StoreFull, "free some space, then try again"),
     (errors.StoreMoved, "put the file back, or name the store with --store"),
     (
         errors.OutcomeUnknown,
-        "`holdfast show` tells whether it was done; `append` with the same --id stores once",
+        "`holdfast show` shows whether it was done; `append` with the same --id stores once",
     ),
-    (errors.SchemaTooNew, "update holdfast; the store was left as it is"),
-    (errors.ReadOnly, "check who may write there: `holdfast doctor`"),
-    (errors.StoreUnavailable, "check the path or URL; `holdfast doctor` looks at the store"),
+    (errors.SchemaTooNew, "update holdfast; the store was not changed"),
+    (errors.ReadOnly, "check the permissions: `holdfast doctor` shows them"),
+    (errors.StoreUnavailable, "check the path or URL; `holdfast doctor` checks the store"),
     (errors.UnknownBackend, "a store is a path, sqlite:///path.db or postgresql://host/database"),
     (errors.BadRef, "name a session by its id, key or title"),
     (errors.TooLarge, "split it, or store it as a file"),
     (errors.ModelMissing, "`holdfast models` lists what can be used here"),
     (errors.ContextTooLong, "make the window smaller: [window] max_tokens in holdfast.toml"),
-    (errors.AgentError, "what was said before is kept; try again, or choose another --model"),
-    (errors.BadConfig, "`holdfast config` shows what is set, and where"),
+    (errors.AgentError, "the conversation so far is kept; try again, or choose another --model"),
+    (errors.BadConfig, "`holdfast config` shows each setting, and where it is set"),
     (errors.Invalid, "see --help"),
 )
-_DEFAULT_HINT: Final = "`holdfast doctor` looks at the store"
+_DEFAULT_HINT: Final = "`holdfast doctor` checks the store"
 _CLAUSE: Final = re.compile(r"(?<=[.;:]) +")
 _API: Final = re.compile(
     r"\b(store|session|turn|Store|Session)(\.\w+)?\(|\b(expect|keyless|parent)="
@@ -83,13 +86,13 @@ def exit_code(error: HoldfastError) -> int:
 
 
 def what_happened(error: BaseException) -> str:
-    """Say an error in one line, without the calls a program would make next."""
+    """Return an error's message in one line, without the API calls it suggests."""
     clauses = [c for c in _CLAUSE.split(str(error)) if not _API.search(c)]
     return " ".join(clauses).rstrip(" .;:") or type(error).__name__
 
 
 def hint_for(error: HoldfastError) -> str:
-    """Return what to do next at a shell."""
+    """Return what to do next at a shell; a note on the error comes first."""
     for note in getattr(error, "__notes__", ()):
         return str(note)
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), _DEFAULT_HINT)
@@ -97,7 +100,7 @@ def hint_for(error: HoldfastError) -> str:
 
 @contextmanager
 def hint(kind: type[HoldfastError], what: str) -> Iterator[None]:
-    """Within this block, an error of this kind has a hint of its own."""
+    """Attach a specific hint to errors of this type that are raised in the block."""
     try:
         yield
     except kind as error:
@@ -106,20 +109,20 @@ def hint(kind: type[HoldfastError], what: str) -> Iterator[None]:
 
 
 def tell(error: HoldfastError, *, as_json: bool) -> int:
-    """Print an error and what helps; give the exit code."""
+    """Print an error and its hint to standard error; return the exit code."""
     code = exit_code(error)
     if as_json:
         from holdfast.cli.machine import print_line
 
-        said: dict[str, object] = {
+        document: dict[str, object] = {
             "error": type(error).__name__,
             "message": what_happened(error),
             "hint": hint_for(error),
             "exit_code": code,
         }
         if isinstance(error, errors.AmbiguousRef):
-            said["candidates"] = error.candidates
-        print_line(said, sys.stderr)
+            document["candidates"] = error.candidates
+        print_line(document, sys.stderr)
     else:
         candidates = error.candidates if isinstance(error, errors.AmbiguousRef) else ()
         complain(what_happened(error), hint_for(error), [_line(found) for found in candidates])
@@ -127,14 +130,14 @@ def tell(error: HoldfastError, *, as_json: bool) -> int:
 
 
 def _line(found: Candidate) -> str:
-    """Tell a session from others it could be taken for."""
+    """Return one line that distinguishes a matching session from the others."""
     names = [name for name in (found.key, found.title or found.preview) if name]
     where = " (in the trash)" if found.trashed else ""
     return f"{found.id}  {ago(found.updated_at):>10}  {': '.join(map(words, names))}{where}"
 
 
 def complain(what: str, hint: str | None = None, details: Sequence[str] = ()) -> None:
-    """Print what is wrong, in one line, then its details, and below them what helps."""
+    """Print a problem in one line to standard error, then its details, then the hint."""
     sys.stderr.write(f"holdfast: {visible(what)}\n")
     for line in details:
         sys.stderr.write(f"    {visible(line)}\n")

@@ -1,8 +1,7 @@
-"""The program: which commands there are, and what every one of them ends with.
+"""The program: the list of commands, and how each run ends.
 
 Commands are imported by name when they are called, so that each start loads only what it uses. A
-library error becomes one line and an exit code; a reader that went away, or Ctrl-C, ends the
-command quietly.
+library error becomes one line and an exit code; a broken pipe or Ctrl-C ends the command quietly.
 """
 
 from __future__ import annotations
@@ -27,60 +26,60 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# What there is to do, in the order a newcomer meets it.
+# Commands by task, in the order in which a newcomer needs them.
 GROUPS: Final[dict[str, dict[str, str]]] = {
     "Talk": {
         "chat": "Talk with an agent.",
         "run": "Ask a model once, from a script.",
         "models": "List the models that can be used here.",
-        "config": "Show what is set, and where.",
+        "config": "Show the settings in effect, and where each is set.",
     },
-    "Look": {
+    "Read": {
         "ls": "List sessions, newest first.",
         "search": "Find what was said.",
         "show": "Show a conversation.",
-        "log": "Print the newest messages, and with -f those to come.",
+        "log": "Print the newest messages; with -f, follow new ones.",
         "tree": "Draw a session's branches and forks.",
         "window": "Show what a model would be sent.",
-        "stats": "Tell how much a store holds, and what it cost.",
+        "stats": "Show how much a store holds, and what it cost.",
     },
     "Write": {
-        "new": "Begin a session.",
-        "append": "Put a message at the end of a session.",
-        "summarize": "Let a summary stand for what was said so far.",
+        "new": "Create a session.",
+        "append": "Append a message to a session.",
+        "summarize": "Store a summary that stands for the messages so far.",
     },
     "Change history (nothing is lost)": {
-        "undo": "Take the last turns out of view.",
-        "redo": "Go back to what the last undo, rewind or clear left.",
+        "undo": "Undo the last turns.",
+        "redo": "Reverse the last undo, rewind or clear.",
         "rewind": "Go back to an earlier message.",
-        "clear": "Begin again with an empty history.",
-        "fork": "Split off a new session at any message.",
+        "clear": "Start again with an empty history.",
+        "fork": "Fork a new session at any message.",
     },
-    "Keep tidy": {
+    "Organize": {
         "rename": "Give a session a title.",
         "set": "Change a session's title, model, scope, directory or metadata.",
         "pin": "Keep sessions at the top of the list.",
-        "archive": "Put sessions away without losing them.",
-        "trash": "Throw sessions away; `restore` brings them back.",
+        "archive": "Archive sessions: leave them out of the list.",
+        "trash": "Move sessions to the trash; `restore` brings them back.",
         "restore": "Bring a session back from the trash.",
         "purge": "Erase sessions for good.",
         "erase": "Erase one message for good, wherever it is shared.",
-        "prune": "Throw old sessions away, by rules that you give.",
+        "prune": "Clean up old sessions, by rules that you give.",
     },
-    "Move": {
-        "export": "Write sessions to a file that any program can read.",
-        "import": "Read sessions that were exported.",
+    "Move data": {
+        "export": "Export sessions to a file that any program can read.",
+        "import": "Import sessions from an exported file.",
         "backup": "Copy a store while it is in use, and verify the copy.",
-        "copy": "Bring all of a store into another one, and compare them.",
+        "copy": "Copy a whole store into another one, and compare them.",
     },
     "Check": {
-        "recover": "Close what a crash left open, keeping all of it.",
-        "doctor": "Look for anything wrong with a store.",
-        "index": "Tell the state of the search index, or make it anew.",
-        "prove": "Show that nothing is lost on this disk.",
+        "recover": "Close turns that a crash left open, keeping all of them.",
+        "doctor": "Check a store for problems.",
+        "index": "Show the state of the search index, or rebuild it.",
+        "prove": "Prove that nothing is lost on this disk.",
     },
     "Set up": {
-        "completion": "Let your shell complete commands and sessions.",
+        "completion": "Print a script that completes commands and sessions in your shell.",
     },
 }
 COMMANDS: Final = {name: line for group in GROUPS.values() for name, line in group.items()}
@@ -116,13 +115,13 @@ REF, in every command, is a session's id, the first characters of it, its key or
 Exit codes:
   0  done
   1  the command found a problem (doctor, prove, export, import, copy, config --check), a model
-     failed, or you said no
-  2  called in a way that makes no sense
-  3  no such session, message or store, or several go by that name
-  4  somebody else was there: session busy, id or key taken
-  5  trouble with the store or the disk
+     failed, or you declined
+  2  usage error: unknown or conflicting arguments
+  3  no such session, message or store, or the name matches several
+  4  conflict: session busy, id or key taken
+  5  the store, its disk or its server failed
   6  no model can be used: the error says what it needs
-  130  interrupted by Ctrl-C; 129  hung up; 143  told to end; 141  nobody reads the output any more
+  129  hung up; 130  interrupted by Ctrl-C; 141  broken pipe; 143  terminated by SIGTERM
 
 The store is a file. Without --store it is the one $HOLDFAST_URL names, else the one that your
 holdfast.toml names ([session] store), else holdfast.db in your state directory.
@@ -133,7 +132,7 @@ class Program(click.Group):
     """The commands, each imported when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Name the commands in the order a newcomer meets them."""
+        """Return the names of the commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -175,11 +174,11 @@ def program() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the program; give its exit code."""
+    """Run the program and return its exit code."""
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)
-    # The library logs damage it meets; commands say it themselves, safe to look at.
-    # The calls of a model that are tried again are events; nobody needs to read of them twice.
+    # Log records are dropped: commands report damage themselves, with unsafe characters escaped,
+    # and retried model calls are already shown as events.
     for name in ("holdfast", "stamina"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
@@ -197,32 +196,32 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """Call the command. A command returns its exit code, or nothing when all is well."""
-    if arguments[:1] == ["__complete"]:  # A shell asks, after a Tab.
+    """Call the command and return its exit code; a command that returns None succeeded."""
+    if arguments[:1] == ["__complete"]:  # called by the completion scripts
         from holdfast.cli import completing
 
         completing.answer(arguments[1:])
         return 0
-    # Not `program.main`: that answers a reader who went away with an exit code of its own.
+    # Not `program.main`: it handles a broken pipe itself, with another exit code.
     try:
         with program.make_context("holdfast", arguments) as context:
             result = program.invoke(context)
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     return result if isinstance(result, int) else 0
 
 
 def _interrupted(by: BaseException) -> int:
-    """End as somebody asked: by Ctrl-C, or by a signal that says so."""
+    """Return the exit code of an interrupted command: 130 for Ctrl-C, else that of the signal."""
     code: int = getattr(by, "exit_code", problems.INTERRUPTED)
     if code == problems.INTERRUPTED and sys.stderr.isatty():
-        sys.stderr.write("\n")  # The line has a ^C on it.
+        sys.stderr.write("\n")  # The terminal has echoed ^C on this line.
     return code
 
 
 def _prepared(stream: TextIO | None) -> TextIO:
-    """Make a stream write whatever it is given: what its encoding lacks comes out escaped."""
-    if stream is None:  # It was closed before the program began.
+    """Return the stream, set to escape characters that its encoding lacks."""
+    if stream is None:  # It was closed before the program started.
         return Path(os.devnull).open("w", encoding="utf-8")
     stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
     return stream
@@ -241,8 +240,8 @@ def _misused(error: click.ClickException) -> int:
 
 
 def _system_refused(error: OSError) -> int:
-    """End quietly if the reader went away, else with a word on what the system refused."""
-    # What is still buffered must not be tried again when the interpreter ends.
+    """Return the exit code of a system error; report it unless it is a broken pipe."""
+    # The interpreter must not try to flush what is still buffered when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return problems.NOBODY_READS

@@ -1,9 +1,9 @@
-"""`holdfast prove`: show that the promise holds on this disk, by breaking what can be broken.
+"""`holdfast prove`: test the durability promise on this disk by killing writers.
 
-All the work is in `holdfast.testing.proof`; here is what a person sees of it: one line before, a
-bar meanwhile (on a terminal only), a short verdict. It uses a directory of its own, or a schema of
-its own on the server of the user's store, which is gone afterwards unless something was found; the
-user's store is never touched.
+The test itself is in `holdfast.proof`; this module prints one line before it, a progress bar (on a
+terminal only), and a short verdict. The test uses a temporary directory, or a temporary schema on
+the server of the user's store, which is removed afterwards unless a problem was found; the user's
+store is never touched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to do it; by default on the disk of your store, never in it.",
+    help="Where to test; by default on the disk of your store, never in it.",
 )
 @click.option(
     "--writers",
@@ -66,16 +66,16 @@ def prove(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Show that nothing is lost on this disk.
+    """Prove that nothing is lost on this disk.
 
     Processes write to a temporary store and are killed with SIGKILL at random moments; then every
-    acknowledged message is looked for. The exit code is 1 if one is missing, doubled or out of
-    order, or if so little happened that nothing was shown. Your own store is never touched: if it
-    is on a PostgreSQL server, the temporary one is in a schema of its own there.
+    acknowledged message is checked. The exit code is 1 if one is missing, duplicated or out of
+    order, or if so little happened that the test was inconclusive. Your own store is never touched:
+    if it is on a PostgreSQL server, the temporary one is in a separate schema there.
     """
-    place = directory or proof.nearest_place(store, os.environ, Path.cwd())
+    where = directory or proof.nearest_place(store, os.environ, Path.cwd())
     server = None if directory else proof_server.address(store, os.environ)
-    plan = Plan(place.absolute(), seconds, writers, keep, server)
+    plan = Plan(where.absolute(), seconds, writers, keep, server)
     if not as_json:
         _announce(screen(), plan)
     report = _carry_out(plan)
@@ -91,13 +91,13 @@ def _carry_out(plan: Plan) -> Report:
         with _ended_by_signal(), _bar(plan.seconds) as watch:
             return proof.run(plan, watch)
     except KeyboardInterrupt:
-        complain("interrupted; the writers are gone and their directory is removed")
+        complain("interrupted; the writers were stopped and their directory was removed")
         raise
 
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Clean up also when asked to end by SIGTERM."""
+    """Turn SIGTERM into SystemExit within the block, so that the test cleans up."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -131,7 +131,7 @@ def _place(plan: Plan) -> tuple[str | tuple[str, str], ...]:
 
 @contextmanager
 def _bar(seconds: float) -> Iterator[Callable[[Progress], None] | None]:
-    """Show a bar on a terminal; give what moves it."""
+    """Show a progress bar on a terminal; yield the function that updates it."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -174,8 +174,8 @@ def _findings(report: Report) -> Iterator[tuple[str, int, str]]:
         f"{report.sent_again:,} writes were sent again, {report.stored_before:,} had been stored"
     )
     yield "duplicated", report.duplicated, again
-    looks = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads looked on"
-    yield "reordered", report.reordered, looks
+    concurrency = f"{report.overlaps:,} writes overlapped, {report.reads:,} reads ran meanwhile"
+    yield "reordered", report.reordered, concurrency
     yield "anything else", report.other, "gaps, torn batches, changed text, lost drafts, damage"
 
 
@@ -184,10 +184,7 @@ def _figures(report: Report) -> Iterator[str]:
         f"{report.kills:,} kills; {report.interrupted:,} of {report.turns:,} turns interrupted and "
         f"recovered, {report.partial_replies:,} of them with half a reply"
     )
-    yield (
-        f"{report.moves:,} times somebody went back or forked; all {report.branches:,} branches "
-        "are there"
-    )
+    yield (f"{report.moves:,} undos, rewinds and forks; all {report.branches:,} branches are there")
     yield (
         f"{report.commits_per_second:,.0f} commits per second, median wait "
         f"{report.median_wait_ms:.3g} ms, worst {report.worst_wait_ms:.3g} ms, on "
@@ -209,14 +206,16 @@ def _conclude(out: Screen, report: Report) -> None:
         out.line(("✗ The promise was broken.", "bold red"), (f"  {report.versions}", "dim"))
     else:
         idle = f" no {', no '.join(report.vacuous)}. Give it more --seconds or --writers."
-        out.line(("✗ Nothing was shown:", "bold red"), idle)
+        out.line(("✗ Inconclusive:", "bold red"), idle)
     if report.kept:
         out.line("  The store and every record: ", (report.directory, "bold"))
 
 
 def _limits(report: Report) -> str:
     if report.file_system == _SERVER:
-        return "A killed writer is no power cut: that one rests on the server's disk and settings."
+        return "A kill is not a power cut: surviving one depends on the server's disk and settings."
     if report.file_system in _IN_MEMORY:
-        return "This is memory, not a disk: choose a disk with --dir to learn about that."
-    return "A kill is not a power cut: that one rests on the disk keeping what it has synced."
+        return "This is memory, not a disk: use --dir to test a disk."
+    return (
+        "A kill is not a power cut: surviving one depends on the disk keeping what it has synced."
+    )

@@ -1,7 +1,7 @@
-"""`holdfast prune`: throw old sessions away, by rules.
+"""`holdfast prune`: move old sessions to the trash by rules, and empty the trash.
 
-It shows what would go, and why, and changes nothing unless told with --apply. Then it asks, as
-`purge` does; where it cannot ask it wants --yes.
+It previews what would be removed and why, and changes nothing without --apply. With --apply it asks
+first, like `purge`; where it cannot ask, --yes is required.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Size(click.ParamType[int]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int:
-        """Understand a size."""
+        """Return a size in bytes."""
         if isinstance(value, int):
             return value
         found = _SIZE.fullmatch(str(value).strip())
@@ -67,19 +67,26 @@ class _Size(click.ParamType[int]):
     "holdfast prune --empty-trash 30d --apply --yes",
     "holdfast prune --idle 1y --json",
 )
-@click.option("--older-than", metavar="TIME", help="Begun, and not written to, for so long.")
-@click.option("--idle", metavar="TIME", help="Not written to for so long, however young.")
 @click.option(
-    "--keep-last", type=click.IntRange(min=1), metavar="N", help="Never the N most recent ones."
+    "--older-than", metavar="TIME", help="Created, and last written to, longer ago than this."
+)
+@click.option("--idle", metavar="TIME", help="Not written to for this long, whenever created.")
+@click.option(
+    "--keep-last", type=click.IntRange(min=1), metavar="N", help="Keep the N most recent ones."
 )
 @click.option("--scope", type=WORDS, help="Only those of this scope.")
 @click.option(
-    "--max-bytes", type=_Size(), metavar="SIZE", help="The oldest, until the rest is no larger."
+    "--max-bytes",
+    type=_Size(),
+    metavar="SIZE",
+    help="The oldest, until the rest fits into this size.",
 )
 @click.option(
-    "--empty-trash", metavar="TIME", help="Erase for good what lies in the trash for so long."
+    "--empty-trash", metavar="TIME", help="Erase for good what has been in the trash for this long."
 )
-@click.option("--archive", type=FILE, metavar="FILE", help="Export them first, and verify that.")
+@click.option(
+    "--archive", type=FILE, metavar="FILE", help="Export them first, and verify the file."
+)
 @click.option("--apply", "do_it", is_flag=True, help="Do it; without this nothing is changed.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def prune(
@@ -96,12 +103,12 @@ def prune(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Throw old sessions away, by rules that you give.
+    """Clean up old sessions, by rules that you give.
 
-    Without --apply it only shows what would go, and why. What goes is put in the trash; only
-    --empty-trash erases. Pinned sessions, open ones, and those that others were forked from stay.
-    Age is the time since a session was last written to; with --idle, --older-than is about when it
-    was begun. --keep-last alone means all but those. TIME is 12h, 30d, 8w, 6m or 1y.
+    Without --apply it only shows what would be removed, and why. Removed sessions are moved to the
+    trash; only --empty-trash erases. Pinned sessions, open ones, and those that others were forked
+    from stay. Age is the time since a session was last written to; with --idle, --older-than is the
+    time since it was created. --keep-last alone removes all others. TIME is 12h, 30d, 8w, 6m or 1y.
     """
     rules: dict[str, Any] = {
         "older_than": older_than,
@@ -111,7 +118,7 @@ def prune(
         "empty_trash": empty_trash,
     }
     if all(rule is None for rule in rules.values()):
-        raise click.UsageError("Say what may go, with --older-than, --idle or another rule.")
+        raise click.UsageError("Give at least one rule, such as --older-than or --idle.")
     if do_it:
         refuse_unasked(yes=yes, as_json=as_json, done="changed")
     with open_to_change(store) if do_it else open_to_read(store) as opened:
@@ -122,7 +129,7 @@ def prune(
         if not plan.items or not (yes or _agreed(plan)):
             return _leave(plan, as_json=as_json)
         with (
-            waiting("throwing old sessions away") as progress,
+            waiting("pruning") as progress,
             hint(Invalid, "choose another FILE for --archive"),
         ):
             report = opened.apply(plan, archive=archive, progress=progress)
@@ -134,7 +141,7 @@ def prune(
 
 
 def _leave(plan: Plan, *, as_json: bool) -> int:
-    """Change nothing, because nothing is meant or somebody said no."""
+    """Change nothing, because no session matches or the user declined."""
     if plan.items:
         screen().line("Nothing was changed.")
         return problems.SAID_NO
@@ -166,7 +173,7 @@ def _show(plan: Plan, *, as_json: bool) -> None:
     out = screen()
     _draw(out, plan)
     if plan.items:
-        out.line("This was only a look: add --apply to do it.")
+        out.line("Preview only: add --apply to do it.")
 
 
 def _draw(out: Screen, plan: Plan) -> None:
@@ -190,7 +197,7 @@ def _row(item: PlanItem) -> list[str]:
 
 def _summed(plan: Plan) -> list[str]:
     if not plan.items:
-        return ["No session is to go."]
+        return ["No session would be removed."]
     lines = []
     if plan.trash:
         amount = sum(item.bytes for item in plan.trash)
@@ -216,8 +223,8 @@ def _agreed(plan: Plan) -> bool:
     _draw(out, plan)
     out.flush()
     sys.stdout.flush()
-    erased = " and erase those of the trash" if plan.purge else ""
-    what = f"Throw these away{erased}?" if plan.trash else "Erase these for good?"
+    erased = " and erase those already there" if plan.purge else ""
+    what = f"Move these to the trash{erased}?" if plan.trash else "Erase these for good?"
     return click.confirm(what, err=True)
 
 
@@ -227,7 +234,7 @@ def _agreed(plan: Plan) -> bool:
 def _say(out: Screen, report: RetentionReport) -> None:
     if report.archive is not None:
         kept = f"{count(report.archive.sessions, 'session')}, {size(report.archive.size)}"
-        out.line((report.archive.path, "cyan"), f": {kept}, read back and whole")
+        out.line((report.archive.path, "cyan"), f": {kept}, read back and verified")
     if report.trashed:
         thrown = count(len(report.trashed), "session")
         out.line(f"{thrown} in the trash; `holdfast restore` brings each back")

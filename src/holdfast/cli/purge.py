@@ -1,8 +1,8 @@
-"""`holdfast purge`: erase for good.
+"""`holdfast purge`: erase sessions for good.
 
-This is the one command that loses something, so it says what before it does it: at a terminal it
-asks, and anywhere else it wants to be told with --yes. Every name is looked up before the first
-session is erased; one that fits a session here and another in the trash is refused.
+It cannot be undone, so at a terminal it shows what it will erase and asks; anywhere else --yes is
+required. Every name is resolved before the first session is erased; one that matches both a live
+and a trashed session is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_NAMED: Final = 5
     type=click.Choice(["keep", "erase"]),
     default="keep",
     show_default=True,
-    help="What forks share with it: keep it for them, or erase it there too.",
+    help="History that forks share with it: keep it for them, or erase it there too.",
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def purge(
@@ -47,10 +47,10 @@ def purge(
 ) -> int:
     """Erase sessions for good.
 
-    Messages, turns, files and their bytes on the disk: nothing brings them back. All files of the
-    store are searched afterwards for pieces of what was said. What you copied with `holdfast
-    export` or `holdfast backup` is yours to delete. It asks first; where it cannot ask, it wants
-    --yes.
+    Messages, turns, files and their bytes on the disk are erased and cannot be restored. Afterwards
+    all files of the store are searched for pieces of the erased text. Copies made with `holdfast
+    export` or `holdfast backup` are yours to delete. It asks first; where it cannot ask, --yes is
+    required.
     """
     refuse_unasked(yes=yes, as_json=as_json)
     with open_to_change(store) as opened:
@@ -73,33 +73,33 @@ def _agreed(opened: holdfast.Store, found: list[holdfast.Session], forks: Forks)
     return click.confirm(f"Erase {what} for good?", err=True)
 
 
-def _show(out: Screen, info: SessionInfo, heirs: list[str], forks: Forks) -> None:
+def _show(out: Screen, info: SessionInfo, sharing: list[str], forks: Forks) -> None:
     out.line((info.title or info.preview or "(no title)", "bold"))
     where = ", in the trash" if info.trashed else ""
     out.line("  ", (known(info), "cyan"), where)
     amount = f"{count(info.messages, 'message')}, {count(info.turns, 'turn')}"
     out.line(f"  {amount}, active {ago(info.updated_at)}")
-    if heirs and forks == "keep":
-        out.line(f"  {count(len(heirs), 'fork')} will keep what is shared: {_named(heirs)}")
-    elif heirs:
+    if sharing and forks == "keep":
+        out.line(f"  {count(len(sharing), 'fork')} will keep what is shared: {_named(sharing)}")
+    elif sharing:
         out.line(
             ("  what is shared is erased too", "yellow"),
-            f" in {count(len(heirs), 'fork')}: {_named(heirs)}",
+            f" in {count(len(sharing), 'fork')}: {_named(sharing)}",
         )
 
 
 def _heirs(opened: holdfast.Store, session: holdfast.Session) -> Iterator[str]:
-    """Name the sessions that share history with this one, and those that share it through them."""
-    wanted = [session]
-    while wanted:
-        for link in wanted.pop().children():
+    """Yield the ids of sessions that share this one's history, directly or through others."""
+    pending = [session]
+    while pending:
+        for link in pending.pop().children():
             if link.relation not in {"fork", "continue"} or not link.seq or link.state == "purged":
                 continue
             yield link.session_id
             try:
-                wanted.append(opened.get(link.session_id))
+                pending.append(opened.get(link.session_id))
             except NotFound:
-                continue  # Somebody erased it meanwhile.
+                continue  # It was erased meanwhile.
 
 
 def _named(ids: Sequence[str]) -> str:
@@ -113,7 +113,7 @@ def _named(ids: Sequence[str]) -> str:
 def _erase(
     opened: holdfast.Store, found: list[holdfast.Session], forks: Forks, *, as_json: bool
 ) -> int:
-    """Erase one after the other; what was erased is told also if the next one cannot be."""
+    """Erase sessions one by one; each is reported even if the next one fails."""
     reports: list[PurgeReport] = []
     try:
         for session in found:

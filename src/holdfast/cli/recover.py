@@ -1,4 +1,4 @@
-"""`holdfast recover`: close what a crash left open."""
+"""`holdfast recover`: close turns that a crash left open."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from holdfast.records import Recovered
 @click.argument("ref", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every interrupted session of the store.")
 def recover(*, ref: str | None, everything: bool, store: str | None, as_json: bool) -> None:
-    """Close what a crash left open, keeping all of it.
+    """Close turns that a crash left open, keeping all of them.
 
-    What was streamed becomes a message marked partial; a tool that had started has the outcome
-    unknown, and is not run again. A turn whose holder is alive is left alone (exit code 4).
+    What was streamed becomes a message marked partial; the outcome of a tool call that had
+    started is recorded as unknown, and it is not run again. A turn whose holder is alive is not
+    closed (exit code 4).
     """
     if (ref is None) != everything:
-        raise click.UsageError("Name one session, or say --all.")
+        raise click.UsageError("Name one session, or pass --all.")
     found = _recover_all(store) if ref is None else _recover_one(store, ref)
     if as_json:
         print_document([{"session": id, "recovered": what} for id, what in found])
@@ -59,7 +60,7 @@ def _recover_all(store: str | None) -> list[tuple[str, Recovered | None]]:
 
 
 def recover_all(opened: holdfast.Store) -> Iterator[tuple[holdfast.Session, Recovered]]:
-    """Recover every interrupted session, but for those that somebody goes on with meanwhile."""
+    """Recover every interrupted session, except those that another process continues meanwhile."""
     for session in interrupted(opened):
         what = _recover_unless_taken(session)
         if what is not None:
@@ -70,18 +71,18 @@ def _recover_unless_taken(session: holdfast.Session) -> Recovered | None:
     try:
         return session.recover()
     except SessionBusy:
-        return None  # Somebody went on with it meanwhile, and recovered it.
+        return None  # Another process started a turn meanwhile, which recovered it.
 
 
 def interrupted(opened: holdfast.Store) -> Iterator[holdfast.Session]:
-    """Find the sessions that a crash left open, also in the trash; quick when no turn is open."""
+    """Yield the interrupted sessions, trashed ones included; fast if no turn is open."""
     if not opened.stats().open_turns:
         return
     for trashed in (False, True):
         cursor: str | None = None
         while True:
             page = opened.sessions(trashed=trashed, limit=500, cursor=cursor)
-            # What is recovered moves to the front: the cursor goes by what was there before.
+            # Recovered sessions move to the front of the list, so take the cursor first.
             cursor = page.cursor
             yield from (opened.get(info.id) for info in page if info.interrupted)
             if cursor is None:

@@ -1,8 +1,8 @@
-"""What people read: lines, bodies and tables, on a terminal or in a pipe.
+"""Human-readable output: lines, bodies and tables, on a terminal or in a pipe.
 
-Everything goes through `visible` here, so that no command can forget it; nothing is ever taken for
-rich's own markup. A terminal gets colours, wrapping, cut columns and drawn Markdown, from rich; a
-pipe gets the same words as plain text, in full width, without loading rich at all.
+All text is sanitized here, so that no command can forget it, and is never interpreted as rich
+markup. A terminal gets colours, wrapping, truncated columns and rendered Markdown, by rich; a pipe
+gets the same words as plain text, in full width, without loading rich at all.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 Span: TypeAlias = str | tuple[str, str]  # text, or text and its style
 _ESCAPE_STYLE: Final = "magenta"
 GAP: Final = 2
-_READABLE: Final = 16  # cells: a text cut to fewer says little
-_WRAPPED: Final = 200_000  # a longer body is left to the terminal: drawing takes time
-_DRAWN: Final = 32_000  # a longer Markdown text is shown as it is: parsing may take its square
+_READABLE: Final = 16  # cells: a text truncated to fewer says little
+_WRAPPED: Final = 200_000  # a longer body is not wrapped by rich, which takes long
+_DRAWN: Final = 32_000  # a longer Markdown text is not parsed: that may take quadratic time
 
 
 class Column(NamedTuple):
-    """A column of a table: `extra` ones may be left out, `whole` ones are never cut.
+    """A column of a table: `extra` ones may be omitted, `whole` ones are never truncated.
 
-    Where there is too little room, the column with the highest `extra` goes first.
+    If the terminal is too narrow, the column with the highest `extra` is omitted first.
     """
 
     title: str
@@ -42,14 +42,14 @@ class Column(NamedTuple):
 
 
 class Screen(ABC):
-    """Where a command prints for people."""
+    """The output of a command, for a terminal or a pipe."""
 
     terminal: bool
     width: int
 
     @abstractmethod
     def line(self, *spans: Span) -> None:
-        """Print one line; newlines in it are shown as escapes."""
+        """Print one line; newlines in it are escaped."""
 
     @abstractmethod
     def fact(self, label: str, value: str) -> None:
@@ -61,30 +61,30 @@ class Screen(ABC):
 
     @abstractmethod
     def brief(self, *spans: Span) -> None:
-        """Print one line; what does not fit is cut off."""
+        """Print one line, truncated to the width of the screen."""
 
     @abstractmethod
     def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
-        """Print a text that is written in Markdown, indented."""
+        """Print a Markdown text, indented."""
 
     @abstractmethod
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
         """Print a table."""
 
     def flush(self) -> None:
-        """Let a reader see it now."""
+        """Flush standard output."""
         sys.stdout.flush()
 
 
 def screen() -> Screen:
-    """Find out who is looking at the output."""
+    """Return the screen for standard output: a terminal, or plain text."""
     if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
         return Terminal(sys.stdout)
     return Pipe(sys.stdout)
 
 
 def plain(span: Span) -> str:
-    """Return a span's text in one line, safe to look at."""
+    """Return a span's text, sanitized, in one line."""
     return visible(span if isinstance(span, str) else span[0])
 
 
@@ -95,7 +95,6 @@ class Pipe(Screen):
     width = 80
 
     def __init__(self, file: TextIO) -> None:
-        """Write to this file."""
         self._file = file
 
     def line(self, *spans: Span) -> None:
@@ -103,7 +102,7 @@ class Pipe(Screen):
         self._file.write("".join(plain(span) for span in spans).rstrip() + "\n")
 
     def fact(self, label: str, value: str) -> None:
-        """Print a value beside its label, whole."""
+        """Print a value beside its label, without wrapping it."""
         self.line(label, value)
 
     def body(self, text: str, *, indent: int = 2, style: str = "") -> None:  # noqa: ARG002
@@ -113,15 +112,15 @@ class Pipe(Screen):
             self._file.write(f"{margin}{line}\n" if line else "\n")
 
     def brief(self, *spans: Span) -> None:
-        """Print one line, whole: a pipe has room."""
+        """Print one line, without truncating it."""
         self.line(*spans)
 
     def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
-        """Print the text as it was written."""
+        """Print the Markdown source."""
         self.body(text, indent=indent, style=style)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
-        """Print a table, every column as wide as it needs."""
+        """Print a table with every column at its natural width."""
         texts = [[column.title for column in columns], *([plain(s) for s in row] for row in rows)]
         widths = [max(map(cells, column)) for column in zip(*texts, strict=True)]
         for row in texts:
@@ -133,22 +132,21 @@ class Pipe(Screen):
 
 
 class Terminal(Screen):
-    """Colours, and lines that fit."""
+    """Colours, and lines that fit the terminal."""
 
     terminal = True
 
     def __init__(self, file: TextIO) -> None:
-        """Draw on this file."""
         self._file = file
         self._console = _console(file)
         self.width = self._console.width
 
     def line(self, *spans: Span) -> None:
-        """Print one line, wrapped between words where it must be."""
+        """Print one line, wrapped between words if it is too long."""
         self._console.print(text_of(spans))
 
     def fact(self, label: str, value: str) -> None:
-        """Print a value beside its label; what must be wrapped stays beside it."""
+        """Print a value beside its label; wrapped lines are aligned with the value."""
         space = max(self.width - cells(label), _READABLE)
         for n, line in enumerate(text_of([value]).wrap(self._console, space)):
             line.rstrip()
@@ -166,30 +164,30 @@ class Terminal(Screen):
         self._console.print(Padding(drawn, (0, 0, 0, indent), expand=False))
 
     def brief(self, *spans: Span) -> None:
-        """Print one line, cut at the edge of the terminal."""
+        """Print one line, truncated at the edge of the terminal."""
         text = text_of(spans)
         text.truncate(self._console.width, overflow="ellipsis")
         self._console.print(text)
 
     def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
-        """Draw headings, lists, quotes, tables and code; colours stand for the marks."""
+        """Render headings, lists, quotes, tables and code; colours replace the markup."""
         if len(text) > _DRAWN:
             self.body(text, indent=indent, style=style)
             return
         from holdfast.cli.drawing import draw
         from holdfast.cli.markdown import blocks
 
-        # Without colours the marks themselves are the best way to see what is bold or code.
+        # Without colours, the markup itself shows best what is bold or code.
         marks = self._console.color_system is None
         draw(self._console, blocks(visible(text, body=True), marks=marks), indent, style)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
-        """Print a table that fits, leaving columns out and cutting texts where it must."""
+        """Print a table that fits, omitting columns and truncating texts if necessary."""
         from rich.table import Table
 
-        cut = list(rows)
+        contents = list(rows)
         natural = [
-            max(cells(text) for text in (column.title, *(plain(row[n]) for row in cut)))
+            max(cells(text) for text in (column.title, *(plain(row[n]) for row in contents)))
             for n, column in enumerate(columns)
         ]
         widths = fit(columns, natural, self._console.width)
@@ -202,16 +200,17 @@ class Terminal(Screen):
                 overflow="ellipsis",
                 width=width,
             )
-        for row in cut:
+        for row in contents:
             table.add_row(*(text_of([row[n]]) for n in widths))
         self._console.print(table)
 
 
 def fit(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[int, int]:
-    """Choose which columns a terminal shows, and how wide: {column: width}.
+    """Return the columns that fit, with their widths: {column: width}.
 
-    Short columns are whole; the others share what is left, none wider than it needs. As long as
-    that is too little for them, the column with the highest `extra` goes, of equals the last.
+    `whole` columns get their natural width; the others share the remaining space, none wider than
+    it needs. While that is too little, the column with the highest `extra` is omitted, the last one
+    among equals.
     """
     kept = list(range(len(columns)))
     while True:
@@ -228,10 +227,10 @@ def fit(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[i
 
 
 def share(natural: Sequence[int], space: int) -> list[int]:
-    """Share room among columns: none gets more than it needs, what is left goes to the others."""
+    """Return column widths that share the space; none is wider than its natural width."""
     widths = [0] * len(natural)
-    for place, n in enumerate(sorted(range(len(natural)), key=natural.__getitem__)):
-        widths[n] = max(1, min(natural[n], space // (len(natural) - place)))
+    for done, n in enumerate(sorted(range(len(natural)), key=natural.__getitem__)):
+        widths[n] = max(1, min(natural[n], space // (len(natural) - done)))
         space -= widths[n]
     return widths
 
@@ -254,7 +253,7 @@ def _console(file: TextIO) -> Console:
 
 
 def text_of(spans: Iterable[Span]) -> Text:
-    """Make one line of rich's text, safe to look at."""
+    """Return spans as one line of rich text, sanitized."""
     from rich.text import Text
 
     text = Text()
@@ -264,7 +263,7 @@ def text_of(spans: Iterable[Span]) -> Text:
 
 
 def styled(source: str, style: str, *, body: bool = False) -> Text:
-    """Make rich's text of a source, safe to look at; escapes have a colour of their own."""
+    """Return a source as rich text, sanitized; escapes get a colour of their own."""
     from rich.text import Text
 
     text = Text()
@@ -274,7 +273,7 @@ def styled(source: str, style: str, *, body: bool = False) -> Text:
 
 
 def cells(text: str) -> int:
-    """Count the columns a text takes: wide characters take two, marks none."""
+    """Return how many terminal cells a text takes: wide characters two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(_cells(character) for character in text)

@@ -1,8 +1,7 @@
-"""`holdfast search`: what was said, by its words.
+"""`holdfast search`: full-text search.
 
-Each hit is two lines: where it is, and what it says there, with what matches in colour. The store
-is opened for writing if it can be, because that is how the search index is kept; a store that can
-only be read is searched all the same.
+Each hit is two lines: its location, and a snippet with the matches in colour. The store is opened
+for writing if possible, so that the search index can be updated; a read-only store is searched too.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ _AROUND: Final = 120
 @click.argument("query", nargs=-1, required=True)
 @click.option("--scope", help="Only in sessions of this scope.")
 @click.option("--agent", help="Only in sessions of this agent.")
-@click.option("--role", type=click.Choice(get_args(Role)), help="Only what was said by.")
+@click.option("--role", type=click.Choice(get_args(Role)), help="Only messages of this role.")
 @click.option("--since", metavar="TIME", help="Only what was said since: 7d, 12h, 2026-01-31.")
 @click.option("--until", metavar="TIME", help="Only what was said until then.")
 @click.option("--session", type=REF, metavar="REF", help="Only in this session: every match.")
-@click.option("--literal", is_flag=True, help="Take the query as it stands, without operators.")
-@click.option("--thinking", is_flag=True, help="Search what models thought, too.")
-@click.option("--all-branches", is_flag=True, help="Search what was undone or replaced, too.")
+@click.option("--literal", is_flag=True, help="Search the query as plain text, without operators.")
+@click.option("--thinking", is_flag=True, help="Search the models' thinking, too.")
+@click.option("--all-branches", is_flag=True, help="Search undone and replaced messages, too.")
 @click.option(
-    "--around", default=0, type=click.IntRange(0, 100), help="Show so many messages around each."
+    "--around", default=0, type=click.IntRange(0, 100), help="Show this many messages around each."
 )
 @click.option("--limit", default=20, type=click.IntRange(1, 1000), show_default=True)
-@click.option("--cursor", help="Go on where a page ended; --json gives the cursor of the next one.")
+@click.option("--cursor", help="Continue after a page; --json prints the cursor of the next one.")
 def search(
     *,
     query: tuple[str, ...],
@@ -71,9 +70,9 @@ def search(
 ) -> None:
     """Find what was said.
 
-    QUERY is words, which must all be there; "a phrase"; the beginning of a word: pre*; what must
-    not be there: -word. And filters: role:user, scope:x, agent:x, session:REF, title:word,
-    since:7d, until:2026-01-31. Anything else is text. A query that begins with - comes behind --.
+    QUERY is words, all of which must match; "a phrase"; a prefix: pre*; an excluded word: -word.
+    And filters: role:user, scope:x, agent:x, session:REF, title:word, since:7d, until:2026-01-31.
+    Anything else is text. Put -- before a query that starts with -.
 
     Titles, texts, tool calls and their results are searched; accents and capitals do not matter.
     Of several matches in sessions that were forked from each other, the best is shown. `holdfast
@@ -106,7 +105,7 @@ def search(
 
 
 def _opened(store: str | None) -> holdfast.Store:
-    """Open a store that is there, for writing if possible."""
+    """Open an existing store, for writing if possible."""
     try:
         return holdfast.open(store)
     except StorageError:
@@ -136,19 +135,19 @@ def _draw(out: Screen, opened: holdfast.Store, found: Page[Hit]) -> None:
 def _point(
     out: Screen, opened: holdfast.Store, found: Page[Hit], store: str | None, *, by_id: bool
 ) -> None:
-    """Tell somebody at a terminal how to go to the first message."""
+    """Print, on a terminal, the command that shows the first hit."""
     first = next((hit for hit in found if hit.message_id is not None), None)
     if not out.terminal or first is None:
         return
     # A number is one of the current history; an id is found on every branch.
-    place = first.message_id if by_id else str(first.seq)
-    there = line_for("show", opened.get(first.session_id), "--at", place or "", store=store)
+    at = first.message_id if by_id else str(first.seq)
+    there = line_for("show", opened.get(first.session_id), "--at", at or "", store=store)
     out.line()
     out.line(("To go there:  ", "dim"), there)
 
 
 def _where(opened: holdfast.Store, hit: Hit) -> Iterator[Span]:
-    """Return where a hit is: the session, the message, when, and what else there is."""
+    """Yield the location of a hit: session, message, time, title, number of other matches."""
     yield _name(opened, hit), "bold"
     if hit.seq is None:
         yield "  title", "cyan"
@@ -164,12 +163,12 @@ def _where(opened: holdfast.Store, hit: Hit) -> Iterator[Span]:
 def _name(opened: holdfast.Store, hit: Hit) -> str:
     try:
         return opened.get(hit.session_id).key or short(hit.session_id)
-    except NotFound:  # It was thrown away just now.
+    except NotFound:  # It was trashed meanwhile.
         return short(hit.session_id)
 
 
 def _marked(hit: Hit) -> Iterator[Span]:
-    """Cut a snippet where what matches begins and ends."""
+    """Yield a snippet in spans, with the matches styled."""
     at = 0
     for start, end in hit.marks:
         yield hit.snippet[at:start]
@@ -179,5 +178,5 @@ def _marked(hit: Hit) -> Iterator[Span]:
 
 
 def _draw_neighbour(out: Screen, message: Message) -> None:
-    said = words(message.text, _AROUND) or ", ".join(call.name for call in message.tool_calls)
-    out.line((f"    #{message.seq} {message.role}  {said}", "dim"))
+    text = words(message.text, _AROUND) or ", ".join(call.name for call in message.tool_calls)
+    out.line((f"    #{message.seq} {message.role}  {text}", "dim"))

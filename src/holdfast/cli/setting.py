@@ -1,8 +1,8 @@
-"""`holdfast set`, `rename`, `pin`, `archive`: change who a session is, never what was said in it.
+"""`holdfast set`, `rename`, `pin`, `archive`: change a session's properties, never its messages.
 
-All of them are `Session.update`; they differ in what is convenient to type. They say what changed,
-so that a slip is seen. Several sessions are found first and changed then: a wrong name changes
-nothing.
+All of them call `Session.update`; they differ in what is convenient to type. They print what
+changed, so that a mistake is seen. All references are resolved before the first change: a wrong
+name changes nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIELDS: Final = ("title", "model", "scope", "cwd")
     'holdfast set support-42 --title "The lost parcel" --model gpt-9',
     "holdfast set support-42 --meta priority=high --meta channel:=8",
     "holdfast set support-42 --unset channel",
-    'holdfast set support-42 --scope ""   # an empty text takes it away',
+    'holdfast set support-42 --scope ""   # an empty text removes it',
 )
 @click.argument("ref")
-@click.option("--title", type=given.WORDS, help="What people read in the list.")
+@click.option("--title", type=given.WORDS, help="The title shown in lists.")
 @click.option("--model", type=given.WORDS, help="The model that answers.")
 @click.option("--scope", type=given.WORDS, help="What it belongs to: a channel, a workspace.")
 @click.option("--cwd", type=given.DIRECTORY, metavar="DIR", help="Its working directory.")
@@ -55,11 +55,11 @@ def set(
 ) -> None:
     """Change a session's title, model, scope, directory or metadata.
 
-    Metadata that is not named stays. Nothing that was said changes.
+    Metadata that is not named stays. Messages are not changed.
     """
     changes = _changes(fields, meta, unset)
     if not changes:
-        raise click.UsageError("Say what to change, such as --title.")
+        raise click.UsageError("Nothing to change: pass an option such as --title.")
     _change(store, ref, changes, as_json=as_json)
 
 
@@ -72,7 +72,7 @@ def set(
 def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
     """Give a session a title.
 
-    Its id and its key stay as they are. An empty TITLE takes the title away.
+    Its id and its key stay as they are. An empty TITLE removes the title.
     """
     _change(store, ref, {"title": title or None}, as_json=as_json)
 
@@ -82,11 +82,11 @@ def rename(*, ref: str, title: str, store: str | None, as_json: bool) -> None:
     "holdfast pin --off support-42",
 )
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
-@click.option("--off", is_flag=True, help="Let them go again.")
+@click.option("--off", is_flag=True, help="Unpin them.")
 def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
     """Keep sessions at the top of the list."""
-    said = "no longer pinned" if off else "pinned"
-    _mark(store, refs, {"pinned": not off}, said, as_json=as_json)
+    outcome = "no longer pinned" if off else "pinned"
+    _mark(store, refs, {"pinned": not off}, outcome, as_json=as_json)
 
 
 @command(
@@ -94,14 +94,14 @@ def pin(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -
     "holdfast archive --off support-42",
 )
 @click.argument("refs", metavar="REF...", nargs=-1, required=True)
-@click.option("--off", is_flag=True, help="Take them out again.")
+@click.option("--off", is_flag=True, help="Unarchive them.")
 def archive(*, refs: tuple[str, ...], off: bool, store: str | None, as_json: bool) -> None:
-    """Put sessions away without losing them.
+    """Archive sessions: leave them out of the list.
 
-    They are left out of `holdfast ls`, unless it is asked for --all.
+    `holdfast ls` lists them only with --archived or --all.
     """
-    said = "no longer archived" if off else "archived"
-    _mark(store, refs, {"archived": not off}, said, as_json=as_json)
+    outcome = "no longer archived" if off else "archived"
+    _mark(store, refs, {"archived": not off}, outcome, as_json=as_json)
 
 
 # ------------------------------------------------------------------------------------- one session
@@ -114,7 +114,7 @@ def _changes(
     both = metadata.keys() & {*unset}
     if both:
         raise click.UsageError(
-            f"--meta and --unset: {min(both)!r} cannot be both; nothing was stored."
+            f"--meta and --unset: {min(both)!r} is named by both; nothing was stored."
         )
     metadata.update(dict.fromkeys(unset))
     changes: Changes = {}
@@ -166,7 +166,7 @@ def _differences(before: SessionInfo, after: SessionInfo) -> Iterator[tuple[str,
 
 
 def _mark(
-    store: str | None, refs: tuple[str, ...], changes: Changes, said: str, *, as_json: bool
+    store: str | None, refs: tuple[str, ...], changes: Changes, outcome: str, *, as_json: bool
 ) -> None:
     with open_to_change(store) as opened:
         found = [session.update(**changes) for session in find_all(opened, refs)]
@@ -175,10 +175,10 @@ def _mark(
         return
     out = screen()
     for info in found:
-        out.line((known(info), "cyan"), f": {said}")
+        out.line((known(info), "cyan"), f": {outcome}")
 
 
 def find_all(opened: holdfast.Store, refs: tuple[str, ...]) -> list[holdfast.Session]:
-    """Find every session, each once, before anything is done to one."""
+    """Resolve every reference; return each session once."""
     found = {session.id: session for session in (opened.get(ref) for ref in refs)}
     return list(found.values())

@@ -1,7 +1,7 @@
-"""`holdfast show`: one conversation, as it is stored.
+"""`holdfast show`: print one conversation as it is stored.
 
-By default the history as it is now. `--branch` shows one that was left, `--at` some messages around
-a place. Where the history came from another session or branch, a mark says so.
+By default it prints the current history. `--branch` selects another branch, `--at` the messages
+around a given one. A line marks where the history came from another session or branch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AROUND: Final = 10
 
 
 class Wanted(NamedTuple):
-    """What to show of a session."""
+    """Which messages of a session to show."""
 
     branch: int | None = None
     at: str | None = None
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """Some messages of a branch, and the one to point at."""
+    """Consecutive messages of a branch, and the seq of the one to mark."""
 
     branch: BranchInfo
     messages: list[Message]
@@ -49,12 +49,12 @@ class Excerpt(NamedTuple):
 
     @property
     def earlier(self) -> int:
-        """How many messages come before."""
+        """The number of messages before the excerpt."""
         return (self.messages[0].seq or 1) - 1 if self.messages else 0
 
     @property
     def later(self) -> int:
-        """How many come behind; what was written since the branch was looked up is not counted."""
+        """The number of messages after the excerpt, as of when the branch was read."""
         return max(0, self.branch.seq - (self.messages[-1].seq or 0)) if self.messages else 0
 
 
@@ -68,12 +68,16 @@ class Excerpt(NamedTuple):
     "holdfast show support-42 --json",
 )
 @click.argument("ref")
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Only the newest so many messages.")
-@click.option("--at", metavar="MESSAGE", help="Show what is around this message: its id or number.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=1), help="Only this many of the newest messages."
+)
+@click.option(
+    "--at", metavar="MESSAGE", help="Show the messages around this one: its id or number."
+)
 @click.option("--branch", "-b", type=click.IntRange(min=1), help="Show another branch.")
 @click.option("--tools", is_flag=True, help="Unfold tool calls and their results.")
 @click.option("--thinking", is_flag=True, help="Unfold thinking.")
-@click.option("--raw", is_flag=True, help="Print the stored texts and nothing else, as they are.")
+@click.option("--raw", is_flag=True, help="Print only the stored texts, byte for byte.")
 @click.option(
     "--pager/--no-pager", default=True, help="Page what is longer than the screen, or not."
 )
@@ -95,8 +99,8 @@ def show(
     REF is a session's id, the first characters of it, its key or its title. `holdfast tree REF`
     lists its branches. On a terminal Markdown is drawn, and $PAGER pages what is long.
 
-    Characters that could fool you or your terminal are shown as escapes such as \x1b. With --raw
-    they are not: send that to a file or a program rather than to a terminal.
+    Characters that could mislead you or control your terminal are shown as escapes such as \x1b.
+    With --raw they are not escaped: redirect its output to a file or a program.
     """
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other.")
@@ -115,21 +119,21 @@ def show(
 # ----------------------------------------------------------------------------------- to choose
 
 
-def choose(opened: holdfast.Store, session: holdfast.Session, wanted: Wanted) -> Excerpt:
-    """Read what is wanted."""
+def choose(opened: holdfast.Store, session: holdfast.Session, selection: Wanted) -> Excerpt:
+    """Read the selected messages."""
     branches = {branch.number: branch for branch in session.branches()}
-    number, at = wanted.branch or max(branches), None
-    if wanted.at is not None:
-        number, at = _find(opened, session, wanted.at, wanted.branch)
+    number, at = selection.branch or max(branches), None
+    if selection.at is not None:
+        number, at = _find(opened, session, selection.at, selection.branch)
     if number not in branches:
         known = f"1 to {max(branches)}" if len(branches) > 1 else "1 only"
         raise MessageNotFound(f"there is no branch {number}, this session has {known}.")
     branch = branches[number]
     if at is None:
-        return Excerpt(branch, session.messages(limit=wanted.limit, branch=number))
+        return Excerpt(branch, session.messages(limit=selection.limit, branch=number))
     if not at:
         raise MessageNotFound("messages are numbered from 1; there is no message 0.")
-    around = wanted.limit or _AROUND
+    around = selection.limit or _AROUND
     first = max(1, at - around // 2)
     messages = session.messages(after=first - 1, limit=around, branch=number)
     return Excerpt(branch, messages, at)
@@ -138,23 +142,23 @@ def choose(opened: holdfast.Store, session: holdfast.Session, wanted: Wanted) ->
 def _find(
     opened: holdfast.Store, session: holdfast.Session, at: str, branch: int | None
 ) -> tuple[int, int]:
-    """Find a message by its number or its id: (branch, seq)."""
-    place = given.place(at.removeprefix("#"), branch)
+    """Resolve a message's number or id: (branch, seq)."""
+    position = given.place(at.removeprefix("#"), branch)
     n = number_of(session)
 
     def run(snapshot: Snapshot) -> tuple[int, int]:
         head = snapshot.head(n)
         if head is None:
             raise Damaged(f"session {session.id} has lost its head")
-        spot = locate(snapshot, head, place)
+        found = locate(snapshot, head, position)
         numbers = {row.n: row.number for row in snapshot.branches(n)}
-        return numbers[spot.branch], spot.seq
+        return numbers[found.branch], found.seq
 
     return opened.backend.read(run)
 
 
 def _turns(session: holdfast.Session, messages: Sequence[Message]) -> list[TurnInfo]:
-    """Read the turns from the first one that is shown; of a long history these are few."""
+    """Return the turns from the first message's on; of a long history these are few."""
     if not messages or messages[0].seq == 1:
         return session.turns()
     own = (message.turn_id.rpartition(".") for message in messages if message.turn_id)
@@ -202,7 +206,7 @@ def _draw(out: Screen, session: holdfast.Session, found: Excerpt, look: Look) ->
         look=look,
         marks=marks(found.branch, branches, session.lineage()),
     )
-    # Of a session that went back, turns may be empty because what they held was left behind.
+    # In a session with several branches, a turn may be empty because its messages are on another.
     empty_turns = len(branches) == 1
     ended = found.branch.active and not found.later
     conversation.draw(found.messages, empty_turns=empty_turns, ended=ended)
@@ -245,7 +249,7 @@ def _draw_header(out: Screen, info: SessionInfo, branch: BranchInfo) -> None:
         ("from", info.parent and relation_to(info.parent, info.relation)),
         ("branch", _branch(branch)),
         ("holds", _amount(info, branch)),
-        ("active", f"{ago(info.updated_at)}, begun {ago(info.created_at)}"),
+        ("active", f"{ago(info.updated_at)}, created {ago(info.created_at)}"),
     )
     for name, value in facts:
         if value is not None:
@@ -260,7 +264,7 @@ def _state(info: SessionInfo) -> str:
 
 
 def _branch(branch: BranchInfo) -> str | None:
-    """Return which branch this is, unless there was only one so far."""
+    """Return which branch this is; None if it is the only one so far."""
     if branch.abandoned_at is not None:
         return f"{branch.number}, left {ago(branch.abandoned_at)} by {branch.abandoned_by}"
     return None if branch.number == 1 else f"{branch.number}, the current one"
@@ -278,29 +282,30 @@ def _amount(info: SessionInfo, branch: BranchInfo) -> str:
 def marks(
     branch: BranchInfo, branches: Sequence[BranchInfo], lineage: Sequence[Link]
 ) -> Mapping[int, Sequence[str]]:
-    """Return where a history left another branch or session, by the seq behind which that was."""
+    """Return marks where a history diverged from a branch or session, by the seq before them."""
     found: dict[int, list[str]] = {}
     way = _way(branch, branches, lineage[-1].session_id)
     for one in way:
         if one.reason not in _BEGINNINGS:
-            # Every movement opens the branch with the next number.
-            said = f"{moved(one.reason, one.fork_seq)}; branch {one.number - 1} has what was left"
-            found.setdefault(one.fork_seq, []).append(said)
+            # Every move opens the branch with the next number.
+            previous = f"the previous history is on branch {one.number - 1}"
+            mark = f"{moved(one.reason, one.fork_seq)}; {previous}"
+            found.setdefault(one.fork_seq, []).append(mark)
     shared = way[-1].fork_seq
     for link in reversed(lineage):
-        # What is behind the place where a younger session left is not on the way.
+        # Messages after the point where a descendant forked are not part of this history.
         seq = shared if link is lineage[-1] else link.seq
         if link.parent is None or link.relation not in {"fork", "continue"} or not seq > 0:
             break
         if link is lineage[-1] or seq < shared:
-            said = f"{relation_to(short(link.parent), link.relation)} at {seq}"
-            found.setdefault(seq, []).insert(0, said)
+            mark = f"{relation_to(short(link.parent), link.relation)} at {seq}"
+            found.setdefault(seq, []).insert(0, mark)
             shared = seq
     return found
 
 
 def _way(branch: BranchInfo, branches: Sequence[BranchInfo], session: str) -> list[BranchInfo]:
-    """List the branches of this session that a history runs along, the last one first."""
+    """Return the branches of this session that a history consists of, the last one first."""
     known = {one.number: one for one in branches}
     way = [branch]
     while way[-1].parent is not None and way[-1].parent_id == session:

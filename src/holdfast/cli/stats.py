@@ -1,7 +1,7 @@
 """`holdfast stats`: how much a store holds, how it grew, and what the models cost.
 
-Days are drawn as a row of bars, one for each day, or for several where the terminal is too narrow.
-Days are UTC, as the store counts them.
+Days are drawn as a row of bars, one per day, or one per several days if the terminal is narrow.
+Days are UTC, as in the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _NOTHING: Final = "·"
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 _LABEL: Final = 11  # cells before a row of bars
-_SUM: Final = 16  # and behind it
+_SUM: Final = 16  # and after it
 _WIDEST: Final = 20
 _FEWEST: Final = 7
 
@@ -40,13 +40,13 @@ _FEWEST: Final = 7
     default=30,
     type=click.IntRange(min=1, max=36_500),
     show_default=True,
-    help="How many days to tell of.",
+    help="How many days to show.",
 )
 def stats(*, days: int, store: str | None, as_json: bool) -> None:
-    """Tell how much a store holds, and what it cost.
+    """Show how much a store holds, and what it cost.
 
-    Growth counts the sessions that were begun on a day, and the messages these hold by now. Usage
-    and cost are what the models were charged for on that day, in all sessions.
+    Growth counts the sessions created on a day, and the messages they hold now. Usage and cost are
+    those of all model calls on that day, in all sessions.
     """
     with open_to_read(store) as opened:
         found = since(opened.stats(), datetime.now(UTC).date() - timedelta(days=days - 1))
@@ -65,7 +65,7 @@ def stats(*, days: int, store: str | None, as_json: bool) -> None:
 
 
 def since(found: Stats, first: date) -> Stats:
-    """Leave out the days before this one."""
+    """Return the statistics without the days before `first`."""
     return msgspec.structs.replace(
         found,
         growth=tuple(one for one in found.growth if one.day >= first),
@@ -74,7 +74,7 @@ def since(found: Stats, first: date) -> Stats:
 
 
 def by_model(days: Iterable[DayUsage]) -> list[ModelUsage]:
-    """Sum up what each model used, the dearest first."""
+    """Return usage and cost per model, the most expensive first."""
     sums: dict[str | None, tuple[Usage, Decimal]] = {}
     for one in days:
         usage, cost = sums.get(one.model, (Usage(), Decimal(0)))
@@ -84,7 +84,7 @@ def by_model(days: Iterable[DayUsage]) -> list[ModelUsage]:
 
 
 def row(values: Mapping[date, float], days: Sequence[Sequence[date]]) -> str:
-    """Draw a bar for each group of days; the highest one has the full height."""
+    """Return a sparkline: one bar per group of days, scaled to the highest."""
     sums = [sum(values.get(day, 0) for day in group) for group in days]
     highest = max(sums)
     return "".join(
@@ -94,7 +94,7 @@ def row(values: Mapping[date, float], days: Sequence[Sequence[date]]) -> str:
 
 
 def groups(today: date, days: int, most: int) -> list[list[date]]:
-    """Divide the days up to today into groups of equal length, as few as it takes to have room."""
+    """Divide the days up to today into at most `most` groups of equal length."""
     length = -(-days // most)
     whole = -(-days // length) * length
     every = [today - timedelta(days=n) for n in reversed(range(whole))]
@@ -102,7 +102,7 @@ def groups(today: date, days: int, most: int) -> list[list[date]]:
 
 
 def bar(share: float, width: int = _WIDEST) -> str:
-    """Draw a share of the whole, an eighth of a cell exactly."""
+    """Return a horizontal bar for a share of 1, precise to an eighth of a cell."""
     eighths = round(share * width * 8)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + _BLOCKS[rest]).rstrip() or "▏"
@@ -156,7 +156,7 @@ def _draw_models(out: Screen, models: Sequence[ModelUsage]) -> None:
     if not models:
         return
     out.line()
-    # Where nothing has a price, tokens tell who did the work.
+    # If no model has a price, the bars show tokens.
     costs = [float(one.cost) for one in models]
     weights = costs if any(costs) else [float(one.usage.total) for one in models]
     highest = max(weights) or 1.0

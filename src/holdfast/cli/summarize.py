@@ -1,4 +1,4 @@
-"""`holdfast summarize`: let a summary stand for what was said, without taking anything away."""
+"""`holdfast summarize`: store a summary that stands for earlier messages, which are all kept."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from holdfast.cli.screen import screen
 def summarize(
     *, ref: str, text: str | None, upto: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Let a summary stand for what was said so far.
+    """Store a summary that stands for the messages so far.
 
-    A model is then sent the summary in place of the messages; they stay in the history, readable
-    as before. TEXT is read from standard input when it is left out or "-". `holdfast undo` takes
-    the summary out of view again, with the turn before it.
+    A model is then sent the summary instead of these messages; they stay in the history, readable
+    as before. TEXT is read from standard input if it is omitted or "-". `holdfast undo` undoes the
+    summary together with the turn before it.
     """
     summary = given.text(text)
     place = None if upto is None else given.place(upto, None)

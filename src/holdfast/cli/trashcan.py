@@ -1,7 +1,7 @@
-"""Finding sessions when one of them may be in the trash.
+"""Resolving references to sessions that may be in the trash.
 
-A session in the trash is still found by the key and the title it had, but a living one may have
-got the same since. Whoever restores means the one in the trash; whoever erases must say which.
+A trashed session is still found by its former key and title, but a live session may have taken
+them since. `restore` prefers the trashed one; commands that erase refuse an ambiguous name.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from holdfast.verbs import finding
 
 
 def find_any(opened: holdfast.Store, ref: str) -> holdfast.Session:
-    """Find a session, in the trash or not; `AmbiguousRef` if the name fits here and there."""
+    """Return a session, trashed or not; raise `AmbiguousRef` if the name matches both kinds."""
     return opened.get(opened.backend.read(finding.find_anywhere(ref)).id)
 
 
 def find_thrown_away(opened: holdfast.Store, ref: str) -> holdfast.Session:
-    """Find a session that is in the trash; if there is none, one that is not."""
+    """Return the trashed session with this name; if there is none, the live one."""
     return opened.get(opened.backend.read(finding.find_in_trash(ref)).id)

@@ -1,9 +1,8 @@
-"""`holdfast tree`: where a session comes from, what came of it, and what it left behind.
+"""`holdfast tree`: draw a session's ancestors, descendants and branches.
 
 The family is all sessions with the same root: forks, continuations, delegates and the rest, each
-under the one it came from. Under the session that was asked for stand its branches, each under the
-one it leaves. A line of only children runs straight down, so a work of a thousand runs stays
-readable.
+under its parent. Under the given session are its branches, each under the branch it diverged from.
+A chain of only children is not indented further, so a chain of a thousand sessions stays readable.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from holdfast.session import number_of
 
 
 class Relative(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of the family; `at` is how much of its parent's history it began with."""
+    """A session of the family; `at` is the length of the parent's history it started with."""
 
     id: str
     parent: str | None = None
@@ -46,7 +45,7 @@ class Relative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Twig(NamedTuple):
-    """A line of the drawing, and what hangs below it."""
+    """A line of the drawing, and the nodes below it."""
 
     spans: list[Span]
     below: list[Twig]
@@ -63,9 +62,9 @@ class Twig(NamedTuple):
 def tree(*, ref: str, pager: bool, store: str | None, as_json: bool) -> None:
     """Draw a session's branches and forks.
 
-    Each session of its family is drawn under the one it came from; ▶ marks the one you asked for.
-    A branch is what an undo, rewind, redo, replace or clear opened: the drawing tells which
-    messages are its own, and when and how it was left. `holdfast show REF --branch N` shows one.
+    Each session of its family is drawn under its parent; ▶ marks REF. A branch is opened by an
+    undo, rewind, redo, replace or clear: the drawing shows which messages are its own, and when and
+    how it was left. `holdfast show REF --branch N` shows one.
     """
     with open_to_read(store) as opened:
         session = opened.get(ref)
@@ -86,18 +85,18 @@ def tree(*, ref: str, pager: bool, store: str | None, as_json: bool) -> None:
 def _family(snapshot: Snapshot, session: int) -> list[Relative]:
     """Read the whole family, parents before their children."""
     found: list[Relative] = []
-    waiting = [_root(snapshot, session)]
-    seen = {waiting[0].id}
-    while waiting:
-        found.append(waiting.pop())
+    pending = [_root(snapshot, session)]
+    seen = {pending[0].id}
+    while pending:
+        found.append(pending.pop())
         children = [row for row in snapshot.children(found[-1].id) if row.id not in seen]
         seen.update(row.id for row in children)
-        waiting += [_relative(snapshot, row) for row in reversed(children)]
+        pending += [_relative(snapshot, row) for row in reversed(children)]
     return found
 
 
 def _root(snapshot: Snapshot, session: int) -> Relative:
-    """Go up to the first of the family; of one that was purged only its name may be left."""
+    """Return the root of the family; of a purged root only the id may be known."""
     row = snapshot.session(session)
     seen: set[str] = set()
     while row is not None and row.parent is not None and row.parent not in seen:
@@ -137,16 +136,16 @@ def _grow(
     session: holdfast.Session,
     branches: list[BranchInfo],
 ) -> Twig:
-    """Hang every session under the one it came from, and the branches under theirs."""
-    twigs = {one.id: Twig(_session(out, one, session.id), []) for one in family}
+    """Return the tree of sessions, with the branches under the given session."""
+    nodes = {one.id: Twig(_session(out, one, session.id), []) for one in family}
     if len(branches) > 1:
-        twigs[session.id].below.extend(_branches(session, branches))
+        nodes[session.id].below.extend(_branches(session, branches))
     for one in family[1:]:
-        twigs[one.parent or ""].below.append(twigs[one.id])
-    return twigs[family[0].id]
+        nodes[one.parent or ""].below.append(nodes[one.id])
+    return nodes[family[0].id]
 
 
-def _session(out: Screen, one: Relative, asked: str) -> list[Span]:
+def _session(out: Screen, one: Relative, marked: str) -> list[Span]:
     relation = (
         "" if one.relation is None else f"{one.relation}{f' at {one.at}' if one.at else ''}  "
     )
@@ -154,7 +153,7 @@ def _session(out: Screen, one: Relative, asked: str) -> list[Span]:
     facts += [f"{one.branches} branches"] if one.branches > 1 else []
     facts += [ago(one.updated_at)] if one.updated_at is not None else []
     return [
-        ("▶ " if one.id == asked else "", "bold yellow"),
+        ("▶ " if one.id == marked else "", "bold yellow"),
         (relation, "magenta"),
         (short(one.id) if out.terminal else one.id, "cyan"),
         "" if one.state == "live" else (f"  {one.state}", "red"),
@@ -165,14 +164,14 @@ def _session(out: Screen, one: Relative, asked: str) -> list[Span]:
 
 
 def _branches(session: holdfast.Session, branches: Iterable[BranchInfo]) -> Iterator[Twig]:
-    """Hang every branch under the one it leaves; give those that leave none of this session's."""
-    twigs: dict[int, Twig] = {}
+    """Yield the top-level branches, with each other branch under the one it diverged from."""
+    nodes: dict[int, Twig] = {}
     for one in branches:
-        twigs[one.number] = Twig(_branch(session, one), [])
+        nodes[one.number] = Twig(_branch(session, one), [])
         if one.parent is not None and one.parent_id == session.id:
-            twigs[one.parent].below.append(twigs[one.number])
+            nodes[one.parent].below.append(nodes[one.number])
         else:
-            yield twigs[one.number]
+            yield nodes[one.number]
 
 
 def _branch(session: holdfast.Session, one: BranchInfo) -> list[Span]:
@@ -181,7 +180,7 @@ def _branch(session: holdfast.Session, one: BranchInfo) -> list[Span]:
         fate = f"left {ago(one.abandoned_at)} by {one.abandoned_by}", "yellow"
     start = "" if one.reason == "start" else f"{one.reason} at {one.fork_seq}  "
     if one.asked_seq != one.fork_seq:
-        start = f"{one.reason} at {one.fork_seq} (asked: {one.asked_seq})  "
+        start = f"{one.reason} at {one.fork_seq} (requested: {one.asked_seq})  "
     return [
         (f"branch {one.number}  ", "cyan"),
         fate,
@@ -199,7 +198,7 @@ def _span(one: BranchInfo) -> str:
 
 
 def _first_words(session: holdfast.Session, one: BranchInfo) -> str:
-    """Return what a branch is about: the first message that is its own."""
+    """Return a preview of a branch: the first message that is its own."""
     if one.seq == one.fork_seq:
         return ""
     found = session.messages(after=one.fork_seq, limit=1, branch=one.number)
@@ -207,14 +206,14 @@ def _first_words(session: holdfast.Session, one: BranchInfo) -> str:
 
 
 def drawn(root: Twig) -> Iterator[tuple[str, list[Span]]]:
-    """Return the lines of a tree, each with the strokes that stand before it."""
-    waiting = [("", "", root)]
-    while waiting:
-        before, under, twig = waiting.pop()
-        yield before, twig.spans
-        if len(twig.below) == 1:
-            waiting.append((f"{under}↳ ", under, twig.below[0]))
+    """Yield the lines of a tree, each with its prefix of box-drawing characters."""
+    pending = [("", "", root)]
+    while pending:
+        before, under, node = pending.pop()
+        yield before, node.spans
+        if len(node.below) == 1:
+            pending.append((f"{under}↳ ", under, node.below[0]))
             continue
-        for n, one in reversed(list(enumerate(twig.below, 1))):
-            strokes = ("└─ ", "   ") if n == len(twig.below) else ("├─ ", "│  ")
-            waiting.append((under + strokes[0], under + strokes[1], one))
+        for n, one in reversed(list(enumerate(node.below, 1))):
+            strokes = ("└─ ", "   ") if n == len(node.below) else ("├─ ", "│  ")
+            pending.append((under + strokes[0], under + strokes[1], one))

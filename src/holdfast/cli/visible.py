@@ -1,16 +1,16 @@
-r"""Stored text, made safe to look at.
+r"""Stored text, made safe to print.
 
-A conversation holds what models, tools and strangers wrote. Some characters in it are instructions
-to a terminal (clear the screen, rewrite the line above, set the title), some turn the reading order
-around, some cannot be seen at all. `visible` replaces each by its escape, such as `\x1b`, so that
-what is shown is what is there. It touches exactly these:
+A conversation holds text from models, tools and untrusted sources. Some characters control a
+terminal (clear the screen, rewrite the line above, set the title), some reverse the reading order,
+some are invisible. `sanitize` replaces each by its escape, such as `\x1b`, so that the output shows
+what is stored. It escapes exactly these:
 
 * control characters: C0, DEL, C1, and the line and paragraph separators
 * lone surrogates, which no encoding can write
 * everything Unicode calls default-ignorable (bidi controls, zero-width characters, tags, fillers,
   variation selectors), and the interlinear annotations
 
-Joiners and variation selectors behind a character outside ASCII stay: scripts and emoji need them.
+Joiners and variation selectors after a character outside ASCII stay: scripts and emoji need them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _IN_A_BODY: Final = re.compile(f"[{_FOOLING}]")
 _IN_A_LINE: Final = re.compile(f"[\t\n{_FOOLING}]")
 _NAMED: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _EMOJI: Final = "\ufe0f"  # "show this as an emoji"
-_KEYCAP: Final = "\ufe0f\u20e3"  # behind a digit: a key
+_KEYCAP: Final = "\ufe0f\u20e3"  # after a digit: a key
 
 
 def visible(text: str, *, body: bool = False) -> str:
-    """Show every character that could fool as an escape; a body keeps its newlines and tabs."""
+    """Return the text with unsafe characters escaped; a body keeps its newlines and tabs."""
     return (_IN_A_BODY if body else _IN_A_LINE).sub(_shown, text)
 
 
 def pieces(text: str, *, body: bool = False) -> Iterator[tuple[str, bool]]:
-    """Split what `visible` gives into text and escapes (true), so that these can be coloured."""
+    """Yield the sanitized text in pieces, each with True if it is an escape, for colouring."""
     end = 0
     for found in (_IN_A_BODY if body else _IN_A_LINE).finditer(text):
         shown = _shown(found)
@@ -62,7 +62,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def _joins(text: str, at: int) -> bool:
-    """Return whether the joiner or selector at this place has something to work on."""
+    """True if the joiner or variation selector at `at` follows a character it can modify."""
     if text.startswith(_KEYCAP, at):
         return True
     if text[at] == "\u200d" and text[at - 1 : at] == _EMOJI:

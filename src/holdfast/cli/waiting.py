@@ -1,7 +1,7 @@
-"""A line on the terminal while something takes long.
+"""A progress line on the terminal during a long operation.
 
-Nothing is shown for what is done within a second, nor where nobody looks. The line goes to standard
-error and is gone afterwards, so what a command prints stays the same.
+It appears after a second, and only if standard error is a terminal. It is written to standard error
+and wiped afterwards, so a command's output stays the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACE: Final = 0.2
 
 @contextmanager
 def waiting(doing: str) -> Iterator[Progress | None]:
-    """Return what goes on while the block runs; give what it tells how far it is: of how much."""
+    """Show a progress line while the block runs; yield a function to report (done, total)."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -39,7 +39,7 @@ def waiting(doing: str) -> Iterator[Progress | None]:
 
 
 class _Line:
-    """One line, written over and over."""
+    """One line, rewritten in place."""
 
     def __init__(self, doing: str) -> None:
         self.done = threading.Event()
@@ -48,11 +48,11 @@ class _Line:
         self._began = time.monotonic()
 
     def note(self, done: int, total: int) -> None:
-        """Take down how far it is."""
+        """Record the progress."""
         self._far = f"{100 * done // total} %, " if total else ""
 
     def show(self) -> None:
-        """Write the line until it is done, then wipe it off."""
+        """Rewrite the line until `done` is set, then wipe it."""
         if self.done.wait(_PATIENCE):
             return
         width = 0
@@ -64,11 +64,11 @@ class _Line:
         self._write("", 0)
 
     def _text(self, most: int) -> str:
-        behind = f" … {self._far}{time.monotonic() - self._began:.0f} s"
+        suffix = f" … {self._far}{time.monotonic() - self._began:.0f} s"
         doing = self._doing
-        while doing and cells(doing) + cells(behind) > most:
+        while doing and cells(doing) + cells(suffix) > most:
             doing = doing[:-1]
-        return doing + behind
+        return doing + suffix
 
     def _write(self, text: str, width: int) -> None:
         sys.stderr.write(f"\r{text}{' ' * (width - cells(text))}")

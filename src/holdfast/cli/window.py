@@ -1,8 +1,8 @@
-"""`holdfast window`: what a model would be sent, and what it would not.
+"""`holdfast window`: show what a model would be sent, and what would be left out.
 
-What is drawn is read back from the payload itself, so it shows what the provider gets and not what
-the history says. Calls, results and thinking take a line each and long texts are folded; `--json`
-prints all of it, exactly.
+The output is decoded from the payload itself, so it shows what the provider receives rather than
+what is stored. Calls, results and thinking take a line each and long texts are folded; `--json`
+prints the payload exactly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _READERS: Final[Mapping[Provider, Callable[[Mapping[str, JSON]], Message]]] = {
 _ROLES: Final = {"user": "bold blue", "assistant": "bold green"}
 _LINES: Final = 12
 _LETTERS: Final = 1_000
-# How `formats` keep what a part of ours has no field for; it says nothing by itself.
+# Keys by which `formats` store provider fields that our parts lack; they have no text to show.
 _NOTES: Final = frozenset({"fields", "part"})
 
 
@@ -61,14 +61,16 @@ _NOTES: Final = frozenset({"fields", "part"})
     type=click.Choice(get_args(Provider)),
     default="openai",
     show_default=True,
-    help="Whose rules and shape.",
+    help="The provider whose rules and format to use.",
 )
-@click.option("--max-tokens", type=click.IntRange(min=1), help="At most about so many tokens.")
-@click.option("--reserve", type=click.IntRange(min=0), help="So many of them are for the reply.")
-@click.option("--max-messages", type=click.IntRange(min=1), help="At most so many messages.")
-@click.option("--keep-first-user", is_flag=True, help="Keep the user's first message in any case.")
-@click.option("--system", type=given.WORDS, metavar="TEXT", help="Instructions to send along.")
-@click.option("--timestamps", is_flag=True, help="Say when the user's messages were written.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="At most about this many tokens.")
+@click.option(
+    "--reserve", type=click.IntRange(min=0), help="How many of them to reserve for the reply."
+)
+@click.option("--max-messages", type=click.IntRange(min=1), help="At most this many messages.")
+@click.option("--keep-first-user", is_flag=True, help="Always keep the user's first message.")
+@click.option("--system", type=given.WORDS, metavar="TEXT", help="System instructions to include.")
+@click.option("--timestamps", is_flag=True, help="Add the time to the user's messages.")
 @click.option(
     "--pager/--no-pager", default=True, help="Page what is longer than the screen, or not."
 )
@@ -88,12 +90,12 @@ def window(
 ) -> None:
     """Show what a model would be sent.
 
-    As much of the newest history as fits, legal for the provider; then what was left out and why.
-    Nothing is sent, and nothing that is stored changes. Long texts are folded here: --json prints
-    the payload as it is.
+    It prints as much of the newest history as fits, valid for the provider; then what was left out
+    and why. Nothing is sent, and the store is not changed. Long texts are folded: --json prints the
+    exact payload.
     """
     if reserve is not None and max_tokens is None:
-        raise click.UsageError("--reserve is a share of --max-tokens: give both.")
+        raise click.UsageError("--reserve is a part of --max-tokens: give both.")
     with open_to_read(store) as opened:
         made = opened.get(ref).window(
             provider=provider,
@@ -126,12 +128,12 @@ def _payload(made: Window) -> dict[str, object]:
 
 
 def draw(out: Screen, made: Window, *, whole: str = "--json has them") -> None:
-    """Draw what is sent, then what is to be said about it; `whole` says where cut texts are."""
+    """Print what is sent, then the totals and notes; `whole` says where folded texts are."""
     _Drawing(out, whole).draw(made)
 
 
 class _Drawing:
-    """Draws one window."""
+    """Prints one window."""
 
     def __init__(self, out: Screen, whole: str) -> None:
         self._out = out
@@ -140,7 +142,7 @@ class _Drawing:
         self._role = ""
 
     def draw(self, made: Window) -> None:
-        """Draw what is sent, then what is to be said about it."""
+        """Print what is sent, then the totals and notes."""
         if made.system is not None:
             self._draw_heading("system")
             self._draw_text(_system_text(made.system))
@@ -161,7 +163,7 @@ class _Drawing:
 
     def _draw_message(self, message: Message) -> None:
         self._names |= {call.id: call.name for call in message.tool_calls}
-        # Some providers take each call and each result apart; they are one step for who reads.
+        # Some providers have a message per call and result; they share one heading here.
         if message.role != self._role or not _is_of_tools(message):
             self._draw_heading(message.role, message.name)
         for part in message.parts:
@@ -189,18 +191,18 @@ class _Drawing:
             self._out.line((f"  … {more}; {self._whole}", "dim"))
 
     def _draw_call(self, call: ToolCall) -> None:
-        given = call.arguments if isinstance(call.arguments, str) else to_ascii(call.arguments)
-        self._out.brief(("  → ", "dim"), (call.name, "bold"), (f"  {words(given)}", "dim"))
+        arguments = call.arguments if isinstance(call.arguments, str) else to_ascii(call.arguments)
+        self._out.brief(("  → ", "dim"), (call.name, "bold"), (f"  {words(arguments)}", "dim"))
 
     def _draw_result(self, result: ToolResult) -> None:
         name = result.name or self._names.get(result.call_id) or result.call_id
         failed: list[Span] = [("failed  ", "red")] if result.error else []
         files = () if isinstance(result.content, str) else result.content
         attached = [span for part in files if isinstance(part, File) for span in _file(part)]
-        said = words(result.text)
-        self._out.brief(("  ← ", "dim"), f"{name}  ", *failed, (f"{said}  ", "dim"), *attached)
+        shown = words(result.text)
+        self._out.brief(("  ← ", "dim"), f"{name}  ", *failed, (f"{shown}  ", "dim"), *attached)
 
-    # -------------------------------------------------------------------------- what to say
+    # -------------------------------------------------------------------------- totals and notes
 
     def _draw_facts(self, made: Window) -> None:
         out = self._out
@@ -216,19 +218,19 @@ class _Drawing:
 
 
 def folded(text: str) -> str:
-    """Return the beginning of a text, whole lines if there are enough of them."""
+    """Return the beginning of a text: its first lines, at most a number of characters."""
     lines = text.split("\n", _LINES)
     shown = "\n".join(lines[:_LINES])
     return shown if len(shown) <= _LETTERS else shown[:_LETTERS]
 
 
 def _unit(provider: Provider) -> tuple[str, ...]:
-    """Return what a payload is made of, in the provider's word."""
+    """Return the provider's noun for the elements of a payload."""
     return ("item",) if provider == "openai-responses" else ("message",)
 
 
 def _system_text(system: JSON) -> str:
-    """Find the words of a provider's instructions."""
+    """Return the text of a provider's system instructions."""
     match system:
         case str(text):
             return text
@@ -240,16 +242,16 @@ def _system_text(system: JSON) -> str:
 def _file(file: File) -> list[Span]:
     kept = None if file.data is None else size(len(file.data))
     known = " · ".join(fact for fact in (file.mime, kept) if fact)
-    return [("file ", "dim"), (file.name or "without a name", "bold"), (f"  {known}  ", "dim")]
+    return [("file ", "dim"), (file.name or "unnamed", "bold"), (f"  {known}  ", "dim")]
 
 
 def _is_of_tools(message: Message) -> bool:
-    said = [part for part in message.parts if not isinstance(part, Raw)]
-    return bool(said) and all(isinstance(part, ToolCall | ToolResult) for part in said)
+    shown = [part for part in message.parts if not isinstance(part, Raw)]
+    return bool(shown) and all(isinstance(part, ToolCall | ToolResult) for part in shown)
 
 
 def _kept(part: Raw) -> JSON:
-    """Return what the provider alone understands, as it is sent."""
+    """Return provider-specific data as it is sent."""
     match part.data:
         case {"item": inner} | {"content": inner} | {"call": inner}:
             return inner

@@ -1,4 +1,4 @@
-"""How times, sizes and counts are said to people."""
+"""Times, sizes, counts and costs as short texts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHORT_ID: Final = 8
 _RELATIONS: Final = {
     "fork": "forked from",
     "continue": "continues",
-    "reset": "begun anew after",
+    "reset": "started again after",
     "delegate": "delegated by",
     "import": "imported by",
 }
 
 
 def ago(when: datetime, now: datetime | None = None) -> str:
-    """Return how long ago something was; after a month, on which day."""
+    """Return how long ago something happened, such as `5 min ago`; after a month, the date."""
     passed = (now or datetime.now(UTC)) - when
     if passed >= _A_MONTH:
         return f"{when.astimezone():%Y-%m-%d}"
@@ -38,12 +38,12 @@ def ago(when: datetime, now: datetime | None = None) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Return when something was, in local time."""
+    """Return a date and time in the local time zone."""
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def duration(milliseconds: int) -> str:
-    """Return how long something took."""
+    """Return a duration: `350 ms`, `2.5 s`, `1.2 min`."""
     if milliseconds < _KILO:
         return f"{milliseconds} ms"
     seconds = milliseconds / _KILO
@@ -51,12 +51,12 @@ def duration(milliseconds: int) -> str:
 
 
 def count(number: int, what: str, several: str | None = None) -> str:
-    """Return how many of something: `1 message`, `2 messages`."""
+    """Return a number with its noun: `1 message`, `2 messages`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {several or f'{what}s'}"
 
 
 def size(number: int) -> str:
-    """Return how many bytes."""
+    """Return a size in bytes with a decimal unit: `1 byte`, `2.5 MB`."""
     if number < _KILO:
         return count(number, "byte")
     amount = number / _KILO
@@ -68,12 +68,12 @@ def size(number: int) -> str:
 
 
 def amount(number: int) -> str:
-    """Say a large number in a few characters: `950`, `12.3k`, `4.0M`."""
+    """Return a large number in a few characters: `950`, `12.3k`, `4.0M`."""
     if number < _KILO:
         return str(number)
     scaled = number / _KILO
     for unit in ("k", "M"):
-        # What would be rounded up to a thousand of this belongs to the next.
+        # A value that would be rounded up to 1000.0 takes the next unit.
         if scaled < _KILO - 0.05:
             return f"{scaled:.1f}{unit}"
         scaled /= _KILO
@@ -81,7 +81,7 @@ def amount(number: int) -> str:
 
 
 def money(cost: Decimal) -> str:
-    """Return what something cost, a small amount more exactly."""
+    """Return a cost with two decimals, or four if it is less than a cent."""
     if not cost:
         return "0"
     if abs(cost) >= _A_CENT:
@@ -90,26 +90,26 @@ def money(cost: Decimal) -> str:
 
 
 def short(id: str) -> str:
-    """Return as much of an id as names a session."""
+    """Return the first characters of an id, enough to identify a session."""
     return id[:_SHORT_ID]
 
 
 def words(text: str, most: int = 160) -> str:
-    """Say a text in one line, cut where it is long."""
+    """Return a text in one line, truncated to `most` characters."""
     line = " ".join(text[: most * 8].split())
     cut = len(line) > most or len(text) > most * 8
     return f"{line[:most].rstrip()}…" if cut else line
 
 
 def relation_to(parent: str, relation: str | None) -> str:
-    """Return how a session came from another."""
+    """Return how a session is related to its parent: `forked from 7f3a`."""
     return f"{_RELATIONS.get(relation or '', 'from')} {parent}"
 
 
 def moved(reason: str, seq: int) -> str:
-    """Return how a session came to be on another branch: `went back to 6 (undo)`."""
+    """Return what opened a branch: `went back to 6 (undo)`."""
     if reason == "clear" or not seq:
-        return f"began anew ({reason})"
+        return f"started again ({reason})"
     if reason == "replace":
-        return f"replaced what came behind {seq}"
+        return f"replaced what came after {seq}"
     return f"{'returned' if reason == 'redo' else 'went back'} to {seq} ({reason})"
