@@ -1,6 +1,6 @@
-"""Reading on PostgreSQL: resume, list and search, each beside SQL written by hand.
+"""Reads on PostgreSQL: resume, list and search, each beside hand-written SQL.
 
-What is written by hand, and what it leaves out, is in `bench/by_hand.py`.
+The hand-written SQL, and what it leaves out, is in `bench/by_hand.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECT %(tenant)s, n, 24, 6, now() + n * interval '1 microsecond', %(preview)s F
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where both are: a store's URL and the database's, and what tidies up the server."""
+    """The URLs of the store and of the database, and a function that vacuums the server."""
 
     store: str
     database: str
@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def reading(plan: Plan, place: Place) -> Iterator[Result]:
-    """Measure all three; both hold the histories `flat N`."""
+    """Measure all three; both sides have the histories `flat N`."""
     yield from _resume(plan, place)
     for number, size in enumerate(plan.sizes.lists):
         yield _list(plan, place, size, UUID(int=100 + number))
@@ -132,7 +132,7 @@ def _page_by_hand(hand: ByHand) -> None:
 
 
 def _search(plan: Plan, place: Place, messages: int, tenant: UUID) -> Result:
-    """Ask for what the benchmark of files asks for."""
+    """Run the same queries as the benchmark of SQLite files."""
     questions = Texts().questions(messages)
     with (
         holdfast.open(place.store, tenant=f"searched {messages}", durability="process") as store,
@@ -155,7 +155,7 @@ def _search(plan: Plan, place: Place, messages: int, tenant: UUID) -> Result:
 def search_both(
     place: Place, messages: int, tenant: UUID
 ) -> Iterator[tuple[Question, Page[Hit], list[Json]]]:
-    """Ask both all questions; give what each found, to be compared."""
+    """Run all queries on both; return what each found, for comparison."""
     with (
         holdfast.open(place.store, durability="process") as store,
         ByHand(place.database, tenant) as hand,
@@ -173,11 +173,11 @@ def _p99(rounds: list[Times]) -> float:
 
 
 def _fill(store: holdfast.Store, hand: ByHand, messages: int) -> None:
-    """Lay down the same texts in both; by hand, a title is a text before the first."""
+    """Create the same texts in both; in the hand-written one a title is a text before the first."""
     numbers: dict[int, int] = {}
     connection = hand.connection
     with connection.transaction(), connection.cursor() as cursor:
-        connection.execute("DELETE FROM texts")  # Their index has no tenants.
+        connection.execute("DELETE FROM texts")  # The hand-written index has no tenants.
         connection.execute("SELECT set_config('app.tenant', %s, true)", (str(hand.tenant),))
         laid = list(lay(store, messages))
         for one in laid:
@@ -221,7 +221,7 @@ def _found_by_hand(hand: ByHand, question: Question) -> None:
 
 
 def _query(theirs: str) -> str:
-    """Say a question in the server's grammar: words that follow one another, all of them asked."""
+    """Translate a query to the server's grammar: phrases, all of them required."""
     phrases = []
     for words, beginning in _PHRASE.findall(theirs):
         end = ":*" if beginning else ""

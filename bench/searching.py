@@ -1,9 +1,9 @@
-"""Search: how fast beside a bare FTS5 table, how fast the index follows, and what it costs.
+"""Search: speed beside a bare FTS5 table, speed of indexing, and the cost of the index.
 
 The bare table holds the same texts, with FTS5 as it comes (`unicode61`, the texts kept in a table
-beside it), and is asked for its 20 newest matches and for its 20 best by bm25, with a snippet each.
-It knows no sessions, shows what was taken back, and is written to by nobody else. Ours groups,
-ranks, and looks into the log whether each hit may be seen.
+beside it), and is queried for its 20 newest matches and for its 20 best by bm25, with a snippet
+each. It has no sessions, shows undone messages, and has no other writers. Holdfast groups, ranks,
+and reads the log to check that each hit is visible.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WHERE found MATCH ? {filtered} ORDER BY {order} LIMIT 20
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """A store to search in, the bare table beside it, and what making them told."""
+    """A store to search in, the bare table beside it, and the figures of building them."""
 
     path: Path
     bare: Path
@@ -59,7 +59,7 @@ class Searched(msgspec.Struct, frozen=True):
 
 
 def search(plan: Plan) -> Iterator[Result]:
-    """Build stores of several sizes, let the index catch up, and ask."""
+    """Build stores of several sizes, update the index, and run queries."""
     texts = Texts()
     for messages in plan.sizes.searched:
         built = _build(plan, messages)
@@ -83,7 +83,7 @@ def _build(plan: Plan, messages: int) -> Searched:
 
 
 def _fill(store: Store, beside: Path, messages: int) -> tuple[int, float]:
-    """Lay down the same texts in both; say how many bytes, and how long the bare index took."""
+    """Create the same texts in both; return their bytes and the seconds of the bare index."""
     size = 0
     connection = bare.connect(beside, "process")
     connection.execute(_SCHEMA)
@@ -96,7 +96,7 @@ def _fill(store: Store, beside: Path, messages: int) -> tuple[int, float]:
 
     with connection:
         connection.executemany(_FILL, rows())
-    # Text by text in transactions, as whoever appends to such a table would have it.
+    # Text by text in transactions, as with appends to such a table.
     seconds = timed(partial(_index, connection, messages))
     connection.close()
     return size, seconds
@@ -146,7 +146,7 @@ def _size(what: str, size: int, text: int, bar: float, beside: str) -> Result:
     )
 
 
-# ----------------------------------------------------------------------------------------- asking
+# ---------------------------------------------------------------------------------------- queries
 
 
 def _asked(
@@ -235,7 +235,7 @@ def _p99(rounds: Sequence[Times]) -> float:
 
 
 def _appended(plan: Plan) -> Iterator[Result]:
-    """Append to a store that is searched and to one that never is; search after each append."""
+    """Append to a store with an index and to one without; search after each append."""
     size = plan.sizes.turns_a_round
     with (
         opened(_short(plan), "process") as (searched, with_index),
@@ -284,7 +284,7 @@ def _search_after_append(store: Store, number: int) -> float:
 
 
 def _appended_meanwhile(plan: Plan) -> Iterator[Result]:
-    """Append while a thread of the same process brings the index up to date."""
+    """Append while a thread of the same process updates the index."""
     path = plan.path("meanwhile")
     with opened(path, "process") as (store, session):
         material.lengthen(store, session, _BEHIND)

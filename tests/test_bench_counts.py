@@ -407,9 +407,7 @@ def test_a_title_in_another_case_reads_titles_alone(many: list[Path], trace: _Tr
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_that_moves_is_one_commit_and_one_sync(
-    tmp_path: Path, trace: _Trace, verb: str
-) -> None:
+def test_a_move_is_one_commit_and_one_sync(tmp_path: Path, trace: _Trace, verb: str) -> None:
     """Fork, undo, redo, rewind, clear, summarize: each one transaction, and one sync at `power`."""
     _, act, prepare = _VERBS[verb]
     with _watched(_history(tmp_path / "a.db", 40)) as (store, watched):
@@ -441,7 +439,7 @@ def test_what_a_store_does_to_a_session_is_one_sync_each(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_that_moves_copies_no_message(tmp_path: Path, verb: str) -> None:
+def test_a_move_copies_no_message(tmp_path: Path, verb: str) -> None:
     """Only a summary stores a message: its own."""
     stored, act, prepare = _VERBS[verb]
     with holdfast.open(_history(tmp_path / "a.db", 400), durability="process") as store:
@@ -452,7 +450,7 @@ def test_a_verb_that_moves_copies_no_message(tmp_path: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_that_moves_costs_the_same_whatever_the_length(
+def test_a_move_costs_the_same_whatever_the_length(
     tmp_path: Path, trace: _Trace, verb: str
 ) -> None:
     """The same statements, rows and steps behind 1,000 messages and behind 5,000."""
@@ -473,7 +471,7 @@ def test_a_verb_that_moves_costs_the_same_whatever_the_length(
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_costs_the_same_however_much_was_moved_before(
+def test_an_operation_costs_the_same_however_much_was_moved_before(
     tmp_path: Path, trace: _Trace, verb: str
 ) -> None:
     """Only the newest branches are looked at, however many a session has."""

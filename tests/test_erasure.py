@@ -90,7 +90,7 @@ def purging(
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
 @pytest.mark.parametrize("forks", ["keep", "erase"])
-def test_what_is_foretold_is_what_goes(
+def test_what_is_planned_is_what_goes(
     store: holdfast.Store, order: tuple[int, ...], forks: Forks
 ) -> None:
     """Every body that changes or goes was named before, and no other."""
@@ -107,7 +107,7 @@ def test_what_is_foretold_is_what_goes(
     assert len(watched.told) == len(order)
 
 
-def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -> None:
+def test_the_plan_is_made_again_if_something_came_in_between(store: holdfast.Store) -> None:
     """The write refuses, so that nothing goes that was not named."""
     (session, *_) = family(store)
     watched = Watched(store)
@@ -131,7 +131,7 @@ def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -
     )
 
 
-def test_a_copy_that_was_made_in_between_is_foretold_as_well(store: holdfast.Store) -> None:
+def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Store) -> None:
     """One message is erased where it is when it is written, and each of these places was named."""
     parent, fork, _ = family(store)
     watched = Watched(store)
@@ -153,7 +153,7 @@ def test_a_copy_that_was_made_in_between_is_foretold_as_well(store: holdfast.Sto
     assert all(b"parent says 2" in body for body in watched.before)
 
 
-def test_who_is_never_left_alone_is_erased_all_the_same(store: holdfast.Store) -> None:
+def test_a_session_under_constant_writes_is_erased_all_the_same(store: holdfast.Store) -> None:
     """After some tries it is done without having been foretold, and that is said."""
     (session, *_) = family(store)
     watched = Watched(store)
@@ -198,7 +198,7 @@ def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) ->
     assert len(watched.told) == 1
 
 
-def test_erasing_one_message_is_foretold_exactly(store: holdfast.Store) -> None:
+def test_erasing_one_message_is_planned_exactly(store: holdfast.Store) -> None:
     """Each place of it, and nothing else of these branches."""
     parent, _, second = family(store)
     watched = Watched(store)
@@ -220,7 +220,7 @@ def damage(path: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-def test_a_damaged_session_is_spared_and_keeps_nobody(tmp_path: Path) -> None:
+def test_a_damaged_session_is_spared_and_keeps_no_other(tmp_path: Path) -> None:
     """The plan tells it; the others go."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:

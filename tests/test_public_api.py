@@ -289,7 +289,7 @@ def test_a_store_in_memory_needs_no_database() -> None:
     assert _loaded_by(code) & {"apsw", "asyncio"} == set()
 
 
-def test_the_async_side_is_there_when_asked_for() -> None:
+def test_the_async_side_is_imported_on_access() -> None:
     """And loads the event loop then."""
     assert "asyncio" in _loaded_by("import holdfast\nholdfast.open_async")
 

@@ -199,7 +199,7 @@ def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[St
         yield store, writer.session("s")
 
 
-def test_a_follower_does_not_sleep_through_what_was_written_while_it_looked(
+def test_a_follower_does_not_sleep_through_what_was_written_while_it_read(
     watched: tuple[Store, Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its look was too early, and what is noticed before it sleeps would wake it no more."""
@@ -209,7 +209,7 @@ def test_a_follower_does_not_sleep_through_what_was_written_while_it_looked(
     assert _id(next(store.session("s").follow())) == "meanwhile"
 
 
-def test_an_async_follower_does_not_sleep_through_what_was_written_while_it_looked(
+def test_an_async_follower_does_not_sleep_through_what_was_written_while_it_read(
     watched: tuple[Store, Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again when the number of changes is not the one that it took before it looked."""
@@ -240,9 +240,7 @@ def statements() -> Iterator[list[str]]:
     apsw.connection_hooks.remove(listen)
 
 
-def test_following_an_idle_session_asks_little_of_the_store(
-    tmp_path: Path, statements: list[str]
-) -> None:
+def test_following_an_idle_session_costs_few_reads(tmp_path: Path, statements: list[str]) -> None:
     """Waiting for a message costs a handful of statements a second, none of which reads a row."""
 
     async def follow_for_a_while(store: holdfast.AsyncStore) -> None:
@@ -274,7 +272,7 @@ def _append_later(pipe: Pipe, path: Path) -> None:
         session.append(Message.user("at last", id="last"))
 
 
-def test_a_follower_that_waits_asks_little_and_still_wakes(
+def test_a_follower_that_waits_reads_little_and_still_wakes(
     tmp_path: Path, child: StartChild, statements: list[str]
 ) -> None:
     """A blocked `next` looks a few times a second, and notices when another process writes."""

@@ -340,7 +340,7 @@ def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) 
         os.close(over)
 
 
-def test_a_child_whose_store_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_child_whose_store_is_gone_gets_an_error(tmp_path: Path) -> None:
     """It has no lock file to open: the store is closed in the child, and goes on in the parent."""
     folder = tmp_path / "folder"
     with holdfast.open(folder / "store.db") as store:

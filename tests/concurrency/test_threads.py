@@ -88,7 +88,7 @@ def test_threads_and_tasks_of_one_process_share_a_session(tmp_path: Path, shared
         assert store.verify() == []
 
 
-def test_several_stores_of_one_process_in_one_place(tmp_path: Path, shared_url: str) -> None:
+def test_several_stores_of_one_process_on_one_file(tmp_path: Path, shared_url: str) -> None:
     """Handles that know nothing of one another, each with its own thread, keep one order."""
     stores = [holdfast.open(shared_url) for _ in range(_THREADS)]
     start = threading.Barrier(_THREADS)

@@ -129,7 +129,7 @@ def test_no_byte_of_what_was_erased_is_left(path: Path) -> None:
     assert _holding(path) == set()
 
 
-def test_an_erasure_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
+def test_an_erasure_that_was_killed_before_it_wiped_is_finished_at_the_next_opening(
     nursery: Nursery, path: Path
 ) -> None:
     """The bytes are there until the store is opened, and not a moment longer."""

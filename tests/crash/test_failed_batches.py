@@ -146,7 +146,7 @@ def _stumbles(tx: Transaction) -> Head:
 
 
 @pytest.mark.parametrize("how", ["a failed commit", "a verb that fails"])
-def test_numbers_that_shift_when_a_batch_is_run_again_confuse_nobody(
+def test_numbers_that_shift_when_a_batch_is_run_again_do_no_harm(
     store: Store, disk: FailingDisk, tmp_path: Path, how: str
 ) -> None:
     """One of the batch is refused the second time; the others get the numbers before theirs."""
@@ -244,7 +244,7 @@ VERBS = [_undo, _redo, _clear, _replace, _summarize, _fork, _purge]
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("make", VERBS)
-def test_a_verb_whose_outcome_is_unknown_is_done_once_when_it_is_run_again(
+def test_an_operation_whose_outcome_is_unknown_is_done_once_when_it_is_run_again(
     store: Store, disk: FailingDisk, tmp_path: Path, make: MakeVerb, lasting: bool
 ) -> None:
     """By its token, its message's id or its session's id; however often it is run."""

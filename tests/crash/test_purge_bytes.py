@@ -143,7 +143,7 @@ def _killed_before_it_wiped(nursery: Nursery, path: Path) -> None:
     assert holding(path) == {DATABASE, copy.name}, "nothing was left to wipe in the pages"
 
 
-def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
+def test_a_purge_that_was_killed_before_it_wiped_is_finished_at_the_next_opening(
     nursery: Nursery, path: Path
 ) -> None:
     """The canaries are there until the store is opened, and not a moment longer."""
@@ -154,7 +154,7 @@ def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
     assert holding(path) == set()
 
 
-def test_who_only_reads_wipes_nothing(nursery: Nursery, path: Path) -> None:
+def test_a_readonly_store_wipes_nothing(nursery: Nursery, path: Path) -> None:
     """Read-only means that: what is owed stays owed, and the talk is gone all the same."""
     _killed_before_it_wiped(nursery, path)
     before = holding(path)
@@ -343,7 +343,7 @@ def test_what_was_deleted_is_deleted_for_good_before_the_note_goes(
         assert seen == [(set(), True)]
 
 
-def test_what_an_older_version_owes_is_wiped_by_whoever_opens_the_store(
+def test_what_an_older_version_did_not_wipe_is_wiped_at_opening(
     nursery: Nursery, path: Path
 ) -> None:
     """Version 0.1.0 left one note for all, without a name."""

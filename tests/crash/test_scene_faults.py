@@ -165,7 +165,7 @@ class Places:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=str)
-def test_what_fails_is_told_and_done_once(scene: Scene, rehearsed: Rehearsals) -> None:
+def test_what_fails_is_reported_and_done_once(scene: Scene, rehearsed: Rehearsals) -> None:
     """Old or new, as was told; asked for again, once."""
     told, places = set(), Places(scene, rehearsed)
     for number, fault in enumerate(FAULTS):
@@ -178,7 +178,7 @@ def test_what_fails_is_told_and_done_once(scene: Scene, rehearsed: Rehearsals) -
 @pytest.mark.parametrize("pages", [1000, FEW_PAGES])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 @pytest.mark.parametrize("scene", SCENES, ids=str)
-def test_what_fails_anywhere_is_told_and_done_once(
+def test_what_fails_anywhere_is_reported_and_done_once(
     scene: Scene, rehearsed: Rehearsals, fault: Fault, pages: int
 ) -> None:
     """The same at every single operation, and while checkpoints happen all the time."""

@@ -112,7 +112,7 @@ def test_a_crash_leaves_old_or_new_in_many_more_states(
     assert explore(trace, check_old_or_new, limit=THOUSANDS).power > 5 * len(trace.events)
 
 
-def test_the_judgement_tells_a_state_between(rehearsed: Rehearsals) -> None:
+def test_the_check_detects_a_state_between(rehearsed: Rehearsals) -> None:
     """A store that shows something else than before or after is found out."""
     trace = _record(MOVES, rehearsed)
     _, looks = rehearsed.of(MOVES)

@@ -290,7 +290,7 @@ def test_the_replay_command_does_the_same_again(shim: Shim, child: Child, tmp_pa
     assert (again.returncode, again.stdout) == (outcome.returncode, outcome.stdout)
 
 
-def test_every_leaves_no_place_out(shim: Shim, child: Child, tmp_path: Path) -> None:
+def test_every_leaves_no_operation_out(shim: Shim, child: Child, tmp_path: Path) -> None:
     """Places are visited from the first to one past the last; a step thins only the later ones."""
     all_places = [o.at for o in every(shim, child, kind="kill", on="sync", under=tmp_path / "a")]
     assert all_places == list(range(1, len(all_places) + 1))

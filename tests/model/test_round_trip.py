@@ -187,7 +187,7 @@ _goals = st.builds(
     metadata=some.json_objects,
     goal=_goals,
 )
-def test_a_session_is_who_it_was_said_to_be(
+def test_a_session_keeps_its_identity(
     store: holdfast.Store,
     *,
     key: str,
@@ -357,7 +357,7 @@ def _equal(found: Message, given_: Message) -> bool:
 
 
 @given(hole=st.sampled_from([*_FIELDS, *_HOLES]), junk=some.json_values | st.binary())
-def test_no_value_is_an_unforeseen_error(hole: str, junk: Any) -> None:  # noqa: ANN401
+def test_no_value_is_an_unexpected_error(hole: str, junk: Any) -> None:  # noqa: ANN401
     """The codec takes any value in any place, or says `BadMessage` (or another `Invalid`)."""
     message = junk_message(hole, junk)
     try:

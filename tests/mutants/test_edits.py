@@ -13,7 +13,7 @@ _AREAS = pytest.mark.parametrize("area", areas())
 
 
 @_AREAS
-def test_every_mutant_finds_its_place(area: str) -> None:
+def test_every_mutant_finds_its_target(area: str) -> None:
     """What it changes is there once, and the change is one."""
     for mutant in load(area):
         path, text = edited(mutant)
