@@ -98,25 +98,25 @@ def carry(plan: Plan) -> Iterator[Result]:
     short, long = plan.sizes.carried
     less = _measure(plan, short)
     more = _measure(plan, long)
-    for verb in ("export", "import"):
-        ours, naive = more[verb], more[f"naive {verb}"]
+    for operation in ("export", "import"):
+        ours, naive = more[operation], more[f"naive {operation}"]
         size = _size(plan, long) / _MEGABYTE
         yield Result(
             name="carry",
-            what=f"{verb} of {long:,} messages",
+            what=f"{operation} of {long:,} messages",
             value=median(ours.times),
             figure=f"{_rate(long, size, ours)} (naive: {_rate(long, None, naive)})",
             ratio=ratio(ours.times, naive.times),
             of="naive, time",
         )
         # The engine keeps up to 2 MB of pages, which a short history does not fill.
-        flat = ours.memory <= less[verb].memory + _MORE
+        flat = ours.memory <= less[operation].memory + _MORE
         yield Result(
             name="carry",
             what="the same: memory while at it",
             value=ours.memory,
             figure=(
-                f"{_megabytes(ours.memory)} (of {short:,}: {_megabytes(less[verb].memory)}; "
+                f"{_megabytes(ours.memory)} (of {short:,}: {_megabytes(less[operation].memory)}; "
                 f"naive: {_megabytes(naive.memory)})"
             ),
             ratio=ours.memory / naive.memory,

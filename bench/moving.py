@@ -67,10 +67,10 @@ def move(plan: Plan) -> Iterator[Result]:
             alternate(1, *works)
             found = alternate(plan.sizes.rounds, *works)
         ours, less = (_by_step(rounds) for rounds in found)
-        for at, verb in enumerate(("undo", "redo", "rewind"), start=1):
+        for at, operation in enumerate(("undo", "redo", "rewind"), start=1):
             yield Result(
                 name="move",
-                what=f"{verb} at {long:,} messages, {durability}",
+                what=f"{operation} at {long:,} messages, {durability}",
                 value=median(ours[at]),
                 figure=f"{micros(median(ours[at]))} (append of a turn: {micros(median(ours[0]))})",
                 ratio=ratio(ours[at], ours[0]),

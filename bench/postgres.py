@@ -34,7 +34,7 @@ from bench.appending import appends
 from bench.by_hand import ByHand
 from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio
 from bench.plan import KEY, Plan
-from bench.postgres_reading import TENANT, Place, reading
+from bench.postgres_reading import TENANT, ReadTarget, reading
 
 _ROLE: Final = "holdfast_bench"
 _BAR: Final = 1.5
@@ -70,7 +70,7 @@ def postgres(plan: Plan) -> Iterator[Result]:
         yield from _flat(plan, url)
         for workers in _WORKERS:
             yield _many(plan, url, workers)
-        yield from reading(plan, Place(_store(url), url, partial(_settle, admin)))
+        yield from reading(plan, ReadTarget(_store(url), url, partial(_settle, admin)))
 
 
 # ------------------------------------------------------------------------------------- the server
@@ -199,8 +199,8 @@ def _flat(plan: Plan, url: str) -> Iterator[Result]:
         alternate(2, *ours, *theirs)
         found = alternate(plan.sizes.rounds, *ours, *theirs)
     empty = found[0]
-    for place, length in enumerate(lengths[1:], 1):
-        rounds, beside = found[place], found[len(lengths) + place]
+    for index, length in enumerate(lengths[1:], 1):
+        rounds, beside = found[index], found[len(lengths) + index]
         yield _judged(f"append at {length:,} messages, power", rounds, beside)
         growth = ratio(rounds, empty)
         yield Result(

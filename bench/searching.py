@@ -22,7 +22,7 @@ import holdfast
 from bench import appending, bare, material
 from bench.measure import TIMES, Result, Times, alternate, median, micros, millis, ratio, timed
 from bench.plan import KEY, Plan, opened
-from bench.texts import Laid, Question, Texts, lay, spaced
+from bench.texts import CreatedMessage, Question, Texts, create_conversations, spaced
 from holdfast import Message, Store
 
 _TOP: Final = 20
@@ -90,9 +90,9 @@ def _fill(store: Store, beside: Path, messages: int) -> tuple[int, float]:
 
     def rows() -> Iterator[tuple[str, str, str]]:
         nonlocal size
-        for laid in lay(store, messages):
-            size += len(laid.text.encode())
-            yield _row(laid)
+        for created in create_conversations(store, messages):
+            size += len(created.text.encode())
+            yield _row(created)
 
     with connection:
         connection.executemany(_FILL, rows())
@@ -102,8 +102,8 @@ def _fill(store: Store, beside: Path, messages: int) -> tuple[int, float]:
     return size, seconds
 
 
-def _row(laid: Laid) -> tuple[str, str, str]:
-    return laid.role, laid.scope, spaced(laid.text)
+def _row(created: CreatedMessage) -> tuple[str, str, str]:
+    return created.role, created.scope, spaced(created.text)
 
 
 def _index(connection: apsw.Connection, messages: int) -> None:

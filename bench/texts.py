@@ -58,7 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     scope: str | None = None
 
 
-class Laid(msgspec.Struct, frozen=True):
+class CreatedMessage(msgspec.Struct, frozen=True):
     """A created message: its role, its session, and its searchable text."""
 
     session: int
@@ -228,15 +228,15 @@ class _Conversation(msgspec.Struct, frozen=True):
         return _SCOPES[self.number % len(_SCOPES)]
 
 
-def lay(store: Store, messages: int) -> Iterator[Laid]:
+def create_conversations(store: Store, messages: int) -> Iterator[CreatedMessage]:
     """Create sessions of this many messages in all; yield each message as it can be searched."""
     batch: list[_Conversation] = []
     for conversation in _conversations(Texts(), messages):
         batch.append(conversation)
         if sum(len(one.history) for one in batch) >= _MESSAGES_PER_COMMIT:
-            yield from _laid(store, batch)
+            yield from _create_batch(store, batch)
             batch = []
-    yield from _laid(store, batch)
+    yield from _create_batch(store, batch)
 
 
 def _conversations(texts: Texts, messages: int) -> Iterator[_Conversation]:
@@ -253,12 +253,12 @@ def _conversations(texts: Texts, messages: int) -> Iterator[_Conversation]:
         left -= length
 
 
-def _laid(store: Store, batch: Sequence[_Conversation]) -> Iterator[Laid]:
+def _create_batch(store: Store, batch: Sequence[_Conversation]) -> Iterator[CreatedMessage]:
     store.backend.write(_adding(batch))
     for one in batch:
         for seq, item in enumerate(one.history, 1):
             role, text = item.message.role, document(item.message).text
-            yield Laid(one.number, one.title, one.scope, seq, item.id, role, one.at, text)
+            yield CreatedMessage(one.number, one.title, one.scope, seq, item.id, role, one.at, text)
 
 
 def _adding(batch: Sequence[_Conversation]) -> Verb[None]:

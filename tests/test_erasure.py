@@ -1,4 +1,4 @@
-"""Erasing step by step: foretold exactly, asked again when something came in between, proved."""
+"""Erasure step by step: planned exactly, planned again after concurrent writes, proved."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from holdfast.session import number_of
 from holdfast.transfer import archiving
 from holdfast.verbs import deleting, erasing
 
-Doomed = Sequence[Segment] | None
+Plan = Sequence[Segment] | None
 
 
 class Watched(Runtime):
-    """Notes what it is told, and what these messages say before and after."""
+    """Records the plans it receives, and the bodies of these messages before and after."""
 
     def __init__(self, store: holdfast.Store) -> None:
         super().__init__(store.backend, SystemClock())
-        self.told: list[Doomed] = []
+        self.plans: list[Plan] = []
         self.before: list[bytes] = []
         self.failed: list[BaseException] = []
 
     @contextmanager
-    def erasing(self, doomed: Doomed) -> Iterator[None]:
-        self.told.append(doomed)
-        self.before = self.bodies(doomed or ())
+    def erasing(self, planned: Plan) -> Iterator[None]:
+        self.plans.append(planned)
+        self.before = self.bodies(planned or ())
         try:
             yield
         except BaseException as error:
             self.failed.append(error)
             raise
 
-    def bodies(self, doomed: Sequence[Segment]) -> list[bytes]:
-        """Read what is at these places."""
-        found = self.backend.read(lambda snapshot: snapshot.messages(doomed))
+    def bodies(self, planned: Sequence[Segment]) -> list[bytes]:
+        """Read the bodies at these positions."""
+        found = self.backend.read(lambda snapshot: snapshot.messages(planned))
         return [row.body for _, rows in found for row in rows]
 
 
@@ -80,11 +80,11 @@ def branches(store: holdfast.Store, sessions: Sequence[holdfast.Session]) -> lis
 
 def purging(
     session: holdfast.Session, forks: Forks
-) -> tuple[Query[list[Segment]], Callable[[Doomed], Verb[PurgeReport]]]:
+) -> tuple[Query[list[Segment]], Callable[[Plan], Verb[PurgeReport]]]:
     n = number_of(session)
     return (
         deleting.foretell(n, forks=forks),
-        lambda doomed: deleting.purge(n, session.id, forks=forks, doomed=doomed),
+        lambda planned: deleting.purge(n, session.id, forks=forks, doomed=planned),
     )
 
 
@@ -93,7 +93,7 @@ def purging(
 def test_what_is_planned_is_what_goes(
     store: holdfast.Store, order: tuple[int, ...], forks: Forks
 ) -> None:
-    """Every body that changes or goes was named before, and no other."""
+    """Every body that changes or goes was in the plan, and no other."""
     sessions = family(store)
     watched = Watched(store)
     everything = [Segment(branch, 1, 99, "") for branch in branches(store, sessions)]
@@ -102,77 +102,77 @@ def test_what_is_planned_is_what_goes(
         Erasure(watched).write(*purging(sessions[at], forks))
         after = watched.bodies(everything)
         stay = [body for body in after if b'"erased"' not in body]
-        doomed = [body for body in watched.before if b'"erased"' not in body]
-        assert sorted(stay + doomed) == sorted(body for body in before if b'"erased"' not in body)
-    assert len(watched.told) == len(order)
+        planned = [body for body in watched.before if b'"erased"' not in body]
+        assert sorted(stay + planned) == sorted(body for body in before if b'"erased"' not in body)
+    assert len(watched.plans) == len(order)
 
 
 def test_the_plan_is_made_again_if_something_came_in_between(store: holdfast.Store) -> None:
-    """The write refuses, so that nothing goes that was not named."""
+    """The write refuses a stale plan, so that nothing goes that was not planned."""
     (session, *_) = family(store)
     watched = Watched(store)
-    foretell, verb = purging(session, "keep")
+    plan, operation = purging(session, "keep")
     interruptions: list[Callable[[], object]] = [
         lambda: session.append(Message.user("late")),
         session.fork,
     ]
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
-        found = foretell(snapshot)
+        found = plan(snapshot)
         if interruptions:
             interruptions.pop(0)()
         return found
 
-    report = Erasure(watched).write(interrupted, verb)
-    assert len(watched.told) == 3
+    report = Erasure(watched).write(interrupted, operation)
+    assert len(watched.plans) == 3
     assert len(watched.failed) == 2
     assert report.messages == sum(
-        (span.last or 0) - span.first + 1 for span in watched.told[-1] or ()
+        (span.last or 0) - span.first + 1 for span in watched.plans[-1] or ()
     )
 
 
 def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Store) -> None:
-    """One message is erased where it is when it is written, and each of these places was named."""
+    """One message is erased at all its positions at the time of the write, all of them planned."""
     parent, fork, _ = family(store)
     watched = Watched(store)
     n, id = number_of(parent), parent.messages()[2].id
-    foretell = erasing.foretell(n, id)
+    plan = erasing.foretell(n, id)
     interruptions: list[Callable[[], object]] = [
         lambda: fork.replace([Message.system("new"), *fork.messages()])
     ]
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
-        found = foretell(snapshot)
+        found = plan(snapshot)
         if interruptions:
             interruptions.pop()()
         return found
 
-    report = Erasure(watched).write(interrupted, lambda doomed: erasing.erase(n, id, doomed))
-    assert [len(doomed or ()) for doomed in watched.told] == [2, 3]
+    report = Erasure(watched).write(interrupted, lambda planned: erasing.erase(n, id, planned))
+    assert [len(planned or ()) for planned in watched.plans] == [2, 3]
     assert report.places == 3
     assert all(b"parent says 2" in body for body in watched.before)
 
 
 def test_a_session_under_constant_writes_is_erased_all_the_same(store: holdfast.Store) -> None:
-    """After some tries it is done without having been foretold, and that is said."""
+    """After some attempts it is erased without an exact plan, which is reported."""
     (session, *_) = family(store)
     watched = Watched(store)
-    foretell, verb = purging(session, "keep")
+    plan, operation = purging(session, "keep")
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
-        found = foretell(snapshot)
+        found = plan(snapshot)
         session.append(Message.user("again"))
         return found
 
-    Erasure(watched).write(interrupted, verb)
-    assert watched.told[-1] is None
-    assert all(doomed is not None for doomed in watched.told[:-1])
+    Erasure(watched).write(interrupted, operation)
+    assert watched.plans[-1] is None
+    assert all(planned is not None for planned in watched.plans[:-1])
     with pytest.raises(holdfast.errors.SessionNotFound):
         store.get("parent")
 
 
 def test_a_refusal_leaves_the_block(store: holdfast.Store) -> None:
-    """Whoever stands by learns that nothing was erased."""
+    """The observer receives the error: nothing was erased."""
     session = store.session("k")
     watched = Watched(store)
     with session.turn() as turn:
@@ -183,7 +183,7 @@ def test_a_refusal_leaves_the_block(store: holdfast.Store) -> None:
 
 
 def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) -> None:
-    """The purge makes it a message and erases it in one go; nobody else ever saw it."""
+    """The purge makes it a message and erases it in one transaction; no reader ever saw it."""
     session = store.session("k", scope="s")
     turn = session.turn().__enter__()
     turn.user("a")
@@ -191,24 +191,24 @@ def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) ->
     reply.write("half a reply")
     reply.flush()
     watched = Watched(store)
-    foretell, _ = purging(session, "keep")
-    assert [(span.first, span.last) for span in store.backend.read(foretell)] == [(1, 1)]
+    plan, _ = purging(session, "keep")
+    assert [(span.first, span.last) for span in store.backend.read(plan)] == [(1, 1)]
     turn.cancel("enough")
     Erasure(watched).write(*purging(session, "keep"))
-    assert len(watched.told) == 1
+    assert len(watched.plans) == 1
 
 
 def test_erasing_one_message_is_planned_exactly(store: holdfast.Store) -> None:
-    """Each place of it, and nothing else of these branches."""
+    """Each position of it, and nothing else of these branches."""
     parent, _, second = family(store)
     watched = Watched(store)
     n, id = number_of(second), parent.messages()[1].id
-    Erasure(watched).write(erasing.foretell(n, id), lambda doomed: erasing.erase(n, id, doomed))
-    [doomed] = watched.told
-    assert doomed is not None
-    assert [span.first == span.last for span in doomed] == [True, True]
+    Erasure(watched).write(erasing.foretell(n, id), lambda planned: erasing.erase(n, id, planned))
+    [planned] = watched.plans
+    assert planned is not None
+    assert [span.first == span.last for span in planned] == [True, True]
     assert all(b"parent says 1" in body for body in watched.before)
-    assert all(b'"erased"' in body for body in watched.bodies(doomed))
+    assert all(b'"erased"' in body for body in watched.bodies(planned))
 
 
 # --------------------------------------------------------------------------------- damaged stores
@@ -221,7 +221,7 @@ def damage(path: Path, statement: str, *values: object) -> None:
 
 
 def test_a_damaged_session_is_spared_and_keeps_no_other(tmp_path: Path) -> None:
-    """The plan tells it; the others go."""
+    """The plan reports it as spared; the others go."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         sessions = [store.create(title=name) for name in ("one", "two", "three")]
@@ -237,7 +237,7 @@ def test_a_damaged_session_is_spared_and_keeps_no_other(tmp_path: Path) -> None:
 
 
 def test_a_session_beside_damage_is_spared(tmp_path: Path) -> None:
-    """If it cannot be known whether somebody was split off it, it stays; the others go."""
+    """A session whose forks cannot be read stays; the others go."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         parent, other = store.create(title="parent"), store.create(title="other")
@@ -276,7 +276,7 @@ def test_what_cannot_be_archived_as_it_is_stays(tmp_path: Path) -> None:
 
 
 def test_a_damaged_message_can_be_erased(tmp_path: Path) -> None:
-    """What cannot be read can still be secret."""
+    """An unreadable message may still be secret, so it can be erased."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         session = store.session("k")
@@ -293,7 +293,7 @@ def test_a_damaged_message_can_be_erased(tmp_path: Path) -> None:
 
 
 def test_a_message_whose_row_is_missing_is_damage(tmp_path: Path) -> None:
-    """It is said, and nothing is changed."""
+    """It is reported as damage, and nothing is changed."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         store.session("k").append(Message.user("x"), Message.user("y"), Message.user("z"))

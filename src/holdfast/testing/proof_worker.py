@@ -136,16 +136,16 @@ class Writer:
 
     def _wander(self, session: holdfast.Session) -> None:
         """Run a random operation, with or without an expected head."""
-        (verb,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
+        (operation,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
         head = session.head()
-        to = self._chance.randint(0, head.seq) if verb in {"rewind", "fork"} else None
-        ids = [self._new_id(role) for role in self._roles()] if verb == "append" else []
-        self._move(session, verb, ids, to=to, expect=self._chance.choice([head, None]))
+        to = self._chance.randint(0, head.seq) if operation in {"rewind", "fork"} else None
+        ids = [self._new_id(role) for role in self._roles()] if operation == "append" else []
+        self._move(session, operation, ids, to=to, expect=self._chance.choice([head, None]))
 
     def _move(
         self,
         session: holdfast.Session,
-        verb: checker.Verb,
+        operation: checker.Verb,
         ids: list[str],
         *,
         to: int | None,
@@ -153,9 +153,9 @@ class Writer:
     ) -> None:
         messages = [message_of(id_) for id_ in ids]
         digests = [fingerprint(message) for message in messages]
-        write = self._recorder.moving(_key(session), verb, ids, digests, to=to, expect=expect)
+        write = self._recorder.moving(_key(session), operation, ids, digests, to=to, expect=expect)
         with suppress(HoldfastError), self._recording(write):
-            match verb:
+            match operation:
                 case "append":
                     self._recorder.moved(write, session.append(*messages, expect=expect))
                 case "rewind" if to is not None:

@@ -129,10 +129,10 @@ class Forgetting(Setting):
         apart = session.fork(0)
         apart.append(Message.user("apart"))
         report = second.erase("s")
-        everybody = {session.id, fork.id, second.id, going_on.id}
-        assert (report.places, set(report.erased_in)) == (1, everybody)
+        family = {session.id, fork.id, second.id, going_on.id}
+        assert (report.places, set(report.erased_in)) == (1, family)
         store = self.later(store)
-        for id in everybody:
+        for id in family:
             found = store.get(id)
             assert found.messages()[0].status == "erased"
             assert texts(found)[:2] == ["", "fine"]
