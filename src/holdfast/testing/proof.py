@@ -205,14 +205,14 @@ class _Ground:
 @contextmanager
 def _ground(plan: Plan) -> Iterator[_Ground]:
     """Create the directory and the store; remove them at the end unless `keep` is set."""
-    ground = _Ground(_new_directory(plan))
+    site = _Ground(_new_directory(plan))
     try:
         if plan.server is not None:
-            ground.server = proof_server.Place(plan.server, _LEASE)
-        yield ground
+            site.server = proof_server.Place(plan.server, _LEASE)
+        yield site
     finally:
-        if not ground.keep:
-            ground.clear()
+        if not site.keep:
+            site.clear()
 
 
 def _new_directory(plan: Plan) -> Path:
@@ -232,55 +232,55 @@ def _new_directory(plan: Plan) -> Path:
 
 def run(plan: Plan, watch: Callable[[Progress], None] | None = None) -> Report:
     """Run a proof and return its report. Files are kept if `plan.keep`, or if it found problems."""
-    with _ground(plan) as ground:
-        crowd = _Crowd(ground, plan.writers)
+    with _ground(plan) as site:
+        processes = _Crowd(site, plan.writers)
         try:
-            seconds = _torment(crowd, plan.seconds, watch)
+            seconds = _torment(processes, plan.seconds, watch)
         finally:
-            crowd.kill_all()
-        report = _judge(crowd, plan, seconds)
-        ground.keep = report.kept
+            processes.kill_all()
+        report = _judge(processes, plan, seconds)
+        site.keep = report.kept
         return report
 
 
-def _torment(crowd: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
+def _torment(processes: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
     """Run all writers, killing one at random intervals; return the elapsed seconds."""
-    tally = _Tally(crowd.ground.directory)
-    crowd.start_all()
-    _await_beginning(crowd)
+    tally = _Tally(processes.ground.directory)
+    processes.start_all()
+    _await_beginning(processes)
     began = next_kill = time.monotonic()
-    while (now := time.monotonic()) < began + seconds and not crowd.hopeless:
+    while (now := time.monotonic()) < began + seconds and not processes.hopeless:
         if now >= next_kill:
-            crowd.kill_one()
-            next_kill = now + crowd.chance.uniform(*_PAUSES)
-        crowd.replace_the_fallen()
+            processes.kill_one()
+            next_kill = now + processes.chance.uniform(*_PAUSES)
+        processes.replace_the_fallen()
         if watch is not None:
-            watch(Progress(now - began, crowd.kills, tally.count()))
+            watch(Progress(now - began, processes.kills, tally.count()))
         time.sleep(max(0.0, min(_LOOK, next_kill - now, began + seconds - now)))
     took = time.monotonic() - began
-    crowd.kill_all()
+    processes.kill_all()
     if watch is not None:
-        watch(Progress(took, crowd.kills, tally.count(), checking=True))
+        watch(Progress(took, processes.kills, tally.count(), checking=True))
     return took
 
 
-def _await_beginning(crowd: _Crowd) -> None:
+def _await_beginning(processes: _Crowd) -> None:
     """Wait until every writer has begun to write, so that start-up time does not count."""
     deadline = time.monotonic() + _STARTING
-    while not (crowd.all_write or crowd.hopeless) and time.monotonic() < deadline:
-        crowd.replace_the_fallen()
+    while not (processes.all_write or processes.hopeless) and time.monotonic() < deadline:
+        processes.replace_the_fallen()
         time.sleep(_LOOK)
 
 
 class _Crowd:
     """The writer processes, and the record of which were killed."""
 
-    def __init__(self, ground: _Ground, writers: int) -> None:
-        self.ground = ground
+    def __init__(self, site: _Ground, writers: int) -> None:
+        self.ground = site
         self.chance = random.Random()  # noqa: S311 - chance need not be secret
         self.kills = 0
         self.fallen: list[str] = []
-        self._recorder = checker.Recorder(ground.directory / f"{_HARNESS}.events.jsonl", _HARNESS)
+        self._recorder = checker.Recorder(site.directory / f"{_HARNESS}.events.jsonl", _HARNESS)
         self._lives = dict.fromkeys(range(1, writers + 1), 0)
         self._running: dict[int, tuple[Part, subprocess.Popen[bytes]]] = {}
 
@@ -350,9 +350,9 @@ class _Crowd:
         code = process.wait()
         if process.stdin is not None:
             process.stdin.close()
-        said = part.errors.read_text(errors="replace").strip()
-        if code >= 0 or said:
-            last = said.splitlines()[-1] if said else f"exit code {code}"
+        output = part.errors.read_text(errors="replace").strip()
+        if code >= 0 or output:
+            last = output.splitlines()[-1] if output else f"exit code {code}"
             self.fallen.append(f"writer {part.name} failed: {last}")
         return code
 
@@ -372,8 +372,8 @@ def _has_written(part: Part) -> bool:
 class _Tally:
     """Counts acknowledged writes during the run, reading each event file incrementally."""
 
-    def __init__(self, ground: Path) -> None:
-        self._ground = ground
+    def __init__(self, directory: Path) -> None:
+        self._ground = directory
         self._read: Counter[Path] = Counter()
         self._count = 0
 
@@ -402,19 +402,19 @@ class Found(msgspec.Struct):
     """All branches of the sessions whose heads moved; these are not in `messages`."""
 
 
-def _judge(crowd: _Crowd, plan: Plan, seconds: float) -> Report:
+def _judge(processes: _Crowd, plan: Plan, seconds: float) -> Report:
     try:
-        found = _read_all(crowd.ground.url)
+        found = _read_all(processes.ground.url)
     except HoldfastError as error:
         found = Found({}, {}, [f"the store could not be read: {error}"])
-    events = checker.load(sorted(crowd.ground.directory.glob("*.events.jsonl")))
-    said = sorted(crowd.ground.directory.glob("*.notes.jsonl"))
-    notes = [note for path in said for note in read_notes(path)]
+    events = checker.load(sorted(processes.ground.directory.glob("*.events.jsonl")))
+    note_files = sorted(processes.ground.directory.glob("*.notes.jsonl"))
+    notes = [note for path in note_files for note in read_notes(path)]
     final = {key: [stored(m) for m in messages] for key, messages in found.messages.items()}
     replies = {note.reply for note in notes if isinstance(note, Replying)}
     verdict = checker.check(events, final, branches=found.branches, own=replies)
-    problems = [*crowd.fallen, *found.damage, *broken_notes(found, notes)]
-    return _report(verdict, problems, _Account(events, notes, found), (crowd, plan, seconds))
+    problems = [*processes.fallen, *found.damage, *broken_notes(found, notes)]
+    return _report(verdict, problems, _Account(events, notes, found), (processes, plan, seconds))
 
 
 def _read_all(url: str) -> Found:
@@ -556,31 +556,31 @@ def _report(
     account: _Account,
     circumstances: tuple[_Crowd, Plan, float],
 ) -> Report:
-    crowd, plan, seconds = circumstances
+    processes, plan, seconds = circumstances
     counts = Counter(finding.kind for finding in verdict.findings)
-    said = (*problems, *map(str, verdict.findings))
-    did = verdict.coverage
+    violations = (*problems, *map(str, verdict.findings))
+    coverage = verdict.coverage
     return Report(
-        ok=not said and not verdict.vacuous(),
+        ok=not violations and not verdict.vacuous(),
         lost=counts[checker.Kind.LOST],
         duplicated=counts[checker.Kind.DUPLICATE],
         reordered=counts[checker.Kind.REORDER],
-        other=len(said) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER),
-        failed_writers=len(crowd.fallen),
-        problems=said,
+        other=len(violations) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER),
+        failed_writers=len(processes.fallen),
+        problems=violations,
         vacuous=tuple(verdict.vacuous()),
         writers=plan.writers,
-        kills=did.kills,
+        kills=coverage.kills,
         seconds=round(seconds, 1),
-        sessions=did.sessions,
+        sessions=coverage.sessions,
         acknowledged=account.acknowledged,
-        stored=did.stored,
-        sent_again=did.retries,
-        stored_before=did.duplicates,
-        overlaps=did.overlaps,
-        reads=did.reads,
-        moves=did.moves,
-        branches=did.branches,
+        stored=coverage.stored,
+        sent_again=coverage.retries,
+        stored_before=coverage.duplicates,
+        overlaps=coverage.overlaps,
+        reads=coverage.reads,
+        moves=coverage.moves,
+        branches=coverage.branches,
         turns=account.turns,
         interrupted=account.interrupted,
         partial_replies=account.partial,
@@ -589,10 +589,10 @@ def _report(
         commits_per_second=round(account.commits / seconds, 1),
         median_wait_ms=round(account.median, 2),
         worst_wait_ms=round(account.worst, 2),
-        directory=crowd.ground.place,
-        kept=plan.keep or bool(said),
-        file_system=crowd.ground.medium,
-        versions=_versions(crowd.ground.engine),
+        directory=processes.ground.place,
+        kept=plan.keep or bool(violations),
+        file_system=processes.ground.medium,
+        versions=_versions(processes.ground.engine),
     )
 
 

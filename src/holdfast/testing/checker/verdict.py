@@ -74,7 +74,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """True if there are no findings; `vacuous` tells whether anything was tested."""
+        """True if there are no findings; see `vacuous` for whether anything was tested."""
         return not self.findings
 
     @property

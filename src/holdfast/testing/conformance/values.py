@@ -90,7 +90,7 @@ class Values(Setting):
 
     @pytest.mark.parametrize("text", _STRANGE)
     def test_any_text_anywhere(self, store: Store, text: str) -> None:
-        """Any Unicode, NUL and lone surrogates, wherever text may stand."""
+        """Any Unicode, NUL and lone surrogates, in every text field."""
         message = Message(
             role="assistant",
             parts=(

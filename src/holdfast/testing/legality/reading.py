@@ -23,7 +23,7 @@ class Findings:
 
 
 def is_list(value: object) -> bool:
-    """True if the value is a JSON array: a list, or a tuple in its place."""
+    """True if the value is a JSON array: a list, or a tuple used as one."""
     return isinstance(value, list | tuple)
 
 
