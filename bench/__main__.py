@@ -1,7 +1,7 @@
 """`python -m bench [--quick] [--json FILE] [--dir DIR] [name …]`: run and print.
 
-The report is a Markdown table, one line per figure, printed as it is found. The exit code is 0
-also when a bar is missed: that is a finding, not a failure of the run.
+The report is a Markdown table, one line per figure, printed as it is measured. The exit code is 0
+also when a bar is missed: that is a result, not a failure of the run.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the benchmarks that were asked for."""
+    """Run the selected benchmarks and return the exit code."""
     asked = _parse(arguments)
-    # Whoever ends the run by force (a time limit, say) finds nothing left behind, either.
+    # A run that is terminated (by a time limit, say) cleans up, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=asked.dir) as made:
@@ -88,14 +88,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _printed(found: Iterator[Result]) -> list[Result]:
-    """Print results as they are found; however this ends, the benchmark has ended then, too."""
+    """Print results as they come and return them; the benchmark is closed in any case."""
     results = []
     try:
         for result in found:
             results.append(result)
             _print(result)
     finally:
-        # The directory is about to go, and a server may run in it.
+        # The directory is about to be removed, and a server may run in it.
         if isinstance(found, Generator):
             found.close()
     return results
@@ -105,17 +105,19 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="a smoke run, in a minute or two")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
-    parser.add_argument("--dir", type=Path, default=_disk(), help="on which disk to measure")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    parser.add_argument(
+        "--dir", type=Path, default=_disk(), help="directory on the disk to measure"
+    )
     asked = parser.parse_args(arguments)
     for name in asked.names:
         if name not in BENCHMARKS:
-            parser.error(f"no benchmark is called {name!r}; there are {', '.join(BENCHMARKS)}")
+            parser.error(f"unknown benchmark {name!r}; choose from {', '.join(BENCHMARKS)}")
     return asked
 
 
 def _disk() -> Path:
-    """Prefer a place that is not in memory."""
+    """Return a directory that is, if possible, not in memory."""
     kept = Path("/var/tmp")  # noqa: S108 - only the parent of a private temporary directory
     return kept if os.access(kept, os.W_OK) else Path(tempfile.gettempdir())
 

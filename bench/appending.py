@@ -1,4 +1,4 @@
-"""Append of one turn by one caller: against the bare engine, and against the history's length."""
+"""Append of one turn by one caller: against the bare engine, and by history length."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _beside_bare(plan: Plan, durability: Durability) -> list[list[Times]]:
 
 
 def appends(session: Session, turns: int) -> Callable[[], Times]:
-    """Prepare a round of appends; making the messages is not counted."""
+    """Return a round of appends; creating the messages is not timed."""
 
     def run() -> Times:
         times = []
@@ -73,7 +73,7 @@ def appends(session: Session, turns: int) -> Callable[[], Times]:
 
 
 def flat(plan: Plan) -> Iterator[Result]:
-    """Append to histories of several lengths, in turns."""
+    """Append to histories of several lengths, in alternating rounds."""
     durabilities: tuple[Durability, ...] = ("power", "process")
     for durability in durabilities:
         with ExitStack() as stack:
@@ -98,7 +98,7 @@ def flat(plan: Plan) -> Iterator[Result]:
 
 
 def turn(plan: Plan) -> Iterator[Result]:
-    """A turn by the Turn API, each step durable when it returns: how many syncs, how long."""
+    """A turn by the Turn API, each step durable when it returns: its syncs and its time."""
     with watched_store(plan) as (store, counted):
         session = store.session("counted")
         _whole_turn(session)

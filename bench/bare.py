@@ -2,7 +2,7 @@
 
 One table with an INTEGER PRIMARY KEY, no index, no ids, no checks, no encoding: the bytes are
 ready. WAL, the same `synchronous`, one transaction per turn, prepared statements (apsw keeps them),
-one connection that stays open. Nothing that promises anything can be faster.
+one connection that stays open. No store with guarantees can be faster.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def append(connection: apsw.Connection, bodies: Sequence[str]) -> None:
 
 
 def append_times(connection: apsw.Connection, bodies: Sequence[str], turns: int) -> list[float]:
-    """Store turns one after the other; give the seconds of each."""
+    """Store turns one after the other; return the seconds of each."""
     times = []
     for _ in range(turns):
         started = time.perf_counter()
@@ -68,7 +68,7 @@ def fill(connection: apsw.Connection, bodies: Sequence[str], messages: int) -> N
 
 
 def fill_sessions(connection: apsw.Connection, sessions: int) -> None:
-    """Store what a list of sessions shows."""
+    """Store the rows that a list of sessions reads."""
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(
         "INSERT INTO sessions (id, title, preview, count, state, updated_at) "
@@ -79,14 +79,14 @@ def fill_sessions(connection: apsw.Connection, sessions: int) -> None:
 
 
 def erase(connection: apsw.Connection, first: int, last: int) -> None:
-    """Delete rows so that none of their bytes stay."""
+    """Delete rows and wipe their bytes."""
     connection.execute("PRAGMA secure_delete=ON").fetchall()
     connection.execute("DELETE FROM messages WHERE n BETWEEN ? AND ?", (first, last))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def read(connection: apsw.Connection, after: int) -> list[tuple[object, ...]]:
-    """Read the rows behind `after`, undecoded."""
+    """Read the rows after `after`, undecoded."""
     return connection.execute(_LAST, (after,)).fetchall()
 
 

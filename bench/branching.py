@@ -1,9 +1,9 @@
 """Reading across branches, against the same history in one branch.
 
-A history that runs through branches is read as one range per branch it touches, found without
-looking at a message. So the last messages cost the same wherever a fork lies among them, and a
-whole history costs what its messages cost, whether a fork of a fork of a fork holds it or a
-thousand runs that continued one another.
+A history that runs through branches is read as one range per branch, found without reading a
+message. So the last messages cost the same wherever a fork lies among them, and a whole history
+costs what its messages cost, whether it is a fork of a fork of a fork or a chain of a thousand runs
+that continued one another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHOLE_ROUNDS: Final = 7
 
 
 def across(plan: Plan) -> Iterator[Result]:
-    """Read the last 50 where a fork lies among them, and where none does."""
+    """Read the last 50 messages across a fork, and within one branch."""
     length = plan.sizes.histories[-1]
     with holdfast.open(plan.history(length), durability="process") as store:
         whole = store.session(KEY)
@@ -52,7 +52,7 @@ def across(plan: Plan) -> Iterator[Result]:
 
 
 def _of_forks(plan: Plan) -> Iterator[Result]:
-    """Read a whole history that a fork of a fork of a fork has, and one of one branch."""
+    """Read the whole history of a fork of a fork of a fork, and one of one branch."""
     length = plan.sizes.whole_history
     path = plan.path("forks")
     with holdfast.open(path, durability="process") as store:
@@ -74,7 +74,7 @@ def _of_forks(plan: Plan) -> Iterator[Result]:
 
 
 def _fork_of_forks(store: Store, length: int) -> Session:
-    """Lay down a history of which each fork adds an equal part."""
+    """Create a history to which each fork adds an equal part."""
     part = length // (_FORKS + 1)
     session = store.session("root")
     material.lengthen(store, session, part)
@@ -132,7 +132,7 @@ def _lineage(runs: int, session: Session) -> Result:
 
 
 def _warm(runs: int, session: Session, alone: Session) -> Result:
-    """Append at the end of a chain: what lies behind must not be walked."""
+    """Append at the end of a chain, which must not walk the ancestry."""
     ours, theirs = alternate(20, _appends(session), _appends(alone))
     found = ratio(ours, theirs)
     return Result(
@@ -161,14 +161,14 @@ def _appends(session: Session) -> Callable[[], Times]:
 
 
 def _reads(session: Session) -> Callable[[], Times]:
-    """Read the last 50 with everything warm."""
+    """Read the last 50 messages with warm caches."""
     return lambda: [timed(lambda: session.messages(limit=_PAGE)) for _ in range(_REPEATS)]
 
 
 def _cold(path: Path, session_id: str, limit: int | None) -> Callable[[], Times]:
-    """Read with a store that was just opened, so nothing of the way is known; opening not counted.
+    """Read with a newly opened store, whose ancestry cache is empty; opening is not timed.
 
-    The file is in the system's cache, as it is when a process takes up what another one left.
+    The file is in the system's cache, as it is when one process resumes another one's session.
     """
 
     def run() -> Times:

@@ -1,29 +1,29 @@
-"""The same work on PostgreSQL, written by hand: what a careful programmer would write with psycopg.
+"""The same work on PostgreSQL in hand-written SQL: what a careful programmer writes with psycopg.
 
-It gives its caller what Holdfast gives, in the fewest round trips possible, which is one for each
-of its functions: statements are prepared and go in one pipeline, names and bodies as they are.
+It returns what Holdfast returns, in the fewest round trips possible, which is one for each of its
+functions: statements are prepared and sent in one pipeline, names and bodies as they are.
 
 What it does, as Holdfast does:
 
-- A tenant: every table has a forced policy, and every transaction sets whose it is. Its role owns
-  the tables and is no superuser. (The table that is searched has no forced policy: with one the
-  server would not use its index of words. Its tenant is asked for in the statement.)
+- Tenants: every table has a forced policy, and every transaction sets its tenant. Its role owns the
+  tables and is no superuser. (The searched table has no forced policy: with one the server would
+  not use its full-text index. The statement filters by tenant instead.)
 - An append locks its session's row for the order, stores the messages as JSON with their ids and
-  times, counts them, adds up what they used, keeps a preview and when it was, by which lists are
-  sorted. An id is stored once: a second time the whole batch is undone and looked up, and the
-  answer is that of the first time, or a refusal if the body is another.
-- Resuming finds a session by its key, says its state, and gives its last 50 messages as dicts,
+  times, counts them, sums up their usage, and keeps a preview and the time by which lists are
+  sorted. An id is stored once: on a retry the whole batch is rolled back and looked up, and the
+  result is that of the first time, or a refusal if the body differs.
+- Resuming finds a session by its key and returns its state and its last 50 messages as dicts,
   decoded, all from one snapshot.
-- A list gives 50 sessions as dicts with all that Holdfast tells of them, the number of their forks
-  counted, and says whether there are more.
-- A search finds the best message of each session by the server's rank, weighed by its age, titles
-  first, without what is in the trash; it gives 20 as dicts with the session's id and title, a
-  headline, and how many others were found there.
+- A list returns 50 sessions as dicts with everything that Holdfast returns, the number of their
+  forks included, and whether there are more.
+- A search finds the best message of each session by the server's rank, weighted by age, titles
+  first, without the trash; it returns 20 as dicts with the session's id and title, a headline, and
+  the number of other hits there.
 
-What it does not do: check what it is given; checksums; branches (undo, replace, forks that share a
-history); turns, leases, drafts and the queue of a session; files; tombstones; ids that are no
-UUIDs; names with NUL or lone surrogates; try again what was lost; notice that somebody else changed
-the tables; tell followers, for whom its times would leave gaps.
+What it does not do: validation; checksums; branches (undo, replace, forks that share a history);
+turns, leases, drafts and queues; files; tombstones; ids that are no UUIDs; names with NUL or lone
+surrogates; retries after a lost connection; detection of schema changes; notification of followers,
+for whom its times would leave gaps.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ FROM heads h JOIN sessions s ON s.tenant = %(tenant)s AND s.n = h.session
 WHERE h.tenant = %(tenant)s AND s.trashed_at IS NULL AND s.relation IS DISTINCT FROM 'delegate'
 ORDER BY h.updated_at DESC LIMIT %(limit)s + 1
 """.replace("{columns}", _COLUMNS)
-# Words are looked for first and by themselves: beside a table with a policy the server does not use
-# their index. And the plan is for just these words: some are rare, and some are in every text.
+# The full-text match comes first and alone: joined with a table that has a policy, the server does
+# not use the index. And the plan is made for these words: some are rare, some are in every text.
 _FOR_THESE: Final = "SELECT set_config('plan_cache_mode', 'force_custom_plan', true)"
 _SEARCH: Final = """
 WITH hit AS MATERIALIZED (
@@ -194,7 +194,7 @@ ORDER BY p.seq = 0 DESC, p.rank DESC
 
 
 def make(url: str) -> None:
-    """Make the tables."""
+    """Create the tables."""
     import psycopg  # noqa: PLC0415 - only where it is installed
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -209,7 +209,7 @@ class ByHand:
     """One connection of one tenant."""
 
     def __init__(self, url: str, tenant: UUID) -> None:
-        """Connect; the server plans as it does for the connections of Holdfast."""
+        """Connect with the same planner settings as Holdfast's connections."""
         import psycopg  # noqa: PLC0415 - as above
         from psycopg.rows import dict_row  # noqa: PLC0415 - as above
 
@@ -232,7 +232,7 @@ class ByHand:
         self.connection.close()
 
     def _run(self, text: str, values: Any, begin: str = "BEGIN") -> list[Json]:  # noqa: ANN401
-        """Run a statement in a transaction of its own, all in one round trip."""
+        """Run a statement in a transaction of its own, in one round trip."""
         return self._run_all([(text, values)], begin)[0]
 
     def _run_all(self, asked: Sequence[tuple[str, Any]], begin: str = "BEGIN") -> list[list[Json]]:
@@ -251,22 +251,22 @@ class ByHand:
     # --------------------------------------------------------------------------------- writing
 
     def add_session(self, key: str) -> int:
-        """Make a session; give its number."""
+        """Create a session; return its number."""
         number: int = self._run(_ADD, {"tenant": self.tenant, "key": key})[0]["session"]
         return number
 
     def session(self, key: str) -> int | None:
-        """Find a session's number."""
+        """Return a session's number."""
         text = "SELECT n FROM sessions WHERE tenant = %s AND key = %s AND trashed_at IS NULL"
         found = self._run(text, (self.tenant, key))
         return found[0]["n"] if found else None
 
     def fill(self, text: str, values: Json) -> None:
-        """Lay something down with a statement of somebody else."""
+        """Run a caller's statement to fill the tables."""
         self._run(text, {**values, "tenant": self.tenant})
 
     def append(self, session: int, ids: Sequence[str], messages: Sequence[Json]) -> int:
-        """Store messages behind the last one; give the number of the new last one."""
+        """Append messages; return the seq of the last one."""
         import psycopg  # noqa: PLC0415 - as above
 
         names, bodies = [UUID(id) for id in ids], [msgspec.json.encode(one) for one in messages]
@@ -294,19 +294,19 @@ class ByHand:
     # --------------------------------------------------------------------------------- reading
 
     def resume(self, key: str) -> tuple[Json, list[Json]]:
-        """Find a session and its last messages."""
+        """Return a session and its last messages."""
         values = {"tenant": self.tenant, "key": key, "limit": PAGE}
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
         (session,), rows = self._run_all([(_FIND, values), (_LAST, values)], begin)
         return session, [_message(row) for row in reversed(rows)]
 
     def page(self) -> tuple[list[Json], bool]:
-        """List the newest sessions; say whether there are more."""
+        """Return the newest sessions, and whether there are more."""
         found = self._run(_LIST, {"tenant": self.tenant, "limit": PAGE}, "BEGIN READ ONLY")
         return found[:PAGE], len(found) > PAGE
 
     def search(self, query: str, role: str | None, scope: str | None) -> list[Json]:
-        """Find the best messages, one of each session."""
+        """Return the best messages, one of each session."""
         values = {
             "tenant": self.tenant,
             "query": query,
@@ -318,7 +318,7 @@ class ByHand:
 
 
 def _preview(messages: Sequence[Json]) -> str | None:
-    """Return the beginning of what a user said first."""
+    """Return the beginning of the first user message."""
     for message in messages:
         if message["role"] == "user":
             said = (part["text"] for part in message["parts"] if part["type"] == "text")

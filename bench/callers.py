@@ -101,9 +101,9 @@ def _run_together(runner: asyncio.Runner, sessions: list[AsyncSession], turns: i
 
 
 async def _together(sessions: list[AsyncSession], turns: int) -> float:
-    """Let every session append its share, all at once; give the seconds of one turn."""
+    """Let every session append its share concurrently; return the seconds per turn."""
     share = turns // len(sessions)
-    # Made in the order in which they will be stored, as they would be outside a benchmark.
+    # Created in the order in which they will be stored, as they would be outside a benchmark.
     made = zip(*([material.turn() for _ in sessions] for _ in range(share)), strict=True)
     started = time.perf_counter()
     await asyncio.gather(*map(_caller, sessions, made))
@@ -120,7 +120,7 @@ def _one_by_one(connection: apsw.Connection, turns: int) -> Times:
 
 
 def _sync_time(plan: Plan) -> str:
-    """Measure what the engine pays: a bare commit with a sync less one without."""
+    """Measure the engine's cost of a sync: a bare commit with one, minus one without."""
     bodies, times = material.bodies(), []
     modes: tuple[Durability, ...] = ("power", "process")
     for durability in modes:

@@ -1,9 +1,9 @@
-"""Export and import: how fast, and with how much memory, against a loop that anybody would write.
+"""Export and import: time and memory, against a naive loop.
 
-Each runs in a process of its own, which tells how far its memory rose above what it had with
+Each runs in a process of its own, which reports how far its memory rose above what it had with
 everything imported and the store open. The naive loops read a whole history, write each message by
 `json.dumps`, read each line back by `json.loads` and append turn by turn: no branches, turns,
-blobs or checksums, nothing that would notice a damaged line.
+blobs or checksums, and no detection of damaged lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def peak():
     except FileNotFoundError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-def told(work):
+def report(work):
     before, started = peak(), time.perf_counter()
     messages = work()
     seconds = time.perf_counter() - started
@@ -48,11 +48,11 @@ session.messages(limit=1)
 """
 _EXPORT: Final = """
 import holdfast.transfer.exporting
-told(lambda: store.export(sys.argv[2], overwrite=True, redact=None).messages)
+report(lambda: store.export(sys.argv[2], overwrite=True, redact=None).messages)
 """
 _REDACTED: Final = """
 import holdfast.transfer.exporting
-told(lambda: store.export(sys.argv[2], overwrite=True).messages)
+report(lambda: store.export(sys.argv[2], overwrite=True).messages)
 """
 _NAIVE_EXPORT: Final = """
 def work():
@@ -61,11 +61,11 @@ def work():
         for message in history:
             file.write(json.dumps(msgspec.to_builtins(message)) + "\\n")
     return len(history)
-told(work)
+report(work)
 """
 _IMPORT: Final = """
 import holdfast.transfer.importing
-told(lambda: store.import_(sys.argv[2]).messages)
+report(lambda: store.import_(sys.argv[2]).messages)
 """
 _NAIVE_IMPORT: Final = """
 def work():
@@ -74,12 +74,12 @@ def work():
     for first in range(0, len(history), 4):
         session.append(*history[first : first + 4])
     return len(history)
-told(work)
+report(work)
 """
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a process said of its work."""
+class WorkReport(msgspec.Struct, frozen=True):
+    """What a process reported of its work."""
 
     seconds: float
     memory: int
@@ -98,25 +98,25 @@ def carry(plan: Plan) -> Iterator[Result]:
     short, long = plan.sizes.carried
     less = _measure(plan, short)
     more = _measure(plan, long)
-    for verb in ("export", "import"):
-        ours, naive = more[verb], more[f"naive {verb}"]
+    for operation in ("export", "import"):
+        ours, naive = more[operation], more[f"naive {operation}"]
         size = _size(plan, long) / _MEGABYTE
         yield Result(
             name="carry",
-            what=f"{verb} of {long:,} messages",
+            what=f"{operation} of {long:,} messages",
             value=median(ours.times),
             figure=f"{_rate(long, size, ours)} (naive: {_rate(long, None, naive)})",
             ratio=ratio(ours.times, naive.times),
             of="naive, time",
         )
         # The engine keeps up to 2 MB of pages, which a short history does not fill.
-        flat = ours.memory <= less[verb].memory + _MORE
+        flat = ours.memory <= less[operation].memory + _MORE
         yield Result(
             name="carry",
             what="the same: memory while at it",
             value=ours.memory,
             figure=(
-                f"{_megabytes(ours.memory)} (of {short:,}: {_megabytes(less[verb].memory)}; "
+                f"{_megabytes(ours.memory)} (of {short:,}: {_megabytes(less[operation].memory)}; "
                 f"naive: {_megabytes(naive.memory)})"
             ),
             ratio=ours.memory / naive.memory,
@@ -136,12 +136,12 @@ def carry(plan: Plan) -> Iterator[Result]:
 
 
 def _measure(plan: Plan, length: int) -> dict[str, Measured]:
-    """Run each of the four in turns; every import goes into a store of its own."""
+    """Run each of the four in alternating rounds; every import goes into a store of its own."""
     source = plan.path(f"carried-{length}")
     with holdfast.open(source, durability="process") as store:
         material.lengthen(store, store.session(KEY), length)
     lines, plain = _lines(plan, length), plan.path("naive").with_suffix(".jsonl")
-    works: dict[str, Callable[[], Told]] = {
+    works: dict[str, Callable[[], WorkReport]] = {
         "export": lambda: _run(_EXPORT, source, lines, length),
         "redacted export": lambda: _run(_REDACTED, source, plan.path("redacted"), length),
         "naive export": lambda: _run(_NAIVE_EXPORT, source, plain, length),
@@ -152,9 +152,9 @@ def _measure(plan: Plan, length: int) -> dict[str, Measured]:
 
     def round_of(name: str) -> Callable[[], Times]:
         def run() -> Times:
-            told = works[name]()
-            memory[name] = max(memory[name], told.memory)
-            return [told.seconds]
+            report = works[name]()
+            memory[name] = max(memory[name], report.memory)
+            return [report.seconds]
 
         return run
 
@@ -165,13 +165,13 @@ def _measure(plan: Plan, length: int) -> dict[str, Measured]:
     return {name: Measured(found[name], memory[name]) for name in works}
 
 
-def _run(code: str, store: Path, file: Path, length: int) -> Told:
+def _run(code: str, store: Path, file: Path, length: int) -> WorkReport:
     key = KEY if code in {_EXPORT, _REDACTED, _NAIVE_EXPORT} else "not yet there"
     command = [sys.executable, "-c", _MEMORY + code, str(store), str(file), key]
     done = subprocess.run(command, check=True, capture_output=True)
-    told = msgspec.json.decode(done.stdout, type=Told)
-    assert told.messages == length
-    return told
+    report = msgspec.json.decode(done.stdout, type=WorkReport)
+    assert report.messages == length
+    return report
 
 
 def _lines(plan: Plan, length: int) -> Path:

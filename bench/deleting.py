@@ -1,8 +1,8 @@
-"""Purge: erasing a session for ever, its bytes included, against the bare engine.
+"""Purge: erasing a session for good, its bytes included, against the bare engine.
 
 The bare engine deletes as many rows in one transaction, overwrites what it deletes
-(`secure_delete`) and empties its write-ahead log, as a purge does. It has no index to keep and
-nobody to ask whether a fork still needs a message.
+(`secure_delete`) and empties its write-ahead log, as a purge does. It has no index to update and
+no forks that may still need a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROUNDS: Final = 3
 
 
 def purge(plan: Plan) -> Iterator[Result]:
-    """Purge sessions of several lengths; as many messages of another session stay."""
+    """Purge sessions of several lengths, next to another session of the same length."""
     for length in plan.sizes.purged:
         connection = bare.connect(plan.path("bare-purge"), "process")
         bare.fill(connection, material.bodies(), (_ROUNDS + 1) * length)
@@ -44,7 +44,7 @@ def purge(plan: Plan) -> Iterator[Result]:
 
 
 def _small_beside_large(plan: Plan) -> Iterator[Result]:
-    """Purge one turn beside a long history: traces of it are looked for in the whole file."""
+    """Purge one turn beside a long history: the whole file is scanned for residue."""
     length = plan.sizes.histories[-1]
     with holdfast.open(plan.history(length), durability="process") as store:
         times = [_purge_a_turn(store) for _ in range(_ROUNDS)]

@@ -1,7 +1,7 @@
-"""What is stored: turns, histories and lists of sessions.
+"""The stored data: turns, histories and lists of sessions.
 
 One turn is four messages: 300 characters by the user, a tool call, 2 KB by the tool, 800
-characters by the assistant. Long histories are laid down through the backend's own transaction in
+characters by the assistant. Long histories are created through the backend's own transaction in
 large batches: the rows are those an append writes, only faster.
 """
 
@@ -33,7 +33,7 @@ _serial = count(1)
 
 
 def prose(length: int, seed: int) -> str:
-    """Write words, exactly so many characters."""
+    """Return words of exactly this many characters."""
     chance = random.Random(seed)
     words = _VOCABULARY.split()
     return " ".join(chance.choices(words, k=length))[:length]
@@ -45,7 +45,7 @@ _REPLY: Final = prose(800, 3)
 
 
 def turn() -> tuple[Message, ...]:
-    """Make the messages of one turn, with ids of their own."""
+    """Return the messages of one turn, with new ids."""
     name = f"call_{os.getpid()}_{next(_serial):09}"
     call = ToolCall(name, "track_parcel", {"number": "RX 12 34", "days": 3})
     return (
@@ -57,12 +57,12 @@ def turn() -> tuple[Message, ...]:
 
 
 def bodies() -> list[str]:
-    """Return the bytes of one turn as they are stored, for the bare engine to store, too."""
+    """Return the stored bytes of one turn, for the bare engine."""
     return [item.body.decode("utf-8") for item in codec.encode_batch(turn(), _LONG_AGO)]
 
 
 def lengthen(store: Store, session: Session, messages: int) -> None:
-    """Lay down a history of so many messages."""
+    """Extend a history to this many messages."""
     kept = [body.encode("utf-8") for body in bodies()]
     for first in range(0, messages, _ROWS_PER_COMMIT):
         size = min(_ROWS_PER_COMMIT, messages - first)
@@ -97,21 +97,21 @@ def _row(session: int, seq: int, bodies: list[bytes]) -> MessageRow:
 
 
 def old_id(number: int) -> str:
-    """Make an id that looks like ours and is older than any made today; higher is newer."""
+    """Return an id in the store's format, older than any generated today; higher is newer."""
     millis, fraction = divmod(number, 0x1000)
     text = f"{0x0180_0000_0000 + millis:012x}"
     return f"{text[:8]}-{text[8:]}-7{fraction:03x}-8000-{number:012x}"
 
 
 def add_sessions(store: Store, sessions: int) -> None:
-    """Make so many sessions with a short history's counts and preview, one in 100 of few."""
+    """Create sessions with the counts and preview of a short history, 1 % in `FEW_SCOPE`."""
     for first in range(0, sessions, _SESSIONS_PER_COMMIT):
         numbers = range(first, min(first + _SESSIONS_PER_COMMIT, sessions))
         store.backend.write(_more_sessions(numbers))
 
 
 def key_of(number: int) -> str:
-    """Return the key of a session that `add_sessions` made."""
+    """Return the key of a session that `add_sessions` created."""
     return f"customer-{number}"
 
 

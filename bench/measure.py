@@ -1,8 +1,8 @@
-"""Measuring side by side, and what a measurement found.
+"""Side-by-side measurements and their results.
 
-Those who compete take turns in rounds, so that whatever else the machine does hits all of them. Who
-follows itself, or its like, finds everything warm; so the order is shuffled, and every other round
-is the one before backwards. A ratio is the median of the rounds' ratios.
+The compared functions alternate in rounds, so that other load on the machine affects all of them. A
+function that follows itself, or a similar one, finds warm caches; so the order is shuffled, and
+every other round is the one before in reverse. A ratio is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """Whether the bar was met, in a word."""
+        """Whether the bar was met, as text; empty without a bar."""
         return {True: MET, False: MISSED, None: ""}[self.met]
 
 
 def alternate(rounds: int, *works: Callable[[], Times]) -> list[list[Times]]:
-    """Run works in rounds; give for each work its rounds."""
+    """Run functions in alternating rounds; return the rounds of each."""
     found: list[list[Times]] = [[] for _ in works]
     for number in range(rounds):
         order = list(range(len(works)))
@@ -53,7 +53,7 @@ def alternate(rounds: int, *works: Callable[[], Times]) -> list[list[Times]]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Run once; give the seconds."""
+    """Run once; return the seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -65,12 +65,12 @@ def median(rounds: Sequence[Times]) -> float:
 
 
 def mean(rounds: Sequence[Times]) -> float:
-    """Return the mean of all operations: whatever happens now and then is in it."""
+    """Return the mean of all operations, rare slow ones included."""
     return statistics.fmean(seconds for times in rounds for seconds in times)
 
 
 def ratio(ours: Sequence[Times], theirs: Sequence[Times]) -> float:
-    """Compare round by round."""
+    """Return the median of the ratios of corresponding rounds."""
     return statistics.median(
         statistics.median(one) / statistics.median(other)
         for one, other in zip(ours, theirs, strict=True)
@@ -78,10 +78,10 @@ def ratio(ours: Sequence[Times], theirs: Sequence[Times]) -> float:
 
 
 def micros(seconds: float) -> str:
-    """Show a short time."""
+    """Format a time in microseconds."""
     return f"{seconds * 1e6:,.0f} µs"
 
 
 def millis(seconds: float) -> str:
-    """Show a longer time."""
+    """Format a time in milliseconds."""
     return f"{seconds * 1e3:,.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:,.0f} ms"

@@ -1,4 +1,4 @@
-"""Going back and apart: fork, undo, redo, rewind and replace, against an append.
+"""Moving heads: fork, undo, redo, rewind and replace, against an append.
 
 None of the first four copies a message, so each should cost what a small commit costs, however long
 the history is: an append of one turn to the same session, in the same rounds, is the measure. At
@@ -27,7 +27,7 @@ _REPLACES: Final = 5
 
 
 def fork(plan: Plan) -> Iterator[Result]:
-    """Fork the longest history at its end, and a short one, in turns with appends."""
+    """Fork the longest history at its end, and a short one, alternating with appends."""
     short, long = plan.sizes.histories[1], plan.sizes.histories[-1]
     for durability in _DURABILITIES:
         with ExitStack() as stack:
@@ -56,7 +56,7 @@ def _forks(session: Session, number: int) -> Callable[[], Times]:
 
 
 def move(plan: Plan) -> Iterator[Result]:
-    """Undo, redo and rewind on a long history and on a short one, in turns with appends."""
+    """Undo, redo and rewind on a long and on a short history, alternating with appends."""
     short, long = plan.sizes.histories[1], plan.sizes.histories[-1]
     for durability in _DURABILITIES:
         with ExitStack() as stack:
@@ -67,10 +67,10 @@ def move(plan: Plan) -> Iterator[Result]:
             alternate(1, *works)
             found = alternate(plan.sizes.rounds, *works)
         ours, less = (_by_step(rounds) for rounds in found)
-        for at, verb in enumerate(("undo", "redo", "rewind"), start=1):
+        for at, operation in enumerate(("undo", "redo", "rewind"), start=1):
             yield Result(
                 name="move",
-                what=f"{verb} at {long:,} messages, {durability}",
+                what=f"{operation} at {long:,} messages, {durability}",
                 value=median(ours[at]),
                 figure=f"{micros(median(ours[at]))} (append of a turn: {micros(median(ours[0]))})",
                 ratio=ratio(ours[at], ours[0]),
@@ -82,7 +82,7 @@ def move(plan: Plan) -> Iterator[Result]:
 
 
 def _steps(session: Session, times: int) -> Times:
-    """Append a turn, undo it, redo it, rewind to before it; four figures each time."""
+    """Append a turn, undo it, redo it, rewind to before it; return four times for each cycle."""
     found = []
     for _ in range(times):
         messages, head = material.turn(), session.head()
@@ -96,7 +96,7 @@ def _steps(session: Session, times: int) -> Times:
 
 
 def _by_step(rounds: Sequence[Times]) -> list[list[Times]]:
-    """Sort the figures of `_steps` by what they are of."""
+    """Group the times of `_steps` by operation."""
     return [[times[at::4] for times in rounds] for at in range(4)]
 
 
@@ -115,9 +115,9 @@ def _flat(name: str, what: str, ours: Sequence[Times], less: Sequence[Times]) ->
 
 
 def replace(plan: Plan) -> Iterator[Result]:
-    """Replace a history by one that shares most of it, and by one that shares nothing of it.
+    """Replace a history by one that shares most of it, and by one that shares nothing.
 
-    The measure is an append of as many messages as one batch to a session without any.
+    The comparison is an append of as many messages, as one batch, to an empty session.
     """
     number = plan.sizes.replaced
     with holdfast.open(plan.path("replace"), durability="process") as store:
@@ -149,14 +149,14 @@ def _many(number: int) -> list[Message]:
 
 
 def _replace_end(session: Session) -> float:
-    """Return what was read with another last turn."""
+    """Return the history as read, with another last turn."""
     history = session.messages()
     wanted = [*history[: -material.MESSAGES_PER_TURN], *material.turn()]
     return timed(lambda: session.replace(wanted))
 
 
 def _replace_all(session: Session, number: int) -> float:
-    """Put other messages in the place of all."""
+    """Replace all messages by others."""
     wanted = _many(number)
     return timed(lambda: session.replace(wanted))
 

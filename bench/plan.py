@@ -1,4 +1,4 @@
-"""How much a run measures, where it puts its stores, and the stores it has built already."""
+"""The sizes of a run, its directory, and the stores it has already built."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ QUICK = Sizes(
 
 
 class Plan:
-    """One run: its sizes, its directory, and what was built there."""
+    """One run: its sizes, its directory, and the stores built there."""
 
     def __init__(self, sizes: Sizes, directory: Path) -> None:
         self.sizes = sizes
@@ -87,12 +87,12 @@ class Plan:
         self._count = 0
 
     def path(self, name: str) -> Path:
-        """Name a file that is not there yet."""
+        """Return the path of a new file."""
         self._count += 1
         return self.directory / f"{self._count:02}-{name}.db"
 
     def history(self, messages: int) -> Path:
-        """Return a store with one session (its key is `KEY`) of at least so many messages."""
+        """Return a store with one session (its key is `KEY`) of at least this many messages."""
         path = self.directory / f"history-{messages}.db"
         if not path.exists():
             with holdfast.open(path, durability="process") as store:
@@ -100,7 +100,7 @@ class Plan:
         return path
 
     def bare_history(self, messages: int) -> Path:
-        """Return a bare database with so many rows."""
+        """Return a bare database with this many rows."""
         path = self.directory / f"bare-{messages}.db"
         if not path.exists():
             connection = bare.connect(path, "process")
@@ -109,7 +109,7 @@ class Plan:
         return path
 
     def many_sessions(self, sessions: int) -> Path:
-        """Return a store with so many sessions."""
+        """Return a store with this many sessions."""
         path = self.directory / f"sessions-{sessions}.db"
         if not path.exists():
             with holdfast.open(path, durability="process") as store:

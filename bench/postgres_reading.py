@@ -1,6 +1,6 @@
-"""Reading on PostgreSQL: resume, list and search, each beside SQL written by hand.
+"""Reads on PostgreSQL: resume, list and search, each beside hand-written SQL.
 
-What is written by hand, and what it leaves out, is in `bench/by_hand.py`.
+The hand-written SQL, and what it leaves out, is in `bench/by_hand.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench import material
 from bench.by_hand import PAGE, TOP, ByHand, Json
 from bench.measure import TIMES, Result, Times, alternate, median, millis, ratio, timed
 from bench.plan import Plan
-from bench.texts import Laid, Question, Texts, lay, spaced
+from bench.texts import CreatedMessage, Question, Texts, create_conversations, spaced
 from holdfast.records import Hit, Page
 
 TENANT: Final = UUID(int=1)
@@ -38,21 +38,21 @@ SELECT %(tenant)s, n, 24, 6, now() + n * interval '1 microsecond', %(preview)s F
 """
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where both are: a store's URL and the database's, and what tidies up the server."""
+class ReadTarget(msgspec.Struct, frozen=True):
+    """The URLs of the store and of the database, and a function that vacuums the server."""
 
     store: str
     database: str
     settle: Callable[[], None]
 
 
-def reading(plan: Plan, place: Place) -> Iterator[Result]:
-    """Measure all three; both hold the histories `flat N`."""
-    yield from _resume(plan, place)
+def reading(plan: Plan, target: ReadTarget) -> Iterator[Result]:
+    """Measure all three; both sides have the histories `flat N`."""
+    yield from _resume(plan, target)
     for number, size in enumerate(plan.sizes.lists):
-        yield _list(plan, place, size, UUID(int=100 + number))
+        yield _list(plan, target, size, UUID(int=100 + number))
     for number, messages in enumerate(plan.sizes.searched_on_server):
-        yield _search(plan, place, messages, UUID(int=200 + number))
+        yield _search(plan, target, messages, UUID(int=200 + number))
 
 
 def _beside(what: str, found: list[list[Times]], more: str = "") -> Result:
@@ -77,8 +77,8 @@ def _repeated(work: Callable[[], object]) -> Callable[[], Times]:
 # ----------------------------------------------------------------------------------------- resume
 
 
-def _resume(plan: Plan, place: Place) -> Iterator[Result]:
-    with holdfast.open(place.store) as store, ByHand(place.database, TENANT) as hand:
+def _resume(plan: Plan, target: ReadTarget) -> Iterator[Result]:
+    with holdfast.open(target.store) as store, ByHand(target.database, TENANT) as hand:
         for length in plan.sizes.histories[1:]:
             key = f"flat {length}"
             ours = _repeated(partial(_last, store, key))
@@ -101,14 +101,14 @@ def _last_by_hand(hand: ByHand, key: str) -> None:
 # ------------------------------------------------------------------------------------------- list
 
 
-def _list(plan: Plan, place: Place, size: int, tenant: UUID) -> Result:
+def _list(plan: Plan, target: ReadTarget, size: int, tenant: UUID) -> Result:
     with (
-        holdfast.open(place.store, tenant=f"many {size}", durability="process") as store,
-        ByHand(place.database, tenant) as hand,
+        holdfast.open(target.store, tenant=f"many {size}", durability="process") as store,
+        ByHand(target.database, tenant) as hand,
     ):
         material.add_sessions(store, size)
         hand.fill(_SESSIONS, {"count": size, "preview": material.prose(120, 1)})
-        place.settle()
+        target.settle()
         ours = _repeated(partial(_page, store))
         theirs = _repeated(partial(_page_by_hand, hand))
         alternate(2, ours, theirs)
@@ -131,16 +131,16 @@ def _page_by_hand(hand: ByHand) -> None:
 # ----------------------------------------------------------------------------------------- search
 
 
-def _search(plan: Plan, place: Place, messages: int, tenant: UUID) -> Result:
-    """Ask for what the benchmark of files asks for."""
+def _search(plan: Plan, target: ReadTarget, messages: int, tenant: UUID) -> Result:
+    """Run the same queries as the benchmark of SQLite files."""
     questions = Texts().questions(messages)
     with (
-        holdfast.open(place.store, tenant=f"searched {messages}", durability="process") as store,
-        ByHand(place.database, tenant) as hand,
+        holdfast.open(target.store, tenant=f"searched {messages}", durability="process") as store,
+        ByHand(target.database, tenant) as hand,
     ):
         _fill(store, hand, messages)
         caught_up = timed(store.catch_up_index)
-        place.settle()
+        target.settle()
         ours, theirs = partial(_ask, store, questions), partial(_ask_by_hand, hand, questions)
         alternate(1, ours, theirs)
         found = alternate(plan.sizes.search_rounds, ours, theirs)
@@ -153,12 +153,12 @@ def _search(plan: Plan, place: Place, messages: int, tenant: UUID) -> Result:
 
 
 def search_both(
-    place: Place, messages: int, tenant: UUID
+    target: ReadTarget, messages: int, tenant: UUID
 ) -> Iterator[tuple[Question, Page[Hit], list[Json]]]:
-    """Ask both all questions; give what each found, to be compared."""
+    """Run all queries on both; return what each found, for comparison."""
     with (
-        holdfast.open(place.store, durability="process") as store,
-        ByHand(place.database, tenant) as hand,
+        holdfast.open(target.store, durability="process") as store,
+        ByHand(target.database, tenant) as hand,
     ):
         _fill(store, hand, messages)
         store.catch_up_index()
@@ -173,20 +173,20 @@ def _p99(rounds: list[Times]) -> float:
 
 
 def _fill(store: holdfast.Store, hand: ByHand, messages: int) -> None:
-    """Lay down the same texts in both; by hand, a title is a text before the first."""
+    """Create the same texts in both; in the hand-written one a title is a text before the first."""
     numbers: dict[int, int] = {}
     connection = hand.connection
     with connection.transaction(), connection.cursor() as cursor:
-        connection.execute("DELETE FROM texts")  # Their index has no tenants.
+        connection.execute("DELETE FROM texts")  # The hand-written index has no tenants.
         connection.execute("SELECT set_config('app.tenant', %s, true)", (str(hand.tenant),))
-        laid = list(lay(store, messages))
-        for one in laid:
+        created = list(create_conversations(store, messages))
+        for one in created:
             if one.session not in numbers:
                 numbers[one.session] = _add_talk(hand, one)
         with cursor.copy(
             "COPY texts (tenant, session, seq, id, role, at, body) FROM STDIN"
         ) as copy:
-            for one in laid:
+            for one in created:
                 where = (hand.tenant, numbers[one.session])
                 if one.seq == 1:
                     copy.write_row((*where, 0, None, None, one.at, one.title))
@@ -194,10 +194,10 @@ def _fill(store: holdfast.Store, hand: ByHand, messages: int) -> None:
                 copy.write_row((*where, one.seq, one.id, one.role, one.at, said))
 
 
-def _add_talk(hand: ByHand, laid: Laid) -> int:
+def _add_talk(hand: ByHand, created: CreatedMessage) -> int:
     row = hand.connection.execute(
         "INSERT INTO sessions (tenant, id, scope, title) VALUES (%s, %s, %s, %s) RETURNING n",
-        (hand.tenant, f"said{laid.session}", laid.scope, laid.title),
+        (hand.tenant, f"said{created.session}", created.scope, created.title),
     ).fetchone()
     assert row is not None
     number: int = row["n"]
@@ -221,7 +221,7 @@ def _found_by_hand(hand: ByHand, question: Question) -> None:
 
 
 def _query(theirs: str) -> str:
-    """Say a question in the server's grammar: words that follow one another, all of them asked."""
+    """Translate a query to the server's grammar: phrases, all of them required."""
     phrases = []
     for words, beginning in _PHRASE.findall(theirs):
         end = ":*" if beginning else ""

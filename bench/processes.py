@@ -1,6 +1,6 @@
 """Eight processes append to one session, against eight that insert into one bare table.
 
-Afterwards the history is read: every turn must be there, whole and unmixed.
+Afterwards the history is read: every turn must be complete and contiguous.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Work = Callable[[Path, int, Barrier], Times]
 
 
 def processes(plan: Plan) -> Iterator[Result]:
-    """Rate, worst wait, and whether anything went missing."""
+    """Rate, worst wait, and whether any turn is missing."""
     turns = plan.sizes.turns_of_process
     store, table = plan.path("processes"), plan.path("bare-processes")
     with holdfast.open(store) as made:
@@ -72,7 +72,7 @@ def _worst(what: str, rounds: list[Times], *, judged: bool) -> Result:
 
 
 def _complete(store: Path, turns: int) -> Result:
-    """Count the turns that are missing, torn or mixed with another."""
+    """Count the turns that are missing, torn or interleaved."""
     with holdfast.open(store) as made:
         history = made.session(KEY).messages()
     roles = ["user", "assistant", "tool", "assistant"]
@@ -95,7 +95,7 @@ def _complete(store: Path, turns: int) -> Result:
 
 
 def _run(work: Work, path: Path, turns: int, walls: Times) -> Times:
-    """Start the processes, let them begin together, and gather their times."""
+    """Start the processes together and collect their times."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(_PROCESSES + 1)
     receiver, sender = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""Reading: the last 50 in a new process, a whole history, a page of the list of sessions."""
+"""Reads: the last 50 messages in a new process, a whole history, a page of sessions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ assert len(found) == 50
 
 
 def resume(plan: Plan) -> Iterator[Result]:
-    """Open the store in a new process and read the last 50; imports are not counted."""
+    """Open the store in a new process and read the last 50; imports are not timed."""
     lengths = [100, *(length for length in plan.sizes.histories if length > 1_000)]
     works = [_in_new_process(_RESUME, plan.history(length)) for length in lengths]
     bare_work = _in_new_process(_BARE_RESUME, plan.bare_history(lengths[-1]))
@@ -155,7 +155,7 @@ def _page(what: str, rounds: list[Times], newest: list[Times]) -> Result:
 
 
 def _pages(store: Store) -> dict[str, tuple[Callable[[], Page[SessionInfo]], int]]:
-    """Return what is asked for, how, and how many there are."""
+    """Yield each query: its description, the call, and the expected number of rows."""
     middle = store.sessions(limit=1_000).cursor
     return {
         f"{_PAGE} of": (store.sessions, _PAGE),
@@ -174,7 +174,7 @@ def _pages(store: Store) -> dict[str, tuple[Callable[[], Page[SessionInfo]], int
 
 
 def _looked_through(path: Path, number: int, newest: list[Times]) -> Result:
-    """A text that hardly any title has: there is no other way than to look at all."""
+    """Filter by a text that hardly any title has: every session has to be read."""
     with holdfast.open(path) as store:
         ask = partial(store.sessions, text=f"Parcel {number - 1}")
         assert len(ask()) == 1
@@ -183,7 +183,7 @@ def _looked_through(path: Path, number: int, newest: list[Times]) -> Result:
         name="list",
         what=f"list the one with a text in its title, of {number:,}",
         value=seconds,
-        figure=f"{millis(seconds)}: all are looked at",
+        figure=f"{millis(seconds)}: all are read",
         ratio=seconds / median(newest),
         of=f"list {_PAGE}",
     )
@@ -200,7 +200,7 @@ def _repeat(work: Callable[[], object]) -> Times:
 
 
 def size(plan: Plan) -> Iterator[Result]:
-    """Compare the files: ours has ids, checksums and an index on ids."""
+    """Compare the file sizes: Holdfast's has ids, checksums and an index on ids."""
     length = plan.sizes.whole_history
     text = sum(len(body.encode("utf-8")) for body in material.bodies()) / 4
     ours = plan.history(length).stat().st_size / _messages(plan.history(length))

@@ -1,9 +1,9 @@
-"""Search: how fast beside a bare FTS5 table, how fast the index follows, and what it costs.
+"""Search: speed beside a bare FTS5 table, speed of indexing, and the cost of the index.
 
 The bare table holds the same texts, with FTS5 as it comes (`unicode61`, the texts kept in a table
-beside it), and is asked for its 20 newest matches and for its 20 best by bm25, with a snippet each.
-It knows no sessions, shows what was taken back, and is written to by nobody else. Ours groups,
-ranks, and looks into the log whether each hit may be seen.
+beside it), and is queried for its 20 newest matches and for its 20 best by bm25, with a snippet
+each. It has no sessions, shows undone messages, and has no other writers. Holdfast groups, ranks,
+and reads the log to check that each hit is visible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import holdfast
 from bench import appending, bare, material
 from bench.measure import TIMES, Result, Times, alternate, median, micros, millis, ratio, timed
 from bench.plan import KEY, Plan, opened
-from bench.texts import Laid, Question, Texts, lay, spaced
+from bench.texts import CreatedMessage, Question, Texts, create_conversations, spaced
 from holdfast import Message, Store
 
 _TOP: Final = 20
@@ -49,7 +49,7 @@ WHERE found MATCH ? {filtered} ORDER BY {order} LIMIT 20
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """A store to search in, the bare table beside it, and what making them told."""
+    """A store to search in, the bare table beside it, and the figures of building them."""
 
     path: Path
     bare: Path
@@ -59,7 +59,7 @@ class Searched(msgspec.Struct, frozen=True):
 
 
 def search(plan: Plan) -> Iterator[Result]:
-    """Build stores of several sizes, let the index catch up, and ask."""
+    """Build stores of several sizes, update the index, and run queries."""
     texts = Texts()
     for messages in plan.sizes.searched:
         built = _build(plan, messages)
@@ -83,27 +83,27 @@ def _build(plan: Plan, messages: int) -> Searched:
 
 
 def _fill(store: Store, beside: Path, messages: int) -> tuple[int, float]:
-    """Lay down the same texts in both; say how many bytes, and how long the bare index took."""
+    """Create the same texts in both; return their bytes and the seconds of the bare index."""
     size = 0
     connection = bare.connect(beside, "process")
     connection.execute(_SCHEMA)
 
     def rows() -> Iterator[tuple[str, str, str]]:
         nonlocal size
-        for laid in lay(store, messages):
-            size += len(laid.text.encode())
-            yield _row(laid)
+        for created in create_conversations(store, messages):
+            size += len(created.text.encode())
+            yield _row(created)
 
     with connection:
         connection.executemany(_FILL, rows())
-    # Text by text in transactions, as whoever appends to such a table would have it.
+    # Text by text in transactions, as with appends to such a table.
     seconds = timed(partial(_index, connection, messages))
     connection.close()
     return size, seconds
 
 
-def _row(laid: Laid) -> tuple[str, str, str]:
-    return laid.role, laid.scope, spaced(laid.text)
+def _row(created: CreatedMessage) -> tuple[str, str, str]:
+    return created.role, created.scope, spaced(created.text)
 
 
 def _index(connection: apsw.Connection, messages: int) -> None:
@@ -146,7 +146,7 @@ def _size(what: str, size: int, text: int, bar: float, beside: str) -> Result:
     )
 
 
-# ----------------------------------------------------------------------------------------- asking
+# ---------------------------------------------------------------------------------------- queries
 
 
 def _asked(
@@ -235,7 +235,7 @@ def _p99(rounds: Sequence[Times]) -> float:
 
 
 def _appended(plan: Plan) -> Iterator[Result]:
-    """Append to a store that is searched and to one that never is; search after each append."""
+    """Append to a store with an index and to one without; search after each append."""
     size = plan.sizes.turns_a_round
     with (
         opened(_short(plan), "process") as (searched, with_index),
@@ -284,7 +284,7 @@ def _search_after_append(store: Store, number: int) -> float:
 
 
 def _appended_meanwhile(plan: Plan) -> Iterator[Result]:
-    """Append while a thread of the same process brings the index up to date."""
+    """Append while a thread of the same process updates the index."""
     path = plan.path("meanwhile")
     with opened(path, "process") as (store, session):
         material.lengthen(store, session, _BEHIND)

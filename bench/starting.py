@@ -1,7 +1,7 @@
-"""Starting: what `import holdfast` adds to the interpreter, and how long the command takes.
+"""Start-up: what `import holdfast` adds to the interpreter, and how long the command takes.
 
-The interpreters compile into a place of this run and find everything compiled when it counts, as an
-installed package is, whatever the environment says about writing compiled files.
+The interpreters compile into a directory of this run and find everything compiled when measured, as
+an installed package is, whatever the environment says about writing compiled files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LS_FLAT: Final = 1.2
 
 
 def start(plan: Plan) -> Iterator[Result]:
-    """Start new interpreters in turns."""
+    """Start new interpreters in alternating rounds."""
     number = plan.sizes.lists[0]
     many, few = plan.many_sessions(number), plan.many_sessions(_FEW)
     script = str(Path(sys.executable).with_name("holdfast"))
@@ -85,7 +85,7 @@ def _flat(number: int, growth: float) -> Result:
 
 
 def _surroundings(compiled: Path) -> dict[str, str]:
-    """Let interpreters keep what they compile, there."""
+    """Return an environment in which interpreters keep compiled files in this directory."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(compiled)}
 

@@ -1,9 +1,9 @@
-"""Texts to search in: what people and tools really write, made up, always the same.
+"""Texts to search in: synthetic, realistic and deterministic.
 
-Words follow Zipf's law: a few are in every message, half of the vocabulary is hardly ever said. A
-word stands in one long stream, and a message is a piece of it, so its neighbours vary and making a
-million takes no time. Tools answer with JSON, code or lines of a log. One conversation in twelve is
-in Chinese. Every user message has a reference of its own, which is nowhere else.
+Words follow Zipf's law: a few are in every message, half of the vocabulary hardly ever occurs.
+Words form one long stream, and a message is a slice of it, so neighbours vary and creating a
+million is fast. Tools answer with JSON, code or log lines. One conversation in twelve is in
+Chinese. Every user message has a unique reference.
 
 Sessions have between 8 and 400 messages, a title, and one of twelve scopes, but for one in 200,
 which has a scope of its own; they are a quarter of an hour apart.
@@ -49,7 +49,7 @@ _IDEOGRAPHS: Final = re.compile("([\u3400-\u9fff])")
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A search, in our grammar and in that of the bare engine."""
+    """A query, in Holdfast's grammar and in that of the bare engine."""
 
     kind: str
     ours: str
@@ -58,8 +58,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     scope: str | None = None
 
 
-class Laid(msgspec.Struct, frozen=True):
-    """A message as it was laid down: who said it where, and what of it can be searched."""
+class CreatedMessage(msgspec.Struct, frozen=True):
+    """A created message: its role, its session, and its searchable text."""
 
     session: int
     title: str
@@ -72,7 +72,7 @@ class Laid(msgspec.Struct, frozen=True):
 
 
 class Texts:
-    """All there is to say; two of these say the same."""
+    """The generator of texts; deterministic."""
 
     def __init__(self) -> None:
         chance = self._chance = random.Random(7)
@@ -87,7 +87,7 @@ class Texts:
         ]
 
     def turn(self, number: int) -> tuple[Message, ...]:
-        """Make the messages of a turn: asked, a tool called, answered by it, and replied."""
+        """Return the messages of a turn: question, tool call, tool result and reply."""
         chance = self._chance
         chinese = number // 5 % _EVERY == 0
         say = self._say_chinese if chinese else self._say
@@ -103,7 +103,7 @@ class Texts:
         )
 
     def title(self) -> str:
-        """Make the title of a session."""
+        """Return the title of a session."""
         return self._say(5).rstrip(".").capitalize()
 
     def _say(self, words: int) -> str:
@@ -114,10 +114,10 @@ class Texts:
         first = self._chance.randrange(_CHINESE_SAID - words)
         return "".join(self.chinese[first : first + words]) + "\N{IDEOGRAPHIC FULL STOP}"
 
-    # ----------------------------------------------------------------------------------- asking
+    # ---------------------------------------------------------------------------------- queries
 
     def questions(self, messages: int) -> list[Question]:
-        """Ask for what is said in a store of so many messages: five of each kind."""
+        """Return queries for a store of this many messages: five of each kind."""
         words, middle = self.words, self.words[150:900:150]
         turns = range(0, messages // 4 - 1, messages // 20)
         rare = [reference(number) for number in turns][:5]
@@ -144,12 +144,12 @@ class Texts:
 
 
 def reference(number: int) -> str:
-    """Return what is said in one turn only."""
+    """Return a word that occurs in one turn only."""
     return f"ref{number * 2_654_435_761 % 2**32:08x}"
 
 
 def spaced(text: str) -> str:
-    """Set Chinese characters apart, so that the bare engine finds them, too."""
+    """Separate Chinese characters by spaces, so that the bare engine finds them, too."""
     return text if text.isascii() else _IDEOGRAPHS.sub(r" \1 ", text)
 
 
@@ -173,7 +173,7 @@ def _with(kind: str, word: str, role: Role | None = None, scope: str | None = No
 
 
 def _vocabulary() -> list[str]:
-    """Return 20,000 words; the first are said most."""
+    """Return 20,000 words, the most frequent first."""
     syllables = _SYLLABLES.split()
     made = ["".join(three) for three in product(syllables, repeat=3)]
     random.Random(5).shuffle(made)
@@ -214,7 +214,7 @@ def _logged(chance: random.Random, stream: Sequence[str]) -> str:
 
 
 class _Conversation(msgspec.Struct, frozen=True):
-    """A session that is to be laid down."""
+    """A session to be created."""
 
     number: int
     title: str
@@ -228,15 +228,15 @@ class _Conversation(msgspec.Struct, frozen=True):
         return _SCOPES[self.number % len(_SCOPES)]
 
 
-def lay(store: Store, messages: int) -> Iterator[Laid]:
-    """Lay down sessions of so many messages in all; give each message as it can be searched."""
+def create_conversations(store: Store, messages: int) -> Iterator[CreatedMessage]:
+    """Create sessions of this many messages in all; yield each message as it can be searched."""
     batch: list[_Conversation] = []
     for conversation in _conversations(Texts(), messages):
         batch.append(conversation)
         if sum(len(one.history) for one in batch) >= _MESSAGES_PER_COMMIT:
-            yield from _laid(store, batch)
+            yield from _create_batch(store, batch)
             batch = []
-    yield from _laid(store, batch)
+    yield from _create_batch(store, batch)
 
 
 def _conversations(texts: Texts, messages: int) -> Iterator[_Conversation]:
@@ -253,12 +253,12 @@ def _conversations(texts: Texts, messages: int) -> Iterator[_Conversation]:
         left -= length
 
 
-def _laid(store: Store, batch: Sequence[_Conversation]) -> Iterator[Laid]:
+def _create_batch(store: Store, batch: Sequence[_Conversation]) -> Iterator[CreatedMessage]:
     store.backend.write(_adding(batch))
     for one in batch:
         for seq, item in enumerate(one.history, 1):
             role, text = item.message.role, document(item.message).text
-            yield Laid(one.number, one.title, one.scope, seq, item.id, role, one.at, text)
+            yield CreatedMessage(one.number, one.title, one.scope, seq, item.id, role, one.at, text)
 
 
 def _adding(batch: Sequence[_Conversation]) -> Verb[None]:

@@ -1,6 +1,6 @@
-"""A look under the engine: a VFS that counts what reaches the disk, and can make syncs slower.
+"""A VFS that counts what reaches the disk, and one that makes syncs slower.
 
-It hands everything on to the default VFS. A pause is put into each sync, as a slower disk would.
+Both delegate to the default VFS. A pause in each sync simulates a slower disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _serial = itertools.count(1)
 
 
 class Watched:
-    """What was counted so far; `name` is that of the VFS."""
+    """The counts so far; `name` is that of the VFS."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class _SlowVfs(apsw.VFS):
 
 @contextmanager
 def watching() -> Iterator[Watched]:
-    """Count what the engine does to its files. Close every database before leaving."""
+    """Count the engine's file operations. Close every database before leaving the block."""
     watched = Watched(f"bench-watch-{os.getpid()}-{next(_serial)}")
     vfs = _CountingVfs(watched)
     try:
@@ -95,7 +95,7 @@ def watching() -> Iterator[Watched]:
 
 @contextmanager
 def slow_syncs(pause: float) -> Iterator[str]:
-    """Make every sync so many seconds longer; give the name of the VFS."""
+    """Make every sync `pause` seconds longer; yield the name of the VFS."""
     name = f"bench-slow-{os.getpid()}-{next(_serial)}"
     vfs = _SlowVfs(name, pause)
     try:

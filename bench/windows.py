@@ -22,7 +22,7 @@ _PROVIDER: Final[Provider] = "anthropic"
 
 
 def window(plan: Plan) -> Iterator[Result]:
-    """Make the same window of short and of long histories, in turns; then for every provider."""
+    """Build the same window of short and of long histories; then for every provider."""
     lengths = plan.sizes.histories[1:]
     with ExitStack() as stack:
         sessions = [
@@ -78,7 +78,7 @@ def _windows(session: Session, provider: Provider) -> Callable[[], Times]:
 
 
 def _messages_in_a_window(session: Session) -> int:
-    """Count the stored messages of a window: all but those that were left out."""
+    """Count the stored messages of a window: all but the omitted ones."""
     made = session.window(provider=_PROVIDER, max_tokens=_TOKENS)
     return session.head().seq - sum(left.count for left in made.left_out)
 

@@ -1,6 +1,6 @@
-"""What every test stands on: hypothesis profiles, the `crash` mark, folders, no user of its own.
+"""The fixtures of all tests: hypothesis profiles, the `crash` mark, folders, no user files.
 
-And, for those that ask for it, a PostgreSQL server.
+And a PostgreSQL server, for the tests that use it.
 """
 
 import re
@@ -43,13 +43,13 @@ settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A process that starts others for the tests, and one that needs no others, begins the run."""
+    """Begin the run, in the main process of the test run only."""
     if not hasattr(config, "workerinput"):
         servers.begin_run()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Nothing is left of the servers when the run is over."""
+    """Stop and remove the servers at the end of the run."""
     servers.leave()
     if not hasattr(config, "workerinput"):
         servers.end_run()
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test that forgets to name a store, or a process it starts, meets empty folders."""
+    """Point default locations to empty folders, for tests and child processes without a store."""
     with pytest.MonkeyPatch.context() as patch:
         for name in _OF_THE_USER:
             patch.delenv(name, raising=False)
@@ -75,21 +75,21 @@ def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heard() -> None:
-    """A job in the background may ignore SIGINT, and its children would too."""
+    """Restore SIGINT, which background jobs may ignore, and their children too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Names of folders that are not there yet."""
+    """Return an iterator of unused folder names."""
     made = tmp_path_factory.mktemp("each")
     return (made / str(number) for number in count(1))
 
 
 @pytest.fixture
 def tmp_path(_folders: Iterator[Path], request: pytest.FixtureRequest) -> Path:
-    """A folder of the test's own; pytest's looks through those of all tests to number one."""
+    """A folder of the test's own; pytest's fixture scans those of all tests to number one."""
     name = re.sub(r"\W", "_", request.node.name)[:40]
     folder = next(_folders) / name
     folder.mkdir(mode=0o700, parents=True)
@@ -118,7 +118,7 @@ def postgres_admin(postgres_database: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture(scope="session")
 def postgres_url(postgres_database: str) -> str:
-    """The same, for a role that owns nothing."""
+    """The URL of that database for a role that owns nothing."""
     return as_user(postgres_database, WORKER)
 
 

@@ -16,14 +16,14 @@ _FOLDER_BYTES = 1 << 30
 
 
 def place_in_memory(room: int) -> Path | None:
-    """Return where folders are in memory, if there are so many bytes free."""
+    """Return a directory in memory with this many bytes free, or None."""
     where = fast_directory()
     return where if where is not None and shutil.disk_usage(where).free > room else None
 
 
 @contextmanager
 def fast_folder() -> Iterator[Path]:
-    """Make a folder that is gone afterwards: in memory, if there is room."""
+    """Create a temporary folder: in memory, if there is room."""
     where = place_in_memory(_FOLDER_BYTES)
     with tempfile.TemporaryDirectory(dir=where, prefix="holdfast-test-") as made:
         yield Path(made)

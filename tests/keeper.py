@@ -1,13 +1,13 @@
-"""A program that runs a PostgreSQL server for tests, and ends it when nobody uses it any more.
+"""A program that runs a PostgreSQL server for tests, and stops it when no process uses it any more.
 
-Whoever uses the server holds a shared lock on the file `users` beside it. The system lets go of it
-when the process ends, however it ends: killed as well. The keeper waits in the background until it
-can have the lock alone; then nobody is left, and it stops the server and removes the folder. A
-keeper that was killed itself is made up for by the next one, which looks for folders without users.
+Each process that uses the server holds a shared lock on the file `users` beside it. The system
+releases it when the process ends, even if it is killed. The keeper waits in the background for the
+exclusive lock; when it gets it, no user is left, and it stops the server and removes the folder. If
+a keeper itself was killed, the next one clears up after it: it removes folders without users.
 
 `python keeper.py FOLDER PROGRAMS [USER]` prints the URL of the server's superuser. Servers refuse
-to run as root, so root names somebody else. What a new server begins with is made once and kept in
-`initial` beside it: another keeper that is told of that folder (`HOLDFAST_TEST_INITIAL`) copies it,
+to run as root, so root names another user. The initial data of a server is made once and kept in
+`initial` beside it: another keeper that is given that folder (`HOLDFAST_TEST_INITIAL`) copies it,
 which takes a fraction of the time.
 """
 
@@ -26,18 +26,18 @@ from pathlib import Path
 PREFIX = "holdfast-postgres-"
 INITIAL = "HOLDFAST_TEST_INITIAL"
 _PATIENCE = 60.0
-_ASKED = 500  # So often a server is asked to end before it is killed.
+_ASKED = 500  # How often a server is asked to stop before it is killed.
 
 
 # --- locks --------------------------------------------------------------------------------------
 
 
 def use(folder: Path) -> int:
-    """Say that this process uses the server of a folder, until it ends or closes what it gets."""
+    """Register this process as a user of a folder's server until it ends or closes the result."""
     while True:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o755)
-        with suppress(FileNotFoundError):  # It was cleared away this very moment.
+        with suppress(FileNotFoundError):  # The folder was removed just now.
             users = os.open(folder / "users", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             fcntl.lockf(users, fcntl.LOCK_SH)  # Waits while it is being cleared away.
             if _is_still(users, folder / "users"):
@@ -46,7 +46,7 @@ def use(folder: Path) -> int:
 
 
 def _is_still(opened: int, path: Path) -> bool:
-    """Whether a file that was opened is the one of that name, and not one that was removed."""
+    """True if an opened file is still the one at that path, and was not removed."""
     try:
         return os.path.samestat(os.fstat(opened), path.lstat())
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def _is_still(opened: int, path: Path) -> bool:
 
 @contextmanager
 def _alone(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold a file's lock alone; say whether that was possible, and it is still that file."""
+    """Take a file's exclusive lock; yield whether that succeeded, on the file at that path."""
     try:
         opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
@@ -92,14 +92,14 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process that started all others of the server; 0 if there is none."""
+        """The pid of the server's main process; 0 if there is none."""
         try:
             return int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
         except (OSError, ValueError):
             return 0
 
     def make(self) -> None:
-        """Make the data of a server and start it."""
+        """Create the data of a server and start it."""
         if self._user is not None:
             shutil.chown(self.folder, self._user)
         given = os.environ.get(INITIAL)
@@ -111,7 +111,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it; it can be reached when this returns."""
+        """Start it; it accepts connections when this returns."""
         options = f"-h '' -k '{self.folder}'"
         wait = ("-w", "-t", str(int(_PATIENCE)))
         self._do("pg_ctl", "start", "-o", options, "-l", str(self.log), *wait)
@@ -139,7 +139,7 @@ class Server:
             raise RuntimeError(f"{Path(command[0]).name} failed: {said}")
 
     def stop(self) -> None:
-        """End it at once; nobody will use its data any more."""
+        """Stop it at once; its data is not needed any more."""
         pid, tries = self.pid, 0
         while _is_ours(pid, self.data):
             with suppress(ProcessLookupError):
@@ -148,8 +148,8 @@ class Server:
             time.sleep(0.02)
 
     def remove(self) -> None:
-        """Remove all it had; the file with the lock is the last, so that nothing is forgotten."""
-        for _ in range(500):  # What is left of a server that was killed may still write.
+        """Remove its files; the lock file last, so that a later keeper can finish the removal."""
+        for _ in range(500):  # Remaining processes of a killed server may still write.
             for path in self.folder.iterdir():
                 if path.is_mount():
                     subprocess.run(["umount", str(path)], check=False)
@@ -161,17 +161,17 @@ class Server:
                 break
             time.sleep(0.02)
         (self.folder / "users").unlink()
-        with suppress(OSError):  # Somebody has just begun to use the name again.
+        with suppress(OSError):  # Another process has just begun to use the name again.
             self.folder.rmdir()
 
 
 def _is_ours(pid: int, data: Path) -> bool:
-    """Whether a process is the server of that data, and not another one that got its number."""
+    """True if a process is the server of that data, and not another one that reused its pid."""
     return pid > 0 and f" -D {data} " in command(pid)
 
 
 def command(pid: int) -> str:
-    """Return the words a process was started with; none if it is dead or there is none."""
+    """Return the command line of a process; empty if it is dead or does not exist."""
     if Path("/proc/self/cmdline").exists():
         with suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
@@ -181,7 +181,7 @@ def command(pid: int) -> str:
 
 
 def clear(server: Server, *, wait: bool) -> bool:
-    """End a server that nobody uses, and remove its folder; say whether this was so."""
+    """Stop a server without users and remove its folder; return whether it had none."""
     with _alone(server.folder / "users", wait=wait) as unused:
         if unused:
             server.stop()
@@ -190,10 +190,10 @@ def clear(server: Server, *, wait: bool) -> bool:
 
 
 def clear_forgotten(beside: Path, programs: Path, user: str | None) -> None:
-    """Clear away what keepers that were killed have left; what is in use stays as it is."""
+    """Remove what killed keepers have left; servers in use are not touched."""
     mine = {os.geteuid(), *([pwd.getpwnam(user).pw_uid] if user else [])}
     for folder in beside.parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # Others clear away, too.
+        with suppress(OSError):  # Other keepers remove folders, too.
             if folder != beside and folder.lstat().st_uid in mine:
                 clear(Server(folder, programs, user), wait=False)
 
@@ -202,7 +202,7 @@ def clear_forgotten(beside: Path, programs: Path, user: str | None) -> None:
 
 
 def main(folder: Path, programs: Path, user: str | None) -> int:
-    """Print the URL of the server, and stay with it in the background."""
+    """Print the URL of the server, and keep it in the background."""
     server = Server(folder, programs, user)
     ready, tell = os.pipe()
     if os.fork():
@@ -233,7 +233,7 @@ def _leave_the_terminal() -> None:
 
 
 def _keep(server: Server) -> bool:
-    """Become the keeper of a server, and make it; or wait until another keeper has made it."""
+    """Become the keeper of a server and create it, or wait until another keeper has."""
     made = server.folder / "made"
     keeper = os.open(server.folder / "keeper", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -247,7 +247,7 @@ def _keep(server: Server) -> bool:
         return False
     os.truncate(keeper, 0)
     os.write(keeper, str(os.getpid()).encode())
-    if not made.exists():  # The keeper of before may have been killed.
+    if not made.exists():  # The previous keeper may have been killed.
         server.make()
         made.touch()
     return True

@@ -1,9 +1,9 @@
-"""Where the store of a test may be: in memory, in a file, on a server.
+"""The locations of test stores: in memory, in a file, on a server.
 
 A suite that states what every store promises takes its store from here, by URL, and so runs on all
-of them. On the server a place is a schema of its own: the store of a role that may use its tables
-and owns nothing. Places that were left are emptied and used again, which is quicker than making
-new ones.
+kinds. On the server a location is a schema of its own: the store of a role that may use its tables
+and owns nothing. Schemas that are no longer used are emptied and reused, which is faster than
+creating new ones.
 """
 
 import itertools
@@ -42,7 +42,7 @@ END $$
 
 @contextmanager
 def place(kind: Kind, folder: Path) -> Iterator[str]:
-    """Return the URL of a place without a store, or with an empty one."""
+    """Yield the URL of a location without a store, or with an empty one."""
     if kind == "memory":
         yield "memory:"
     elif kind == "sqlite":
@@ -60,7 +60,7 @@ def with_options(url: str, **options: object) -> str:
 
 
 def backend(url: str, clock: Clock, *, lease: float | None = None) -> Backend:
-    """Open a place by a clock that the test sets."""
+    """Open the backend of a URL with a clock that the test sets."""
     if lease is not None:
         url = with_options(url, lease=lease)
     return open_backend(
@@ -78,7 +78,7 @@ def _new_schema() -> str:
 
 @cache
 def let_the_owner_in() -> None:
-    """Let the owner of tables make schemas in the database of this process."""
+    """Allow the owner of tables to create schemas in the database of this process."""
     database = urlsplit(shared_database()).path.removeprefix("/")
     _execute(f"GRANT CREATE ON DATABASE {database} TO {OWNER}")
 
@@ -89,9 +89,9 @@ def _execute(text: str) -> None:
 
 
 def await_the_end_of(url: str) -> None:
-    """Wait until the server has noticed that whoever used a place is gone.
+    """Wait until the server has closed the connections of a location's former users.
 
-    A process that was killed may have sent something before, and that is still done.
+    The server still executes what a killed process had sent before.
     """
     if not url.startswith("postgresql:"):
         return
@@ -110,7 +110,7 @@ def await_the_end_of(url: str) -> None:
 
 @contextmanager
 def superuser(url: str = "") -> Iterator[psycopg.Connection]:
-    """Go to a place on the server as one who may do anything, as damage does."""
+    """Connect to a schema as a superuser, in order to damage it."""
     schema = dict(parse_qsl(urlsplit(url).query)).get("schema", "public")
     options = f"-c synchronous_commit=off -c lock_timeout=10000 -c search_path={schema}"
     with psycopg.connect(shared_database(), autocommit=True, options=options) as admin:

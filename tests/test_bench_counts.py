@@ -25,9 +25,9 @@ _PAGES_OF_WAL = 1000
 _LARGEST_FRAME = 4096 + 24
 _Do = Callable[[Session], object]
 
-# Each verb that moves a session or splits one off, how many messages it stores, and what has to
+# Each operation that moves a head or forks a session, how many messages it stores, and what has to
 # happen before it.
-_VERBS: dict[str, tuple[int, _Do, _Do]] = {
+_OPERATIONS: dict[str, tuple[int, _Do, _Do]] = {
     "fork": (0, lambda s: s.fork(), lambda _: None),
     "fork in the past": (0, lambda s: s.fork(at=8), lambda _: None),
     "undo": (0, lambda s: s.undo(), lambda _: None),
@@ -70,7 +70,7 @@ class _Trace:
         self.rows = self.steps = self.scanned = 0
 
     def counted(self) -> tuple[list[str], int, int]:
-        """Return everything that must not depend on how much there is."""
+        """Return all counts that must not depend on the amount of data."""
         assert self.scanned == 0, "no statement walks through a table"
         return list(self.statements), self.rows, self.steps
 
@@ -406,12 +406,10 @@ def test_a_title_in_another_case_reads_titles_alone(many: list[Path], trace: _Tr
 # ------------------------------------------------------------------------ going back and apart
 
 
-@pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_that_moves_is_one_commit_and_one_sync(
-    tmp_path: Path, trace: _Trace, verb: str
-) -> None:
+@pytest.mark.parametrize("operation", _OPERATIONS)
+def test_a_move_is_one_commit_and_one_sync(tmp_path: Path, trace: _Trace, operation: str) -> None:
     """Fork, undo, redo, rewind, clear, summarize: each one transaction, and one sync at `power`."""
-    _, act, prepare = _VERBS[verb]
+    _, act, prepare = _OPERATIONS[operation]
     with _watched(_history(tmp_path / "a.db", 40)) as (store, watched):
         session = store.session("k")
         _append_some(session, 2)
@@ -440,10 +438,10 @@ def test_what_a_store_does_to_a_session_is_one_sync_each(tmp_path: Path) -> None
         assert [later - earlier for earlier, later in pairwise(seen)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_that_moves_copies_no_message(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("operation", _OPERATIONS)
+def test_a_move_copies_no_message(tmp_path: Path, operation: str) -> None:
     """Only a summary stores a message: its own."""
-    stored, act, prepare = _VERBS[verb]
+    stored, act, prepare = _OPERATIONS[operation]
     with holdfast.open(_history(tmp_path / "a.db", 400), durability="process") as store:
         session = store.session("k")
         prepare(session)
@@ -451,12 +449,12 @@ def test_a_verb_that_moves_copies_no_message(tmp_path: Path, verb: str) -> None:
         assert store.stats().messages == 400 + stored
 
 
-@pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_that_moves_costs_the_same_whatever_the_length(
-    tmp_path: Path, trace: _Trace, verb: str
+@pytest.mark.parametrize("operation", _OPERATIONS)
+def test_a_move_costs_the_same_whatever_the_length(
+    tmp_path: Path, trace: _Trace, operation: str
 ) -> None:
     """The same statements, rows and steps behind 1,000 messages and behind 5,000."""
-    _, act, prepare = _VERBS[verb]
+    _, act, prepare = _OPERATIONS[operation]
     found = []
     for length in (1_000, 5_000):
         with holdfast.open(_history(tmp_path / f"{length}.db", length)) as store:
@@ -472,12 +470,12 @@ def test_a_verb_that_moves_costs_the_same_whatever_the_length(
     assert rows <= 300
 
 
-@pytest.mark.parametrize("verb", _VERBS)
-def test_a_verb_costs_the_same_however_much_was_moved_before(
-    tmp_path: Path, trace: _Trace, verb: str
+@pytest.mark.parametrize("operation", _OPERATIONS)
+def test_an_operation_costs_the_same_however_much_was_moved_before(
+    tmp_path: Path, trace: _Trace, operation: str
 ) -> None:
-    """Only the newest branches are looked at, however many a session has."""
-    _, act, prepare = _VERBS[verb]
+    """Only the newest branches are read, however many a session has."""
+    _, act, prepare = _OPERATIONS[operation]
     found = []
     for moves in (10, 50):
         path = _history(tmp_path / f"{moves}.db", 400)
@@ -640,7 +638,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for messages in (2_500, 5_000):
         paths.append(tmp_path_factory.mktemp("searched") / f"{messages}.db")
         with holdfast.open(paths[-1], durability="process") as store:
-            assert sum(1 for _ in texts.lay(store, messages)) == messages
+            assert sum(1 for _ in texts.create_conversations(store, messages)) == messages
             store.catch_up_index()
             assert store.index_status().messages == messages
     return paths
@@ -669,7 +667,7 @@ def test_a_search_weighs_no_more_in_a_larger_store(searched: list[Path], trace: 
 
 
 def test_an_append_is_the_same_with_an_index_and_without(tmp_path: Path, trace: _Trace) -> None:
-    """The same statements, steps, syncs and bytes; the index is not even looked at."""
+    """The same statements, steps, syncs and bytes; the index is not read at all."""
     found = []
     for indexed in (False, True):
         path = _history(tmp_path / f"{indexed}.db", 400)

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from bench import by_hand, material
 from bench.by_hand import ByHand
-from bench.postgres_reading import Place, search_both
+from bench.postgres_reading import ReadTarget, search_both
 from tests import keeper, servers
 from tests.places import let_the_owner_in, place
 from tests.servers import OWNER, as_user
@@ -29,7 +29,7 @@ _LONG = 60.0
 
 @pytest.fixture
 def database(postgres_database: str, postgres_admin: psycopg.Connection) -> Iterator[str]:
-    """A database with the tables of what is written by hand."""
+    """A database with the hand-written tables."""
     let_the_owner_in()
     url = as_user(postgres_database, OWNER)
     by_hand.make(url)
@@ -38,7 +38,7 @@ def database(postgres_database: str, postgres_admin: psycopg.Connection) -> Iter
 
 
 def test_what_is_written_by_hand_gives_what_holdfast_gives(database: str, tmp_path: Path) -> None:
-    """The same messages, facts of the session and numbers, also when it is sent a second time."""
+    """The same messages, session fields and numbers, also on a retry."""
     turns = [material.turn() for _ in range(20)]
     bodies = [msgspec.json.decode(body) for body in material.bodies()]
     with (
@@ -60,13 +60,13 @@ def test_what_is_written_by_hand_gives_what_holdfast_gives(database: str, tmp_pa
             assert found[name] == getattr(info, name), name
         listed, more = hand.page()
         assert ([one["key"] for one in listed], more) == (["k"], False)
-        # All that a list tells of a session; usage is told as its sums.
+        # All fields of a session in a list; usage is given as its sums.
         told = {*msgspec.structs.asdict(info)} - {"usage", "branches"}
         assert told <= set(listed[0])
 
 
 def test_what_is_written_by_hand_keeps_tenants_apart(database: str) -> None:
-    """By the server: without a tenant nothing is seen, and another's is not."""
+    """Enforced by the server: without a tenant, or as another one, no row is visible."""
     with ByHand(database, _A) as mine, ByHand(database, _B) as theirs:
         number = mine.add_session("k")
         assert theirs.session("k") is None
@@ -89,10 +89,10 @@ def test_what_is_written_by_hand_refuses_another_body_for_an_id(database: str) -
 
 
 def test_what_is_found_by_hand_is_found(database: str, tmp_path: Path) -> None:
-    """Each has its own idea of what is best, and ours looks for words within names in code, too."""
+    """The rankings differ, and Holdfast also matches words within names in code."""
     answered = 0
     with place("postgres", tmp_path) as url:
-        for question, ours, theirs in search_both(Place(url, database, lambda: None), 200, _A):
+        for question, ours, theirs in search_both(ReadTarget(url, database, lambda: None), 200, _A):
             found = {row["title"] for row in theirs}
             assert found <= {hit.title for hit in ours.items}, question
             answered += bool(found)
@@ -107,7 +107,7 @@ def _until(happened: Callable[[], bool]) -> None:
 
 
 def _postmaster(folder: Path) -> int:
-    """Wait for the server of a run to be ready; give its process."""
+    """Wait for the server of a run to be ready; return its process id."""
     path = Path()
 
     def ready() -> bool:
@@ -122,7 +122,7 @@ def _postmaster(folder: Path) -> int:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where a run may work: with the other servers, so that it does not wait for a slow disk."""
+    """A directory for a run: with the other servers, so that it does not wait for a slow disk."""
     made = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=servers.place()))
     made.chmod(0o755)
     yield made
@@ -133,7 +133,7 @@ def folder() -> Iterator[Path]:
     "ended_by", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
 )
 def test_a_run_that_is_ended_leaves_nothing_behind(folder: Path, ended_by: signal.Signals) -> None:
-    """No server and no folder; here it is ended as soon as its server is there."""
+    """No server and no folder; here it is ended as soon as its server has started."""
     command = [sys.executable, "-m", "bench", "--quick", "--dir", str(folder), "postgres"]
     surroundings = {k: v for k, v in os.environ.items() if k != "HOLDFAST_BENCH_POSTGRES"}
     run = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The steps of an erasure: an exact plan, made again after a concurrent write, and the proof."""
+"""Erasure step by step: planned exactly, planned again after concurrent writes, proved."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from holdfast.session import number_of
 from holdfast.transfer import archiving
 from holdfast.verbs import deleting, erasing
 
-Planned = Sequence[Segment] | None
+Plan = Sequence[Segment] | None
 
 
 class Watched(Runtime):
-    """Records the plans it is called with, and the bodies of their messages before the write."""
+    """Records the plans it receives, and the bodies of these messages before and after."""
 
     def __init__(self, store: holdfast.Store) -> None:
         super().__init__(store.backend, SystemClock())
-        self.plans: list[Planned] = []
+        self.plans: list[Plan] = []
         self.before: list[bytes] = []
         self.failed: list[BaseException] = []
 
     @contextmanager
-    def erasing(self, planned: Planned) -> Iterator[None]:
+    def erasing(self, planned: Plan) -> Iterator[None]:
         self.plans.append(planned)
         self.before = self.bodies(planned or ())
         try:
@@ -45,7 +45,7 @@ class Watched(Runtime):
             raise
 
     def bodies(self, planned: Sequence[Segment]) -> list[bytes]:
-        """Read the bodies of these messages."""
+        """Read the bodies at these positions."""
         found = self.backend.read(lambda snapshot: snapshot.messages(planned))
         return [row.body for _, rows in found for row in rows]
 
@@ -80,7 +80,7 @@ def branches(store: holdfast.Store, sessions: Sequence[holdfast.Session]) -> lis
 
 def purging(
     session: holdfast.Session, forks: Forks
-) -> tuple[Query[list[Segment]], Callable[[Planned], Verb[PurgeReport]]]:
+) -> tuple[Query[list[Segment]], Callable[[Plan], Verb[PurgeReport]]]:
     n = number_of(session)
     return (
         deleting.foretell(n, forks=forks),
@@ -93,7 +93,7 @@ def purging(
 def test_what_is_planned_is_what_goes(
     store: holdfast.Store, order: tuple[int, ...], forks: Forks
 ) -> None:
-    """Every body that is replaced or erased was in the plan, and no other."""
+    """Every body that changes or goes was in the plan, and no other."""
     sessions = family(store)
     watched = Watched(store)
     everything = [Segment(branch, 1, 99, "") for branch in branches(store, sessions)]
@@ -107,11 +107,11 @@ def test_what_is_planned_is_what_goes(
     assert len(watched.plans) == len(order)
 
 
-def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -> None:
-    """The write is refused, so that nothing is erased that was not in the plan."""
+def test_the_plan_is_made_again_if_something_came_in_between(store: holdfast.Store) -> None:
+    """The write refuses a stale plan, so that nothing goes that was not planned."""
     (session, *_) = family(store)
     watched = Watched(store)
-    plan, erase = purging(session, "keep")
+    plan, operation = purging(session, "keep")
     interruptions: list[Callable[[], object]] = [
         lambda: session.append(Message.user("late")),
         session.fork,
@@ -123,7 +123,7 @@ def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -
             interruptions.pop(0)()
         return found
 
-    report = Erasure(watched).write(interrupted, erase)
+    report = Erasure(watched).write(interrupted, operation)
     assert len(watched.plans) == 3
     assert len(watched.failed) == 2
     assert report.messages == sum(
@@ -132,7 +132,7 @@ def test_it_is_asked_again_if_something_came_in_between(store: holdfast.Store) -
 
 
 def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Store) -> None:
-    """A message is erased in every copy there is at the write, and each was in the plan."""
+    """One message is erased at all its positions at the time of the write, all of them planned."""
     parent, fork, _ = family(store)
     watched = Watched(store)
     n, id = number_of(parent), parent.messages()[2].id
@@ -153,18 +153,18 @@ def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Stor
     assert all(b"parent says 2" in body for body in watched.before)
 
 
-def test_who_is_never_left_alone_is_erased_all_the_same(store: holdfast.Store) -> None:
-    """After some attempts it is erased without a plan, and the context gets `None`."""
+def test_a_session_under_constant_writes_is_erased_all_the_same(store: holdfast.Store) -> None:
+    """After some attempts it is erased without an exact plan, which is reported."""
     (session, *_) = family(store)
     watched = Watched(store)
-    plan, erase = purging(session, "keep")
+    plan, operation = purging(session, "keep")
 
     def interrupted(snapshot: Snapshot) -> list[Segment]:
         found = plan(snapshot)
         session.append(Message.user("again"))
         return found
 
-    Erasure(watched).write(interrupted, erase)
+    Erasure(watched).write(interrupted, operation)
     assert watched.plans[-1] is None
     assert all(planned is not None for planned in watched.plans[:-1])
     with pytest.raises(holdfast.errors.SessionNotFound):
@@ -172,7 +172,7 @@ def test_who_is_never_left_alone_is_erased_all_the_same(store: holdfast.Store) -
 
 
 def test_a_refusal_leaves_the_block(store: holdfast.Store) -> None:
-    """The context sees the error: nothing was erased."""
+    """The observer receives the error: nothing was erased."""
     session = store.session("k")
     watched = Watched(store)
     with session.turn() as turn:
@@ -183,7 +183,7 @@ def test_a_refusal_leaves_the_block(store: holdfast.Store) -> None:
 
 
 def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) -> None:
-    """The purge makes it a message and erases it in one go; nobody else ever saw it."""
+    """The purge makes it a message and erases it in one transaction; no reader ever saw it."""
     session = store.session("k", scope="s")
     turn = session.turn().__enter__()
     turn.user("a")
@@ -198,8 +198,8 @@ def test_a_draft_that_a_crash_left_does_not_confuse_it(store: holdfast.Store) ->
     assert len(watched.plans) == 1
 
 
-def test_the_plan_for_one_message_is_exact(store: holdfast.Store) -> None:
-    """Each place of it, and nothing else of these branches."""
+def test_erasing_one_message_is_planned_exactly(store: holdfast.Store) -> None:
+    """Each position of it, and nothing else of these branches."""
     parent, _, second = family(store)
     watched = Watched(store)
     n, id = number_of(second), parent.messages()[1].id
@@ -220,8 +220,8 @@ def damage(path: Path, statement: str, *values: object) -> None:
     connection.close()
 
 
-def test_a_damaged_session_is_spared_and_keeps_nobody(tmp_path: Path) -> None:
-    """The plan tells it; the others go."""
+def test_a_damaged_session_is_spared_and_keeps_no_other(tmp_path: Path) -> None:
+    """The plan reports it as spared; the others go."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         sessions = [store.create(title=name) for name in ("one", "two", "three")]
@@ -237,7 +237,7 @@ def test_a_damaged_session_is_spared_and_keeps_nobody(tmp_path: Path) -> None:
 
 
 def test_a_session_beside_damage_is_spared(tmp_path: Path) -> None:
-    """If its forks cannot be read, it stays; the others go."""
+    """A session whose forks cannot be read stays; the others go."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         parent, other = store.create(title="parent"), store.create(title="other")
@@ -276,7 +276,7 @@ def test_what_cannot_be_archived_as_it_is_stays(tmp_path: Path) -> None:
 
 
 def test_a_damaged_message_can_be_erased(tmp_path: Path) -> None:
-    """What cannot be read can still be secret."""
+    """An unreadable message may still be secret, so it can be erased."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         session = store.session("k")
@@ -293,7 +293,7 @@ def test_a_damaged_message_can_be_erased(tmp_path: Path) -> None:
 
 
 def test_a_message_whose_row_is_missing_is_damage(tmp_path: Path) -> None:
-    """It is said, and nothing is changed."""
+    """It is reported as damage, and nothing is changed."""
     path = tmp_path / "agent.db"
     with holdfast.open(path) as store:
         store.session("k").append(Message.user("x"), Message.user("y"), Message.user("z"))

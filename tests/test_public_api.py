@@ -1,4 +1,4 @@
-"""The door: exactly the listed names, twins that match, nothing heavy behind it."""
+"""The public API: exactly the listed names, matching twins, no heavy imports."""
 
 import inspect
 import re
@@ -62,7 +62,7 @@ def test_the_exported_names_are_exactly_these() -> None:
 
 
 def test_every_exported_name_is_there() -> None:
-    """Also those that are loaded when they are first asked for."""
+    """Also those that are loaded on first access."""
     for name in NAMES:
         assert getattr(holdfast, name) is not None
     with pytest.raises(AttributeError, match="Sesion"):
@@ -77,7 +77,7 @@ def test_nothing_public_is_left_unlisted() -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    """Said once."""
+    """The version is defined once."""
     from importlib.metadata import version  # noqa: PLC0415 - slow, and only needed here
 
     assert holdfast.__version__ == version("holdfast")
@@ -177,13 +177,13 @@ def _function(method: Any) -> Callable[..., Any]:  # noqa: ANN401 - a method or 
 
 
 def _as_sync(annotation: str) -> str:
-    """Say a type as the sync side would, where no method hides the name `list`."""
+    """Return a type as the sync side spells it, where no method hides the name `list`."""
     return annotation.replace("Async", "").replace("builtins.", "")
 
 
 @pytest.mark.parametrize(("sync", "twin"), TWINS, ids=lambda kind: kind.__name__)
 def test_twins_have_the_same_methods(sync: type, twin: type) -> None:
-    """Neither side can do what the other cannot."""
+    """Neither side has a method that the other lacks."""
     assert sorted(_methods(sync)) == sorted(_methods(twin))
     assert hasattr(sync, "__enter__") == hasattr(twin, "__aenter__")
 
@@ -202,7 +202,7 @@ def test_twins_take_and_give_the_same(sync: type, twin: type) -> None:
 
 @pytest.mark.parametrize(("sync", "twin"), TWINS, ids=lambda kind: kind.__name__)
 def test_what_waits_is_awaited(sync: type, twin: type) -> None:
-    """Only what opens a block, follows, or never asks the store is not awaited."""
+    """Only what opens a block, follows, or never calls the store is not awaited."""
     at_once = {
         name
         for name, method in _methods(twin).items()
@@ -214,7 +214,7 @@ def test_what_waits_is_awaited(sync: type, twin: type) -> None:
 
 @pytest.mark.parametrize(("sync", "twin"), TWINS, ids=lambda kind: kind.__name__)
 def test_twins_have_the_same_attributes(sync: type, twin: type) -> None:
-    """Public attributes that are set when one is made."""
+    """Public attributes that the constructor sets."""
     pattern = re.compile(r"self\.([a-z]\w*)\s*(?::[^=]+)?=[^=]")
     names = [
         set(pattern.findall(inspect.getsource(kind.__init__)))  # type: ignore[misc]
@@ -231,7 +231,7 @@ def test_both_doors_open_alike() -> None:
     ]
 
 
-# -------------------------------------------------------------------------------------- the suite
+# -------------------------------------------------------------------------- the conformance suite
 
 
 def test_no_two_groups_of_the_conformance_suite_share_a_name() -> None:
@@ -289,8 +289,8 @@ def test_a_store_in_memory_needs_no_database() -> None:
     assert _loaded_by(code) & {"apsw", "asyncio"} == set()
 
 
-def test_the_async_side_is_there_when_asked_for() -> None:
-    """And loads the event loop then."""
+def test_the_async_side_is_imported_on_access() -> None:
+    """Importing it loads the event loop."""
     assert "asyncio" in _loaded_by("import holdfast\nholdfast.open_async")
 
 
@@ -326,6 +326,6 @@ def test_everything_public_says_what_it_is(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "errors"])
 def test_every_exported_name_has_words(name: str) -> None:
-    """Those of its own, not those a base class left it."""
+    """Its own docstring, not an inherited one."""
     value = getattr(holdfast, name)
     assert vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__

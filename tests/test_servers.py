@@ -1,4 +1,4 @@
-"""The servers of the tests go when nobody uses them, however a run ends, and no others go."""
+"""Test servers are stopped when unused, however a run ends, and no others are stopped."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def test_waits_too(postgres: object) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where the servers of these runs are; paths of sockets are short, so it has a short name."""
+    """The folder of these runs' servers; its name is short because socket paths are limited."""
     made = Path(tempfile.mkdtemp(prefix="holdfast-runs-", dir=servers.place()))
     made.chmod(0o755)
     yield made
@@ -44,7 +44,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 class User:
-    """A process that uses the server of a run until it is told to end, or killed."""
+    """A process that uses the server of a run until it is stopped or killed."""
 
     def __init__(self, folder: Path) -> None:
         ready, tell = os.pipe()
@@ -102,7 +102,7 @@ def _server(folder: Path, run: str) -> keeper.Server:
 
 
 def _is_gone(server: keeper.Server, pid: int) -> bool:
-    """Wait until nothing is left of a server; that it is dead the system may notice later."""
+    """Wait until a server and its files are gone; its process entry may go a little later."""
     until = time.monotonic() + 60
     while server.folder.exists() or keeper.command(pid):
         if time.monotonic() > until:
@@ -119,7 +119,7 @@ def _answers(server: keeper.Server) -> bool:
 def test_a_server_goes_with_the_last_process_that_uses_it(
     folder: Path, start: Callable[[str], User]
 ) -> None:
-    """Whether it is killed or ends; as long as there is one the server stays."""
+    """Whether that process is killed or exits; while one is left the server stays."""
     killed, ended = start("run"), start("run")
     server = _server(folder, "run")
     pid = server.pid
@@ -134,7 +134,7 @@ def test_a_server_goes_with_the_last_process_that_uses_it(
 def test_a_keeper_that_was_killed_is_made_up_for(
     folder: Path, start: Callable[[str], User]
 ) -> None:
-    """By the next one, which leaves those alone that are in use."""
+    """The next keeper clears up after it, and leaves servers in use alone."""
     first = start("first")
     used = start("used")
     forgotten, still = _server(folder, "first"), _server(folder, "used")

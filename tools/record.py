@@ -1,8 +1,8 @@
-"""Record the screens of the README: a real terminal, a real model, a real kill.
+"""Record the screenshots of the README: a real terminal, a real model, a real kill.
 
 `python tools/record.py docs/images` starts `holdfast chat` with the model on this machine in a
-terminal of its own, asks it something, kills it with SIGKILL in the middle of the reply, starts it
-again, and writes what the screen then shows as an SVG.
+terminal of its own, sends it a prompt, kills it with SIGKILL during the reply, starts it
+again, and writes the resulting screen as an SVG.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS, LINES = 96, 30
 _PROMPT = "\u203a"
 _QUESTION = "Write a short story about a lighthouse keeper and her dog."
 _NAMED = {"brown": "yellow", "default": None}
-# The picture asks nobody for anything: no font is fetched.
+# The picture loads nothing from elsewhere: no font is fetched.
 _PICTURE = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" \
 xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -60,7 +60,7 @@ class Terminal:
         )
 
     def until(self, seen: Callable[[str], bool], seconds: float = 60.0) -> None:
-        """Look at the screen until something is there."""
+        """Read the screen until a text appears on it."""
         deadline = time.monotonic() + seconds
         while not seen("\n".join(self._screen.display)):
             if time.monotonic() > deadline:
@@ -75,7 +75,7 @@ class Terminal:
             return
 
     def rest(self, seconds: float) -> None:
-        """Look at the screen for a while."""
+        """Read the screen for some seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._look()
@@ -96,7 +96,7 @@ class Terminal:
         self._program.close()
 
     def picture(self, title: str) -> str:
-        """Draw the screen."""
+        """Return the screen as an SVG."""
         console = Console(record=True, width=COLUMNS, file=Path(os.devnull).open("w"))  # noqa: SIM115
         last = max(n for n, line in enumerate(self._screen.display) if line.strip())
         for number in range(last + 1):

@@ -190,5 +190,5 @@ def _heard(steps: Sequence[Step]) -> list[Said]:
 @pytest.mark.parametrize("way", [_run, _stream])
 def test_a_scripted_model_that_ends_says_so(way: Callable[[Session, Agent], None]) -> None:
     with holdfast.open("memory:") as store, Agent(ScriptedModel(), titles=False) as agent:
-        with pytest.raises(ModelFailed, match="come to an end"):
+        with pytest.raises(ModelFailed, match="no script is left"):
             way(store.session("talk"), agent)

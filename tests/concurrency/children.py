@@ -27,7 +27,7 @@ _PATIENCE = 90.0
 
 
 class Pipe:
-    """One end of a conversation between two processes."""
+    """One end of a pipe between two processes."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         self._connection = connection
@@ -74,7 +74,7 @@ class Child:
         return self._process.pid
 
     def stop(self) -> None:
-        """Stop it as a debugger or a sleeping laptop would, and wait until all of it stands."""
+        """Stop it as a debugger or a sleeping laptop would, and wait until it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -87,7 +87,7 @@ class Child:
         self._process.join()
 
     def join(self) -> None:
-        """Wait for its end, which must be a good one."""
+        """Wait for its end; its exit code must be 0."""
         self._process.join(_PATIENCE)
         assert self._process.exitcode == 0
 
@@ -108,11 +108,11 @@ def _run(
         raise
 
 
-# --- what children and parents write and record -------------------------------------------------
+# --- writing and recording ----------------------------------------------------------------------
 
 
 def batch(name: str, size: int) -> list[Message]:
-    """Make a batch of messages whose ids begin with a name."""
+    """Return a batch of messages whose ids begin with a name."""
     return [Message.user(f"{name}, part {part}", id=f"{name}.{part}") for part in range(size)]
 
 
@@ -134,14 +134,14 @@ def append(recorder: checker.Recorder, session: Session, messages: Sequence[Mess
 
 
 def stored(messages: Sequence[Message]) -> list[checker.Stored]:
-    """Return what the checker wants to know of a history."""
+    """Return a history in the checker's form."""
     return [checker.Stored(m.id, m.seq or 0, checker.digest(m.text)) for m in messages]
 
 
 def judge(
     folder: Path, *sessions: Session, own: Sequence[str] = (), happened: Sequence[str]
 ) -> checker.Verdict:
-    """Compare what was recorded in a folder with what the sessions hold; fail if it differs."""
+    """Compare the events recorded in a folder with the sessions; fail if they differ."""
     events = checker.load(sorted(folder.glob("*.jsonl")))
     final = {session.id: stored(session.messages()) for session in sessions}
     verdict = checker.check(events, final, own=own)

@@ -1,4 +1,4 @@
-"""Children that are gone when their test is over."""
+"""Child processes that end with their test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ StartChild = Callable[..., Child]
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder in memory: a kill takes nothing from it, and to sync it costs nothing."""
+    """A folder in memory: a kill loses nothing there, and syncs cost nothing."""
     with fast_folder() as folder:
         yield folder
 

@@ -1,8 +1,8 @@
 """Processes that move the head of one session while others do the same, and record what they do.
 
-Each does at random what a user could: say something, say it again, undo, redo, go back anywhere,
-replace, clear, summarize, fork; with the head it has just seen, or whatever the head is. A summary
-has no id of its caller's choice, so the checker knows it by its text, which is used once.
+Each runs random operations: append, retry, undo, redo, rewind, replace, clear, summarize, fork;
+with the head it has just read as `expect`, or without. The caller cannot choose the id of a
+summary, so the checker identifies it by its text, which is unique.
 """
 
 import random
@@ -17,7 +17,7 @@ from holdfast.records import Place
 from holdfast.testing import checker
 from tests.concurrency.children import Pipe
 
-_VERBS = [
+_OPERATIONS = [
     *["append"] * 6,
     *["undo"] * 4,
     *["redo"] * 3,
@@ -28,12 +28,12 @@ _VERBS = [
 
 
 def name_of(message: Message) -> str:
-    """Name a message as the checker knows it."""
+    """Return the name by which the checker identifies a message."""
     return message.text if message.role == "summary" else message.id
 
 
 def stored(messages: Sequence[Message]) -> list[checker.Stored]:
-    """Return what the checker wants to know of a history."""
+    """Return a history in the checker's form."""
     return [
         checker.Stored(name_of(m), m.seq or 0, checker.digest(m.text), m.role, m.turn_id)
         for m in messages
@@ -55,7 +55,7 @@ def branches_of(session: Session) -> list[checker.Branch]:
 
 
 def exchange(name: str) -> list[Message]:
-    """Make a question and its reply: what one undo takes back."""
+    """Return a question and its reply: what one undo removes."""
     return [
         Message.user(f"{name} asks", id=f"{name}.q"),
         Message.assistant(f"{name} replies", id=f"{name}.a"),
@@ -71,24 +71,24 @@ class Mover:
         self.chance = chance
         self.made = 0
         self.written: list[list[Message]] = []
-        self.verbs = 0
+        self.steps_done = 0
 
     def step(self) -> None:
-        """Do one thing."""
-        verb = self.chance.choice(_VERBS)
-        getattr(self, verb)()
-        self.verbs += 1
+        """Run one random operation."""
+        operation = self.chance.choice(_OPERATIONS)
+        getattr(self, operation)()
+        self.steps_done += 1
 
     def new_name(self) -> str:
         self.made += 1
         return f"{self.recorder.worker}-{self.made}"
 
     def seen(self) -> Head | None:
-        """Look at the head, or do not care."""
+        """Return the current head to expect, or None."""
         return self.session.head() if self.chance.random() < 0.4 else None
 
     def end(self, write: checker.Invoked, call: Callable[[], Head]) -> None:
-        """Do it, and record how it ended."""
+        """Run the call, and record how it ended."""
         try:
             head = call()
         except (Conflict, Invalid, NotFound) as error:
@@ -98,21 +98,21 @@ class Mover:
 
     def begin(
         self,
-        verb: checker.Verb,
+        operation: checker.Verb,
         messages: Sequence[Message] = (),
         *,
         expect: Head | None = None,
         to: Place | None = None,
         turns: int = 1,
     ) -> checker.Invoked:
-        """Record that something begins."""
+        """Record that an operation begins."""
         ids = [name_of(message) for message in messages]
         digests = [checker.digest(message.text) for message in messages]
         return self.recorder.moving(
-            self.session.id, verb, ids, digests, to=to, turns=turns, expect=expect
+            self.session.id, operation, ids, digests, to=to, turns=turns, expect=expect
         )
 
-    # ---------------------------------------------------------------------------- the verbs
+    # ----------------------------------------------------------------------- the operations
 
     def append(self, batch: list[Message] | None = None) -> None:
         if batch is None:
@@ -123,7 +123,7 @@ class Mover:
         self.end(write, lambda: self.session.append(*batch, expect=expect))
 
     def again(self) -> None:
-        """Say again what may be there, or may be undone since."""
+        """Retry a batch that may be stored, or may have been undone since."""
         if self.written:
             self.append(self.chance.choice(self.written))
 
@@ -148,7 +148,7 @@ class Mover:
         self.end(write, lambda: self.session.rewind(to, expect=expect))
 
     def place(self) -> Place:
-        """Name a place: a number, a message of one's own, or somewhere on any branch."""
+        """Return a position: a seq, the id of an own message, or a head on any branch."""
         head = self.session.head()
         kind = self.chance.random()
         if kind < 0.4 or not self.written:
@@ -159,7 +159,7 @@ class Mover:
         return Head(branch.number, self.chance.randint(0, branch.seq))
 
     def replace(self) -> None:
-        """Keep most of what was read, and add something."""
+        """Replace the history by most of it and a new exchange."""
         expect = self.seen()
         read = self.session.messages()
         kept = read[: self.chance.randint(max(0, len(read) - 6), len(read))]
@@ -175,7 +175,7 @@ class Mover:
         self.end(write, lambda: self.session.summarize(text, expect=expect))
 
     def fork(self) -> None:
-        """Split off, and say something there."""
+        """Fork, and append to the fork."""
         expect = self.seen()
         to = None if self.chance.random() < 0.5 else self.place()
         write = self.begin("fork", expect=expect, to=to)
@@ -188,7 +188,7 @@ class Mover:
         Mover(child, self.recorder, self.chance).append(exchange(f"{self.new_name()}-child"))
 
     def read(self) -> None:
-        """Read a history and where it ends; what changed in between cannot be told apart."""
+        """Read a history and its branch; skip it if the head moved in between."""
         began = checker.now()
         head = self.session.head()
         found = self.session.messages()
@@ -198,26 +198,26 @@ class Mover:
 
 
 class Where(NamedTuple):
-    """The store, and the folder for what is recorded."""
+    """The store, and the folder for the event files."""
 
     url: str
     folder: Path
 
 
 def move(pipe: Pipe, where: Where, name: str, seed: int, steps: int) -> None:
-    """Work on the shared session; `steps` of 0 goes on until killed."""
+    """Run operations on the shared session; with `steps` of 0 until killed."""
     recorder = checker.Recorder(where.folder / f"{name}.jsonl", name)
     with holdfast.open(where.url, durability="process") as store:
         mover = Mover(store.session("shared"), recorder, random.Random(seed))
         pipe.say("ready")
         pipe.hear()
-        while not steps or mover.verbs < steps:
+        while not steps or mover.steps_done < steps:
             mover.step()
         pipe.say("done")
 
 
 def inherit(pipe: Pipe, where: Where, name: str, dead: str, steps: int) -> None:
-    """Come after somebody who was killed: say again what it said last, then go on."""
+    """Continue after a killed worker: retry its last write, then run operations."""
     recorder = checker.Recorder(where.folder / f"{name}.jsonl", name)
     events = checker.load([where.folder / f"{dead}.jsonl"])
     said = [
@@ -231,6 +231,6 @@ def inherit(pipe: Pipe, where: Where, name: str, dead: str, steps: int) -> None:
         mover = Mover(store.session("shared"), recorder, random.Random(name))
         for ids in said[-3:]:
             mover.append(exchange(ids[0].rpartition(".")[0]))
-        while mover.verbs < steps:
+        while mover.steps_done < steps:
             mover.step()
         pipe.say("done")

@@ -152,15 +152,15 @@ def _write_to(pipe: Pipe, path: Path, key: str) -> None:
     pipe.say("done")
 
 
-# --- written between a look and a sleep --------------------------------------------------------
+# --- written between a read and a sleep --------------------------------------------------------
 
 
 class Meanwhile:
-    """Lets a message be stored, and noticed, right behind the first look of a follower."""
+    """Stores a message, and notifies, right after the first read of a follower."""
 
     def __init__(self, patch: pytest.MonkeyPatch, store: Store, writer: Session) -> None:
         self._wait = wait = store.backend.wait
-        self._told: int | None = None  # the number of changes, if it has not looked since
+        self._told: int | None = None  # the number of changes, if it has not read since
         poll = Following.poll
         messages = iter([Message.user("hello", id="meanwhile")])
 
@@ -181,7 +181,7 @@ class Meanwhile:
         return self._wait(seen, timeout)
 
     def wait_once(self, seen: int, timeout: float) -> int:
-        """Wait as the backend does, but fail when it is told the same twice and does not look."""
+        """Wait as the backend does, but fail if called twice without a read in between."""
         before, self._told = self._told, self._wait(seen, timeout)
         assert before != self._told, "it slept, and has not looked since"
         return self._told
@@ -189,7 +189,7 @@ class Meanwhile:
 
 @pytest.fixture(params=[*KINDS, "sqlite, another opening", "postgres, another opening"])
 def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, Session]]:
-    """A store with the session "s", and that session as the same or another opening has it."""
+    """A store with the session "s", and that session through the same or another opening."""
     kind, _, another = request.param.partition(", ")
     with ExitStack() as stack:
         url = stack.enter_context(place(kind, tmp_path))
@@ -199,20 +199,20 @@ def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[St
         yield store, writer.session("s")
 
 
-def test_a_follower_does_not_sleep_through_what_was_written_while_it_looked(
+def test_a_follower_does_not_sleep_through_what_was_written_while_it_read(
     watched: tuple[Store, Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its look was too early, and what is noticed before it sleeps would wake it no more."""
+    """Its read was too early, and a notification before it sleeps would not wake it."""
     store, writer = watched
     meanwhile = Meanwhile(monkeypatch, store, writer)
     monkeypatch.setattr(store.backend, "wait", meanwhile.wait_awake)
     assert _id(next(store.session("s").follow())) == "meanwhile"
 
 
-def test_an_async_follower_does_not_sleep_through_what_was_written_while_it_looked(
+def test_an_async_follower_does_not_sleep_through_what_was_written_while_it_read(
     watched: tuple[Store, Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks again when the number of changes is not the one that it took before it looked."""
+    """It reads again if the number of changes differs from the one before its last read."""
     store, writer = watched
     meanwhile = Meanwhile(monkeypatch, store, writer)
     monkeypatch.setattr(store.backend, "wait", meanwhile.wait_once)
@@ -229,7 +229,7 @@ def test_an_async_follower_does_not_sleep_through_what_was_written_while_it_look
 
 @pytest.fixture
 def statements() -> Iterator[list[str]]:
-    """What this process asks of SQLite on connections opened from now on."""
+    """The SQLite statements of this process on connections opened from now on."""
     seen: list[str] = []
 
     def listen(connection: apsw.Connection) -> None:
@@ -240,9 +240,7 @@ def statements() -> Iterator[list[str]]:
     apsw.connection_hooks.remove(listen)
 
 
-def test_following_an_idle_session_asks_little_of_the_store(
-    tmp_path: Path, statements: list[str]
-) -> None:
+def test_following_an_idle_session_costs_few_reads(tmp_path: Path, statements: list[str]) -> None:
     """Waiting for a message costs a handful of statements a second, none of which reads a row."""
 
     async def follow_for_a_while(store: holdfast.AsyncStore) -> None:
@@ -274,17 +272,17 @@ def _append_later(pipe: Pipe, path: Path) -> None:
         session.append(Message.user("at last", id="last"))
 
 
-def test_a_follower_that_waits_asks_little_and_still_wakes(
+def test_a_follower_that_waits_reads_little_and_still_wakes(
     tmp_path: Path, child: StartChild, statements: list[str]
 ) -> None:
-    """A blocked `next` looks a few times a second, and notices when another process writes."""
+    """A blocked `next` polls a few times a second, and notices when another process writes."""
     path = tmp_path / "store.db"
     with holdfast.open(path) as store:
         session = store.session("s")
         writer = child(_append_later, path)
         writer.hear()
         began = time.monotonic()
-        # The backend's own wait: what `next` does between two looks.
+        # The backend's own wait: what `next` does between two reads.
         seen = store.backend.wait(-1, 0)
         statements.clear()
         store.backend.wait(seen, 0.6)

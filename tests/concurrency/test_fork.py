@@ -31,7 +31,7 @@ _linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="lists op
 
 
 class _Fork:
-    """A forked child that runs a function and then ends; what it returns is told to the parent."""
+    """A forked child that runs a function and then ends; the parent receives its result."""
 
     def __init__(self, work: Callable[["_Fork"], str]) -> None:
         self._reports, self._report = os.pipe()
@@ -183,10 +183,10 @@ def test_a_draft_that_is_open_in_the_parent_stays_the_parents(store: Store) -> N
 
 
 def test_what_the_child_writes_survives_the_parents_close(store: Store, shared_url: str) -> None:
-    """The parent closes its store, its last connection with it; the child's writes are all kept."""
+    """The parent closes its store and its last connection; the child's writes are all kept."""
     session = store.session("s")
     _say(session, "parent")
-    store.backend.wait(-1, 0)  # Now it has a connection of every sort.
+    store.backend.wait(-1, 0)  # Now it has a connection of every kind.
 
     def work(fork: _Fork) -> str:
         _say(session, "child 1")
@@ -226,7 +226,7 @@ def test_what_the_parent_writes_survives_the_childs_close(store: Store) -> None:
 def test_the_parents_lock_is_not_released_by_the_child(store: Store) -> None:
     """Forked while a thread is in the middle of a write, the child writes after it.
 
-    Whether the fork itself waits for that write or the child does is not said here.
+    Whether the fork itself or the child waits for that write is not specified.
     """
     session = store.session("s")
     inside = threading.Event()
@@ -258,7 +258,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def _is_free(path: Path) -> bool:
-    """Return whether another process could write to this store now."""
+    """True if another process could write to this store now."""
     turnstile = Turnstile(path)
     try:
         return turnstile.try_enter()
@@ -268,7 +268,7 @@ def _is_free(path: Path) -> bool:
 
 @contextmanager
 def _writing(store: Store) -> Iterator[None]:
-    """Be in the middle of a write, in another thread."""
+    """Hold a write open in another thread."""
     inside, done = threading.Event(), threading.Event()
 
     def stand_still(_: object) -> None:
@@ -313,7 +313,7 @@ def test_a_child_waits_for_its_parents_writes(path: Path) -> None:
 
 
 def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) -> None:
-    """Its parent was in the middle of a write, and the child lives on: others can write."""
+    """Its parent was killed during a write and the child still runs: other processes can write."""
     holdfast.open(path).close()
     over, end = os.pipe()
 
@@ -340,8 +340,8 @@ def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed(path: Path) 
         os.close(over)
 
 
-def test_a_child_whose_store_is_gone_is_told(tmp_path: Path) -> None:
-    """It has no lock file to open: the store is closed in the child, and goes on in the parent."""
+def test_a_child_whose_store_is_gone_gets_an_error(tmp_path: Path) -> None:
+    """It has no lock file to open: the store is closed in the child, and works in the parent."""
     folder = tmp_path / "folder"
     with holdfast.open(folder / "store.db") as store:
         session = store.session("s")
@@ -372,7 +372,7 @@ def _about_to_fork(store: Store) -> Iterator[None]:
 
 
 def _open_files(path: Path) -> set[str]:
-    """Return which files of a store this process has open, by how their names end."""
+    """Return the suffixes of the files of a store that this process has open."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # that of the folder itself
@@ -384,7 +384,7 @@ def _open_files(path: Path) -> set[str]:
 
 @_linux
 def test_no_connection_is_open_at_a_fork(path: Path) -> None:
-    """Not one of those that write, read and watch: of the store's files only the locks are open."""
+    """No writer, reader or watcher connection: of the store's files only the locks are open."""
     with holdfast.open(path) as store:
         _say(store.session("s"), "before")
         store.backend.wait(-1, 0)
@@ -424,7 +424,7 @@ def test_a_fork_waits_for_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
-    """Ten forks at moments at which another thread may be anywhere: none hangs or is refused."""
+    """Ten forks at random times of another thread's writes: no child hangs or is refused."""
     session, busy = store.session("s"), store.session("busy")
     done = threading.Event()
     written: list[str] = []
@@ -451,7 +451,7 @@ def test_children_forked_while_a_thread_writes_can_write(store: Store) -> None:
 
 
 def test_what_the_child_writes_is_noticed_by_the_parent(store: Store) -> None:
-    """Whatever the parent knew of changes before the fork, it looks anew behind it."""
+    """After a fork the parent reads the number of changes again."""
     session = store.session("s")
     seen = store.backend.wait(-1, 0)
     with _forked(partial(_say_as, session, "child")) as child:

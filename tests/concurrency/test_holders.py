@@ -1,4 +1,4 @@
-"""Who holds a turn: a holder that slept past its lease writes nothing more; a dead one is noticed.
+"""Holders of turns: one that slept past its lease cannot write; a dead one is detected.
 
 The old holder is stopped with SIGSTOP, as a sleeping laptop or a debugger would, so it can neither
 renew its lease nor know that time has passed. When it goes on, every kind of write it tries must be
@@ -25,7 +25,7 @@ _PATIENCE = 60.0
 
 
 def _short_lease(path: Path) -> str:
-    """The old holder's lease: to run out soon costs it nothing while nobody takes the turn."""
+    """A URL with a short lease; its expiry alone costs the holder nothing without a takeover."""
     return f"sqlite:///{path}?lease=0.3&deadline=60"
 
 
@@ -47,7 +47,7 @@ def _say(recorder: checker.Recorder, session: Session, turn: Turn, message: Mess
 
 
 def _hold(pipe: Pipe, path: Path) -> None:
-    """Open a turn, stream half a reply, wait; then try to write in every way there is."""
+    """Open a turn, stream half a reply, wait; then try every kind of write."""
     recorder = checker.Recorder(path.parent / "old.jsonl", "old")
     with holdfast.open(_short_lease(path)) as store:
         session = store.session("s")
@@ -86,7 +86,7 @@ def _outcome(attempt: Callable[[], object]) -> str:
 
 
 def _stop_outside_a_write(holder: Child, path: Path) -> None:
-    """Stop a process at a moment at which it does not hold the store's lock."""
+    """Stop a process at a time when it does not hold the store's lock."""
     with holdfast.open(f"sqlite:///{path}?deadline=0.5") as store:
         probe = store.session("probe")
         while True:
@@ -158,7 +158,7 @@ def _hold_for_long(pipe: Pipe, url: str) -> None:
 
 
 def test_a_killed_holder_is_noticed_at_once(shared_url: str, child: StartChild) -> None:
-    """Its lease has most of 30 s to run, yet the next turn does not have to wait at all."""
+    """Its lease has most of 30 s left, yet the next turn does not wait."""
     with holdfast.open(shared_url) as store:
         session = store.session("s")
         holder = child(_hold_for_long, shared_url)
@@ -195,7 +195,7 @@ def test_a_holder_that_lives_keeps_its_turn_beyond_the_lease(
 
 
 def _lease_until(store: Store, session: Session) -> int:
-    """Read until when the first turn is held."""
+    """Return the expiry of the first turn's lease."""
     turn = store.backend.read(lambda snapshot: snapshot.turn(number_of(session), 1))
     assert turn is not None
     return turn.lease_until

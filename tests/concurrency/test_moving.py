@@ -21,7 +21,7 @@ def where(shared_url: str, tmp_path: Path) -> Where:
 
 
 def _judge(where: Where) -> checker.Verdict:
-    """Compare what everybody recorded with all branches of the session and of its forks."""
+    """Compare all recorded events with all branches of the session and of its forks."""
     with holdfast.open(where.url) as store:
         session = store.session("shared", create=False)
         children = [store.get(link.session_id) for link in session.children()]
@@ -32,7 +32,7 @@ def _judge(where: Where) -> checker.Verdict:
 
 
 def _wait_for_lines(path: Path, count: int) -> None:
-    """Wait until a worker has recorded so many events."""
+    """Wait until a worker has recorded this many events."""
     deadline = time.monotonic() + _PATIENCE
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < deadline, "the worker does nothing"
@@ -62,18 +62,18 @@ def test_what_several_processes_do_to_one_head_has_a_serial_order(
 
 
 def test_killed_processes_leave_a_serial_order(where: Where, child: StartChild) -> None:
-    """Two are killed in the middle of what they do; others say again what those said last."""
+    """Two are killed during their operations; others retry their last writes."""
     harness = checker.Recorder(where.folder / "harness.jsonl", "harness")
     victims = {f"v{n}": child(move, where, f"v{n}", 100 + n, 0) for n in range(2)}
     workers = [child(move, where, f"w{n}", 200 + n, 60) for n in range(2)]
     _begin_together([*victims.values(), *workers])
-    heirs = []
+    successors = []
     for name, victim in victims.items():
         _wait_for_lines(where.folder / f"{name}.jsonl", 60)
         victim.kill()
         harness.killed(name)
-        heirs.append(child(inherit, where, f"heir of {name}", name, 30))
-    for each in [*workers, *heirs]:
+        successors.append(child(inherit, where, f"successor of {name}", name, 30))
+    for each in [*workers, *successors]:
         assert each.hear() == "done"
         each.join()
     harness.close()

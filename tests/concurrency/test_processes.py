@@ -34,7 +34,7 @@ def _append_batches(pipe: Pipe, path: Path, name: str, key: str, count: int) -> 
 
 
 def _run_together(children: list[Child]) -> None:
-    """Let all begin only when all are ready, and wait for their end."""
+    """Start all children when all are ready, and wait for their end."""
     for each in children:
         assert each.hear() == "ready"
     for each in children:
@@ -45,7 +45,7 @@ def _run_together(children: list[Child]) -> None:
 
 
 def _write_together(path: Path, writers: dict[str, Child]) -> None:
-    """Let writers run to their end, none of which can write before all have begun to."""
+    """Run writers to their end; none can write before all have begun to."""
     for each in writers.values():
         assert each.hear() == "ready"
     with path.with_name(f"{path.name}-lock").open("rb") as file:
@@ -68,7 +68,7 @@ def _await_an_event(path: Path) -> None:
 
 
 def _wrote_all_at_once(folder: Path) -> bool:
-    """Return whether there was a moment at which every writer had begun and none was done."""
+    """True if at some time every writer had begun and none was done."""
     events = checker.load(sorted(folder.glob("*.jsonl")))
     begun: dict[str, int] = {}
     done: dict[str, int] = {}
@@ -81,7 +81,7 @@ def _wrote_all_at_once(folder: Path) -> bool:
 
 
 def _turns_of(messages: list[Message]) -> list[str]:
-    """Name the turn of every fourth message; fail where one lies inside another."""
+    """Return the turn of every fourth message; fail if one is interleaved with another."""
     names = [message.id.rpartition(".")[0] for message in messages]
     pieces = [names[at : at + _BATCH] for at in range(0, len(names), _BATCH)]
     assert all(len(piece) == _BATCH and len(set(piece)) == 1 for piece in pieces)
@@ -152,7 +152,7 @@ def _open_new_stores(pipe: Pipe, name: str) -> None:
 
 
 def test_two_processes_that_make_the_same_store_share_it(tmp_path: Path, child: StartChild) -> None:
-    """Six times two processes open a store that is not there: both write to the same one.
+    """Six times two processes create the same store: both write to the same one.
 
     The runs they start in one scope, in the same second, are sessions of their own.
     """
@@ -231,7 +231,7 @@ def test_usage_adds_up_exactly_when_four_processes_spend_at_once(
         assert turn.cost == _PRICE * number * 2
 
 
-# --- input that waits ---------------------------------------------------------------------------
+# --- queued input -------------------------------------------------------------------------------
 
 _ASKERS = 4
 _ASKED = 40
@@ -256,7 +256,7 @@ def _ask(pipe: Pipe, url: str, name: str) -> None:
 def test_queued_input_of_four_processes_is_taken_once_and_in_order(
     shared_url: str, child: StartChild
 ) -> None:
-    """While turns take what waits, nothing of what is put in meanwhile is missed or taken twice."""
+    """Input queued while turns take it is neither missed nor taken twice."""
     url = with_options(shared_url, deadline=60)
     askers = [child(_ask, url, f"p{number}") for number in range(_ASKERS)]
     for each in askers:
@@ -265,7 +265,7 @@ def test_queued_input_of_four_processes_is_taken_once_and_in_order(
     takes = 0
     with holdfast.open(url) as store:
         session = store.session("shared")
-        # Who asks goes on when the first half was taken: not all can be taken at once.
+        # The children continue when the first half was taken: not all can be taken at once.
         for said, share in (("half", _ASKED // 2), ("done", _ASKED)):
             for each in askers:
                 each.say("go")

@@ -1,7 +1,7 @@
-"""A lock that nobody lets go of: an error that says so, nothing stored, and life goes on after.
+"""A lock that is never released: a clear error, nothing stored, and normal operation afterwards.
 
 Each holder is a process that took one of the locks a write needs and then only waits for the test,
-so it releases nothing: whatever the writer answers, it answers without having had the lock.
+so the writer's result does not depend on getting the lock.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.concurrency.conftest import StartChild
 
 
 def _url(path: Path) -> str:
-    """Who waits so long waits in vain here; where nobody holds a lock nobody waits."""
+    """A URL with a short busy timeout, which is only reached where a lock is held."""
     return f"sqlite:///{path}?deadline=0.2"
 
 
@@ -41,7 +41,7 @@ def _hold_queue(pipe: Pipe, path: Path) -> None:
 
 
 def _hold_database(pipe: Pipe, path: Path) -> None:
-    """Write to the database without asking for our locks, as a foreign program would."""
+    """Write to the database without Holdfast's locks, as a foreign program would."""
     connection = apsw.Connection(str(path))
     connection.execute("BEGIN IMMEDIATE")
     pipe.say("held")
@@ -51,7 +51,7 @@ def _hold_database(pipe: Pipe, path: Path) -> None:
 
 
 def _hold_from_inside(pipe: Pipe, path: Path) -> None:
-    """Stand still in the middle of a transaction of our own."""
+    """Block inside a transaction of the store."""
 
     def stand_still(_: Transaction) -> None:
         pipe.say("held")

@@ -88,8 +88,8 @@ def test_threads_and_tasks_of_one_process_share_a_session(tmp_path: Path, shared
         assert store.verify() == []
 
 
-def test_several_stores_of_one_process_in_one_place(tmp_path: Path, shared_url: str) -> None:
-    """Handles that know nothing of one another, each with its own thread, keep one order."""
+def test_several_stores_of_one_process_on_one_file(tmp_path: Path, shared_url: str) -> None:
+    """Independent handles, each with its own thread, keep one order."""
     stores = [holdfast.open(shared_url) for _ in range(_THREADS)]
     start = threading.Barrier(_THREADS)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -137,7 +137,7 @@ def test_cancelled_tasks_never_tear_a_write(tmp_path: Path, shared_url: str) -> 
                 for worker, each in enumerate(batches)
             ]
             for task in chance.sample(tasks, len(tasks)):
-                # Now and then at once, when it has hardly begun.
+                # Sometimes immediately, when it has hardly begun.
                 await asyncio.sleep(chance.choice([0, chance.uniform(0, 0.001)]))
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -169,7 +169,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def test_a_cancelled_write_that_had_not_begun_is_never_stored(tmp_path: Path) -> None:
-    """While another process holds the lock nothing can begin, so what is cancelled then is gone."""
+    """While another process holds the lock no write can begin, so a cancelled one is dropped."""
     path = tmp_path / "store.db"
 
     async def main() -> None:
@@ -245,7 +245,7 @@ def test_a_cancelled_turn_keeps_what_was_said(shared_url: str) -> None:
 
 
 def test_closing_the_store_answers_every_task_that_waits(shared_url: str) -> None:
-    """A write that waits when the store is closed goes through or is refused; none hangs."""
+    """A write that waits when the store is closed succeeds or is refused; none hangs."""
 
     async def main() -> set[str]:
         with holdfast.open(shared_url) as store:
@@ -267,7 +267,7 @@ def test_closing_the_store_answers_every_task_that_waits(shared_url: str) -> Non
 
 
 class _Impatience:
-    """Lets Ctrl-C through, once, in the blocks that expect it, and nowhere else."""
+    """Raises KeyboardInterrupt once in each block that allows it, and nowhere else."""
 
     def __init__(self) -> None:
         self._armed = False
@@ -301,25 +301,25 @@ def _press_ctrl_c(pipe: Pipe, pid: int) -> None:
 
 @pytest.fixture
 def impatience(child: StartChild) -> Iterator[_Impatience]:
-    """Somebody who presses Ctrl-C a few hundred times a second while the test runs."""
+    """A process that sends SIGINT a few hundred times a second while the test runs."""
     made = _Impatience()
-    somebody = child(_press_ctrl_c, os.getpid())
-    somebody.hear()
+    presser = child(_press_ctrl_c, os.getpid())
+    presser.hear()
     yield made
-    somebody.say("enough")
-    somebody.hear()
-    somebody.join()
+    presser.say("enough")
+    presser.hear()
+    presser.join()
     made.over()
 
 
-# One that comes while the interpreter collects garbage goes nowhere.
+# An interrupt during garbage collection is not raised.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_in_the_middle_of_a_write_breaks_nothing(
     tmp_path: Path, shared_url: str, impatience: _Impatience
 ) -> None:
-    """Ctrl-C at any moment of an append: batches stay whole, and the store stays usable.
+    """Ctrl-C at any time of an append: batches stay whole, and the store stays usable.
 
-    Usable by this process and by the next: nothing of a lock or of a transaction is left behind.
+    By this process and by the next: no lock and no transaction is left open.
     """
     recorder = checker.Recorder(tmp_path / "w.jsonl", "w")
     url = with_options(shared_url, deadline=60)

@@ -1,7 +1,7 @@
-"""Looking for bytes that must be gone, and stopping who is about to wipe them.
+"""Searching files for bytes that must be gone, and stopping processes before they wipe them.
 
-The tests of purges and of erasures have a store with canaries in some messages, do away with these,
-and look for canaries in every file: after a kill, beside a reader, on disks that fail or crash.
+The tests of purges and of erasures have a store with canaries in some messages, erase these, and
+search every file for canaries: after a kill, beside a reader, on disks that fail or crash.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SOME = {"open": 1, "read": 17, "write": 17, "truncate": 1, "sync": 1}
 
 
 def long_or_short(word: str, chance: random.Random) -> str:
-    """Say a word so often that messages are of all sizes, and pages are split and joined."""
+    """Repeat a word so that messages have all sizes, and pages are split and joined."""
     return word * (chance.choice((5, 50, 300, 900)) // 8 + 1)
 
 
 def holding(path: Path, what: bytes = CANARY, but_for: Iterable[str] = ()) -> set[str]:
-    """Name the files of a store that hold some bytes; some words do not count."""
+    """Return the files of a store that contain some bytes, apart from some allowed words."""
     found = set()
     for file in path.parent.iterdir():
         data = file.read_bytes()
@@ -58,7 +58,7 @@ def holding(path: Path, what: bytes = CANARY, but_for: Iterable[str] = ()) -> se
 
 
 def filled_gaps(file: Path) -> list[int]:
-    """Name the pages of a database file that have something in their unused middle."""
+    """Return the pages of a database file with non-zero bytes in their unused middle."""
     data, size = file.read_bytes(), PAGE
     gaps = {at: gap(data, at, size, first=at == 0) for at in range(0, len(data), size)}
     return [at // size for at, (low, high) in gaps.items() if any(data[at + low : at + high])]
@@ -72,7 +72,7 @@ def die(nursery: Nursery, script: str, *words: object) -> None:
 
 @contextmanager
 def _no_patience() -> Iterator[None]:
-    """Let no wiping wait for a reader that stays."""
+    """Make wiping not wait for readers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite, "_PATIENCE", 1)
         yield
@@ -80,7 +80,7 @@ def _no_patience() -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[Callable[[], int]]:
-    """Hold a snapshot of now; the thing given counts the messages in it."""
+    """Hold a read snapshot; yield a function that counts the messages in it."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         connection.execute("BEGIN")
@@ -97,7 +97,7 @@ def reading(path: Path) -> Iterator[Callable[[], int]]:
 
 
 def recorded(base: Path, pages: int, do: Callable[[Store, Recording], None]) -> Trace:
-    """Record what is done to a copy of a store, with a checkpoint after so many pages."""
+    """Record operations on a copy of a store, with a checkpoint after this many pages."""
 
     def run(recording: Recording) -> None:
         path = recording.directory / DATABASE
@@ -108,7 +108,7 @@ def recorded(base: Path, pages: int, do: Callable[[Store, Recording], None]) -> 
 
 
 def is_one_in(number: int, state: CrashState) -> bool:
-    """Choose some of the states by their names."""
+    """True for one state in `number`, chosen by its name."""
     return crc32(state.describe().encode()) % number == 0
 
 
@@ -119,7 +119,7 @@ Attempt = Callable[[Path, FailingDisk, Operation, int], bool]
 def at_every_place(
     base: Path, directory: Path, operation: Operation, step: int, attempt: Attempt
 ) -> None:
-    """Try on one copy of a store after the other, until the fault is not met any more."""
+    """Run on fresh copies of a store, with the fault at each operation until it is not reached."""
     met = 0
     with failing_disk() as disk:
         for at in count(1, step):

@@ -1,14 +1,14 @@
 """What a recorded run promised, and what a store must therefore hold after a crash.
 
-A scenario says each step as a *fact* before it does it (`begin`) and again when the call returned
-(`ack`). Facts carry all that is needed to judge them, so a crash state can be judged with nothing
-but the facts that came before it.
+A scenario records each step as a *fact* before it runs it (`begin`) and again when the call
+returned (`ack`). Facts are self-contained, so a crash state can be checked with nothing but the
+facts that came before it.
 
-The judgement. Every step is one commit, and commits are in order. So a crashed store, once
-recovered, must look exactly like the model after some number of facts: not fewer than were
-acknowledged, not more than were begun. That says at once that nothing acknowledged is lost,
-nothing is doubled, reordered or invented, and nothing is there by half. With the weaker durability
-a power cut may take acknowledged facts, but only the newest.
+The check. Every step is one commit, and commits are in order. So a crashed store, once recovered,
+must equal the model after some number of facts: not fewer than were acknowledged, not more than
+were begun. This implies that nothing acknowledged is lost, that nothing is duplicated, reordered or
+invented, and that no step is stored in part. With the weaker durability a power cut may lose
+acknowledged facts, but only the newest.
 
 `BASE` is what every store held before its run; a run that began on a crashed store has the facts of
 its first life in a file beside it.
@@ -72,7 +72,7 @@ class Started(Fact, frozen=True):
 
 
 class Flushed(Fact, frozen=True):
-    """So much of a streamed reply was flushed."""
+    """A prefix of a streamed reply was flushed."""
 
     turn: int
     id: str
@@ -140,18 +140,18 @@ _decoder: msgspec.json.Decoder[AnyFact] = msgspec.json.Decoder(AnyFact)
 
 
 def written(fact: Fact) -> str:
-    """Put a fact in words that a trace can keep."""
+    """Encode a fact as text for a trace."""
     return msgspec.json.encode(fact).decode()
 
 
 def read(facts: Sequence[str]) -> list[AnyFact]:
-    """Read facts back from a trace."""
+    """Decode facts from a trace."""
     return [_decoder.decode(fact) for fact in facts]
 
 
 @contextmanager
 def promise(recording: Recording, *facts: Fact) -> Iterator[None]:
-    """Say facts before and after the block that makes them true, one commit each."""
+    """Record facts before and after the block that makes them true, one commit each."""
     for fact in facts:
         recording.begin(written(fact))
     yield
@@ -192,7 +192,7 @@ class Model:
         return model.talks
 
     def apply(self, fact: AnyFact) -> None:  # noqa: C901 - one case per fact
-        """Let one fact happen."""
+        """Apply one fact."""
         name = fact.session
         talk = self.talks.setdefault(name, Talk())
         match fact:
@@ -296,7 +296,7 @@ def checkpoints_every(pages: int) -> Iterator[None]:
 
 
 def view(store: Store) -> dict[str, Talk]:
-    """See a store as the model does."""
+    """Return a store's contents in the model's form."""
     return {str(info.key): _talk(store, store.get(info.id)) for info in store.sessions(limit=100)}
 
 
@@ -323,7 +323,7 @@ def _seen(store: Store, found: Message, seq: int) -> tuple[str, int | None, str]
     return found.id, turn, looks(found)
 
 
-# -------------------------------------------------------------------------------- the judgement
+# ------------------------------------------------------------------------------------ the check
 
 
 class FirstLife(msgspec.Struct, frozen=True):
@@ -336,7 +336,7 @@ class FirstLife(msgspec.Struct, frozen=True):
 
 
 def candidates(state: CrashState, durability: Durability = "power") -> list[dict[str, Talk]]:
-    """Return everything that a store may show after this crash, the least first."""
+    """Return all contents that a store may have after this crash, the fewest facts first."""
     first = msgspec.json.decode(state.files.get(FIRST_LIFE, b"{}"), type=FirstLife)
     kept, unseen = read(first.kept), read(first.unseen)
     begun, acked = read(state.begun), read(state.acked)
@@ -351,7 +351,7 @@ def candidates(state: CrashState, durability: Durability = "power") -> list[dict
 
 
 def judge(directory: Path, state: CrashState, durability: Durability = "power") -> None:
-    """Open a crashed store as a user would; it must be whole, keep its promises and go on."""
+    """Open a crashed store as a user would; it must be intact, keep its promises and work."""
     with open_store(directory / DATABASE, hours=10, durability=durability) as store:
         assert store.verify() == []
         recovered = [store.get(info.id).recover() for info in store.sessions(limit=100)]
@@ -365,7 +365,7 @@ def judge(directory: Path, state: CrashState, durability: Durability = "power") 
 
 
 def _must_go_on(store: Store, seen: dict[str, Talk], begun: Sequence[AnyFact]) -> None:
-    """Retry every write with its ids, then hold another turn: each message is there once."""
+    """Retry every write with its ids, then run another turn: each message is stored once."""
     batches = [fact for fact in begun if isinstance(fact, Said)]
     for said in batches:
         store.session(said.session).append(*map(message, said.ids))
@@ -386,6 +386,6 @@ def _must_go_on(store: Store, seen: dict[str, Talk], begun: Sequence[AnyFact]) -
 
 
 def _everywhere(session: Session, wanted: Sequence[str]) -> list[str]:
-    """Return those of the ids that are in the history or in the queue, as often as they are."""
+    """Return each occurrence of the ids in the history and in the queue."""
     found = [item.id for item in session.messages()] + [item.id for item in session.queued()]
     return [id for id in found if id in wanted]

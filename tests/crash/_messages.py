@@ -1,4 +1,4 @@
-"""Messages whose id tells their content, so that any of them can be made again for a retry."""
+"""Messages whose content is a function of their id, so that any can be recreated for a retry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.testing.checker import digest
 
 @lru_cache
 def message(id: str) -> Message:
-    """Make the message with this id; the part before the dash says of what kind it is."""
+    """Return the message with this id; the part before the dash is its kind."""
     kind, _, rest = id.partition("-")
     if kind == "call":
         return Message.assistant("a moment", tool_calls=[ToolCall(rest, "look", {"at": id})], id=id)

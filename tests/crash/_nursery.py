@@ -2,12 +2,12 @@
 
 A child that is killed after a few writes spends nearly all of its time on starting an interpreter
 and importing the library. A nursery is an interpreter that has done this, with the fault shim
-loaded and not armed. Asked over a socket for a script, it forks; the child takes the words, the
-environment and the streams it is given, arms the shim if the environment has faults in it, and then
-runs the script as an interpreter does for `-c`. So it is a process of its own that has opened
-nothing before, and its pid, its exit code and its death by a signal are its own.
+loaded and not armed. For each script that it receives over a socket it forks; the child takes the
+arguments, the environment and the streams it is given, arms the shim if the environment has faults
+in it, and then runs the script as an interpreter does for `-c`. So it is a process of its own that
+has opened nothing before, with its own pid, exit code and death by a signal.
 
-`tests/crash/test_shim.py` has interpreters of their own, and so has whoever replays a failure.
+`tests/crash/test_shim.py` and replayed failures start interpreters of their own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NEEDED = (
 
 
 class Newborn:
-    """A child that was started, and its two streams."""
+    """A started child, and its two streams."""
 
     def __init__(self, status: int, stdout: int, stderr: int | None) -> None:
         self._status = os.fdopen(status, "r", encoding="ascii")
@@ -68,7 +68,7 @@ class Newborn:
                 stream.close()
 
     def kill(self) -> None:
-        """Kill it, if it is still there."""
+        """Kill it, if it is still running."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -80,7 +80,7 @@ class Newborn:
 
 
 class Nursery:
-    """A process that forks children when asked."""
+    """A process that forks children on request."""
 
     def __init__(self, library: Path | None) -> None:
         environment = dict(os.environ)
@@ -107,7 +107,7 @@ class Nursery:
         environment: Mapping[str, str] | None = None,
         errors: bool = False,
     ) -> Newborn:
-        """Run a script with these words; its output, and its errors if asked, can be read."""
+        """Start a script with these arguments; its output, and optionally errors, can be read."""
         status, tell = os.pipe()
         out, write = os.pipe()
         err, complain = os.pipe() if errors else (None, os.dup(2))
@@ -168,7 +168,7 @@ class QuickShim(Shim):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a child is to do."""
+    """The request for a child."""
 
     script: str
     words: list[str]
@@ -176,7 +176,7 @@ class Wanted:
 
 
 def serve(line: socket.socket) -> Wanted | None:
-    """Fork for each child that is asked for: return in the child, and at the end."""
+    """Fork for each requested child: return in the child, and at the end."""
     while True:
         data, streams, _, _ = socket.recv_fds(line, 1 << 16, 3)
         while data and not data.endswith(b"\n"):
@@ -184,7 +184,7 @@ def serve(line: socket.socket) -> Wanted | None:
         _reap()
         if not data:
             return None
-        # Who waits for the child is forked for it, so that several can live at once.
+        # A watcher is forked for each child, so that several can run at once.
         if os.fork():
             for stream in streams:
                 os.close(stream)
@@ -208,7 +208,7 @@ def _reap() -> None:
 
 
 def _watch(pid: int, streams: Sequence[int], tell: int) -> None:
-    """Return who was born, and how it ended."""
+    """Report a child's pid, and how it ended."""
     for stream in (1, 2, *streams):
         os.close(stream)
     os.write(tell, b"%d\n" % pid)
@@ -223,7 +223,7 @@ def main() -> None:
     sys.path[0] = str(ROOT)
     for module in _NEEDED:
         importlib.import_module(module)
-    gc.freeze()  # Children need not look through it, which would copy it.
+    gc.freeze()  # Garbage collection in children would touch, and so copy, these objects.
     with socket.socket(fileno=int(sys.argv[1])) as line:
         wanted = serve(line)
     if wanted is None:

@@ -1,14 +1,13 @@
-"""Scenes of going back, splitting off and throwing away, and all there is to see of a store.
+"""Scenes of moves, forks and deletions, and a comparable view of a whole store.
 
-A scene is a store that was prepared and a list of steps. Each step is one write that a program may
-ask for again when it does not know what became of it: with the head it expects, with the key it
-gives, with the ids of its messages. Asked again after it was done, it is refused by the error the
-step names, or changes nothing.
+A scene is a prepared store and a list of steps. Each step is one write that a program may retry
+when its outcome is unknown: by its expected head, by its key, or by the ids of its messages. A
+retry after it was done is refused by the error the step names, or changes nothing.
 
-`look` sees everything of a store that a user can see, but for what chance decides (the ids we make
-up, times): two stores that look alike hold the same facts. A scene is *rehearsed* on a disk that
-does not fail, which gives what must be seen before and after each step. Whatever happens to another
-performance, what is seen then must be one of these looks: nothing between.
+`look` returns everything of a store that a user can see, except what is random (generated ids,
+times): two stores with equal views hold the same facts. A scene is *rehearsed* on a disk that does
+not fail, which gives the expected view before and after each step. Whatever happens to another
+run, its view must be one of these: no state in between.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _MADE_UP = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class Step:
-    """One write, and what answers who asks for it again after it was done."""
+    """One write, and the error that refuses a retry after it was done."""
 
     do: Callable[[Store], object]
     again: type[HoldfastError] | None = None
 
     def repeat(self, store: Store) -> None:
-        """Ask for what is done already."""
+        """Retry a step that is done already."""
         try:
             self.do(store)
         except HoldfastError as error:
@@ -54,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Scene:
-    """A store, and what is done to it."""
+    """A prepared store, and the steps to run on it."""
 
     name: str
     prepare: Callable[[Store], object]
@@ -66,23 +65,23 @@ class Scene:
         return self.name
 
     def finish(self, store: Store, done: int) -> None:
-        """Ask for the last step that was done once more, then go on to the end."""
+        """Retry the last completed step, then run the remaining ones."""
         if done:
             self.steps[done - 1].repeat(store)
         for step in self.steps[done:]:
             step.do(store)
 
     def left_nothing(self, directory: Path) -> bool:
-        """Return whether the words that must be gone are in no file."""
+        """True if the words that must be gone are in no file."""
         files = [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
         return not any(word.encode() in data for word in self.gone for data in files)
 
 
-# ------------------------------------------------------------------------------- what is seen
+# ----------------------------------------------------------------------------------- the view
 
 
 def look(store: Store) -> str:
-    """See everything of a store."""
+    """Return the view of a store."""
     listed = store.sessions(limit=100).items
     trashed = store.sessions(limit=100, trashed=True).items
     names = {info.id: _name(info) for info in (*listed, *trashed)}
@@ -153,7 +152,7 @@ def _named(id: str) -> str:
 
 
 def _covered(id: str | None, places: dict[str, int | None]) -> object:
-    """Return what a summary covers by its place: it may be another summary, whose id is made up."""
+    """Return what a summary covers by position: it may be a summary, whose id is generated."""
     return None if id is None else places.get(id) or _named(id)
 
 
@@ -161,20 +160,20 @@ def _covered(id: str | None, places: dict[str, int | None]) -> object:
 
 
 def prepare(scene: Scene, directory: Path) -> None:
-    """Make the store with which a scene begins."""
+    """Create the store with which a scene begins."""
     with open_store(directory / DATABASE) as store:
         scene.prepare(store)
 
 
 def copy(base: Path, directory: Path) -> None:
-    """Take a prepared store, and what lies beside it, to another place."""
+    """Copy a prepared store, and the files beside it, to another directory."""
     for name in (DATABASE, "family.jsonl"):
         if (base / name).exists():
             shutil.copy(base / name, directory / name)
 
 
 def rehearse(scene: Scene, base: Path, directory: Path) -> list[str]:
-    """Play a scene; give what is seen at first and after each step."""
+    """Run a scene; return the views at first and after each step."""
     copy(base, directory)
     with open_store(directory / DATABASE, hours=1) as store:
         views = [look(store)]
@@ -190,14 +189,14 @@ def rehearse(scene: Scene, base: Path, directory: Path) -> list[str]:
 
 
 class Rehearsals:
-    """What each scene begins with, and how it looks step by step; made when first asked for."""
+    """The initial store of each scene and its views step by step; created on first access."""
 
     def __init__(self, new_folder: Callable[[str], Path]) -> None:
         self._new_folder = new_folder
         self._known: dict[str, tuple[Path, list[str]]] = {}
 
     def of(self, scene: Scene) -> tuple[Path, list[str]]:
-        """Return the directory with the store, and the looks."""
+        """Return the directory with the store, and the views."""
         if scene.name not in self._known:
             base = self._new_folder("base")
             prepare(scene, base)
@@ -219,7 +218,7 @@ def _talk(store: Store) -> Session:
 
 
 def _interrupted(store: Store) -> Session:
-    """A talk whose holder is gone in the middle of a reply, with a tool running, and input."""
+    """A talk whose holder died during a reply, with a running tool and queued input."""
     session = _talk(store)
     session.enqueue(message("file-queued"))
     turn = session.turn().__enter__()
@@ -236,17 +235,17 @@ def _family(store: Store) -> Session:
     """A talk with files, a fork of its beginning, and a fork of that."""
     session = _talk(store)
     session.append(message("file-shared"), message("file-likewise"))
-    heir = session.fork(key="heir", title="the heir")
+    child = session.fork(key="child", title="the child")
     session.append(message("file-own"), message("user-own"))
     session.undo()
     session.append(message("file-ours"))
-    heir.append(message("user-heir"))
-    heir.fork(at=6, key="grandchild").append(message("user-grandchild"))
+    child.append(message("user-child"))
+    child.fork(at=6, key="grandchild").append(message("user-grandchild"))
     return session
 
 
 def _exported(store: Store) -> Session:
-    """Something of its own, and beside the store a file with a family from elsewhere."""
+    """A store with a session, and beside it an export file with a family of another store."""
     with holdfast.open("memory:") as elsewhere:
         _family(elsewhere)
         elsewhere.export(_beside(store), redact=None)
@@ -268,7 +267,7 @@ def _say(key: str, *ids: str) -> Step:
 
 
 def _moves(do: Callable[[Session], object]) -> Step:
-    """A movement of the talk; it compares with the head it expects."""
+    """A move of the talk's head, with an expected head."""
     return Step(_on("talk", do), HeadMoved)
 
 
@@ -343,7 +342,7 @@ REPLACE = Scene(
             )
         ),
         _moves(lambda talk: talk.replace([], expect=Head(3, 4))),
-        # From here on it only grows: what is there already is there once.
+        # From here on it only grows: stored messages are not stored again.
         Step(
             _on(
                 "talk",
@@ -408,14 +407,14 @@ PURGE = Scene(
     _family,
     [
         _purge("talk"),
-        _say("heir", "user-on"),
-        _new(_on("heir", lambda heir: heir.fork("reply-2", key="late"))),
-        _purge("heir"),
+        _say("child", "user-on"),
+        _new(_on("child", lambda child: child.fork("reply-2", key="late"))),
+        _purge("child"),
         _purge("grandchild"),
         _say("late", "user-late"),
         _purge("late"),
     ],
-    gone=("user-1", "user-2", "user-own", "user-heir", "file-shared", "file-ours", "user-late"),
+    gone=("user-1", "user-2", "user-own", "user-child", "file-shared", "file-ours", "user-late"),
 )
 
 ERASE = Scene(
@@ -423,8 +422,8 @@ ERASE = Scene(
     _family,
     [
         _purge("talk", erase=True),
-        _say("heir", "user-on"),
-        Step(_on("heir", lambda heir: heir.undo(expect=Head(1, 9))), HeadMoved),
+        _say("child", "user-on"),
+        Step(_on("child", lambda child: child.undo(expect=Head(1, 9))), HeadMoved),
         _purge("grandchild", erase=True),
     ],
     # A tombstone keeps the id, so it is the content that must be gone.
@@ -448,7 +447,7 @@ IMPORT = Scene(
     _exported,
     [
         Step(lambda store: store.import_(_beside(store))),
-        _say("heir", "file-on"),
+        _say("child", "file-on"),
         Step(lambda store: store.purge("talk"), SessionNotFound),
     ],
 )
@@ -459,7 +458,7 @@ SCENES = [
 
 
 def main() -> None:
-    """Play a scene in a process of its own: `main()` SCENE STORE; it says each step when done."""
+    """Run a scene in a process of its own: `main()` SCENE STORE; print each completed step."""
     name, path = sys.argv[1:]
     scene = next(scene for scene in SCENES if scene.name == name)
     try:

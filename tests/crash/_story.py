@@ -1,9 +1,9 @@
-"""A story with every kind of write, told by a child process whose disk goes wrong.
+"""A script with every kind of write, run by a child process whose disk fails.
 
 Messages are recorded for the history checker: begun, acknowledged, refused, or unknown. Everything
-else is printed once it is durable. A step that fails with one of our errors is told of and, at the
-end, tried again with the same ids; any other exception ends the child with a traceback, and the
-test with it. The child ends with 0 when everything was stored at last, else with 3.
+else is printed once it is durable. A step that fails with a Holdfast error is reported and, at the
+end, retried with the same ids; any other exception ends the child with a traceback, and fails the
+test. The exit code is 0 when everything was stored at last, else 3.
 
     python -c "…; main()" story|leave|recover|migrate STORE EVENTS
 """
@@ -36,11 +36,11 @@ ALTER TABLE turns ADD COLUMN flavour TEXT;
 
 
 class Oops(Exception):
-    """What goes wrong in the story itself."""
+    """An exception that the script itself raises."""
 
 
 def steps_to_two() -> migrations.Steps:
-    """The store's own steps, and an invented one behind them."""
+    """The store's migration steps, and an invented one after them."""
     return {1: migrations.load()[1], 2: NEXT_STEP}
 
 
@@ -50,12 +50,12 @@ def open_store(path: Path, steps: migrations.Steps | None = None) -> Store:
 
 
 def number_of(turn: Turn) -> int:
-    """Return which turn of its session this is."""
+    """Return the number of a turn in its session."""
     return int(turn.id.rpartition(".")[2])
 
 
 class Teller:
-    """Does each step, and says what became of it."""
+    """Runs each step, and reports its outcome."""
 
     def __init__(self, recorder: Recorder, say: Callable[[str], None]) -> None:
         self._recorder = recorder
@@ -76,7 +76,7 @@ class Teller:
         self._recorder.acked(begun)
 
     def says(self, *words: object) -> None:
-        """Say that something is durable."""
+        """Report that something is durable."""
         self._say(" ".join(map(str, words)))
 
     # ------------------------------------------------------------------------------ the steps
@@ -125,7 +125,7 @@ class Teller:
             raise Oops
 
     def queue(self, store: Store) -> None:
-        """Input that waits, and is taken."""
+        """Input that is queued and taken."""
         session = store.session("queue")
         self.write("queue", session.enqueue, message("user-1"))
         self.write("queue", session.enqueue, message("file-2"))
@@ -139,7 +139,7 @@ class Teller:
         self.says("named")
 
     def tell(self, store: Store, steps: Sequence[str]) -> list[str]:
-        """Do these steps; give those that failed."""
+        """Run these steps; return those that failed."""
         left = []
         for step in steps:
             try:
@@ -154,7 +154,7 @@ STEPS = ("appends", "turn", "failing", "queue", "naming")
 
 
 def story(path: Path, teller: Teller) -> int:
-    """Tell everything, then once more what failed: in the same store if it could be opened."""
+    """Run all steps, then retry the failed ones: in the same store if it could be opened."""
     left: Sequence[str] = STEPS
     for _ in range(2):
         try:
@@ -169,7 +169,7 @@ def story(path: Path, teller: Teller) -> int:
 
 
 def leave(path: Path, teller: Teller) -> int:
-    """Die in the middle of a turn."""
+    """Die during a turn."""
     with open_store(path) as store, store.session("left").turn() as turn:
         teller.write("left", turn.add, message("user-1"))
         teller.write("left", turn.add, message("call-x"))
@@ -182,7 +182,7 @@ def leave(path: Path, teller: Teller) -> int:
 
 
 def recover(path: Path, teller: Teller) -> int:
-    """Recover what a crash left open, and go on."""
+    """Recover what a crash left open, and continue."""
     for _ in range(2):
         try:
             with open_store(path) as store:
@@ -211,7 +211,7 @@ def migrate(path: Path, teller: Teller) -> int:
 
 
 def main() -> None:
-    """Tell a story, with checkpoints often enough to be met by the faults."""
+    """Run a script, with checkpoints often enough to be hit by the faults."""
     mode, path, events = sys.argv[1:]
     apsw.connection_hooks.append(lambda connection: connection.wal_autocheckpoint(25))
     teller = Teller(Recorder(events, "child"), lambda line: print(line, flush=True))  # noqa: T201

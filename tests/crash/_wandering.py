@@ -1,8 +1,8 @@
-"""A process that goes back and forth in a store at random, and says so, until it is killed.
+"""A process that runs random operations on a store, and reports them, until it is killed.
 
-Each thing it does is chosen by what it sees, and said as one line of JSON before it is done; then a
-line says how it ended. So whoever listens can do the same to another store, step by step, and knows
-at every moment what must be there and what may be.
+Each operation depends on what the store contains, and is printed as one line of JSON before it
+runs; then a line reports how it ended. So a reader of the output can repeat the operations on
+another store, step by step, and knows at any time what must be stored and what may be.
 
     python -c "…; main()" STORE NAME
 """
@@ -27,7 +27,7 @@ MOST_SESSIONS = 8
 
 
 class Deed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that is done to a session, by its key."""
+    """An operation on a session, by its key."""
 
     do: str
     key: str
@@ -77,7 +77,7 @@ def _create(store: Store, deed: Deed, relation: Relation) -> None:
 
 
 def outcome(store: Store, deed: Deed) -> str:
-    """Do it, and say how it ended: "done", or by which error it was refused."""
+    """Run an operation and return its outcome: "done", or the error that refused it."""
     try:
         perform(store, deed)
     except HoldfastError as error:
@@ -94,7 +94,7 @@ _WEIGHTS = {
 
 
 class Wanderer:
-    """Chooses what to do next."""
+    """Chooses the next operation."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class Wanderer:
         self._numbers = count(1)
 
     def choose(self) -> Deed:
-        """Choose by what is there."""
+        """Return a random operation that fits the store's contents."""
         listed = self._store.sessions(limit=100).items
         keys = [str(info.key) for info in listed]
         if not keys:
@@ -151,7 +151,7 @@ class Wanderer:
 
 
 def main() -> None:
-    """Wander until killed."""
+    """Run operations until killed."""
     path, name = sys.argv[1:]
     with open_store(Path(path)) as store:
         wanderer = Wanderer(store, name)
@@ -159,6 +159,6 @@ def main() -> None:
             try:
                 deed = wanderer.choose()
             except SessionNotFound:
-                continue  # Somebody else has just purged or trashed what was looked at.
+                continue  # Another process has just purged or trashed the chosen session.
             print(msgspec.json.encode(deed).decode(), flush=True)  # noqa: T201
             print(outcome(store, deed), flush=True)  # noqa: T201

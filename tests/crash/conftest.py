@@ -13,20 +13,20 @@ from tests.fast import fast_folder
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder in memory: a kill takes nothing from it, and to sync it costs nothing."""
+    """A folder in memory: a kill loses nothing there, and syncs cost nothing."""
     with fast_folder() as folder:
         yield folder
 
 
 @pytest.fixture(scope="session")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Rehearsals:
-    """Every scene, played once on a disk that does not fail."""
+    """Every scene, run once on a disk that does not fail."""
     return Rehearsals(tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Where children come from; their disk can fail if there is a shim."""
+    """The process that forks children; their disk can fail if the shim is available."""
     try:
         library = Shim.build().library
     except ShimUnavailable:

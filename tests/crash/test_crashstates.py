@@ -132,7 +132,7 @@ def test_normal_loses_only_the_newest_rows_in_every_chosen_state(normal: Trace, 
 
 
 def test_normal_does_lose_rows_to_a_power_cut(normal: Trace, tmp_path: Path) -> None:
-    """The difference between NORMAL and FULL is seen: an acknowledged row goes missing."""
+    """The difference between NORMAL and FULL is detected: an acknowledged row is lost."""
     with pytest.raises(StateFailed):
         explore(normal, check_nothing_lost, limit=BOUNDED, keep=tmp_path)
 
@@ -161,7 +161,7 @@ A, B = b"a" * 512, b"b" * 512
 
 
 def _disks(before: dict[str, bytes], *events: Event) -> list[dict[str, bytes]]:
-    """Return every disk that a crash at the end of these events could leave."""
+    """Return every disk state that a crash at the end of these events could leave."""
     trace = Trace(before, [*events, Ack("end")])
     return [state.files for state in states(trace) if state.acked]
 
@@ -298,7 +298,7 @@ def _continues(first: CrashState) -> Callable[[Path, CrashState], None]:
 
 
 def test_a_write_past_the_recording_is_noticed() -> None:
-    """A file changed by other means does not add up, and the run is refused."""
+    """A file changed by other means differs from the trace, and the run is refused."""
 
     def scenario(recording: Recording) -> None:
         _insert_rows(recording, synchronous="full", rows=1)
@@ -310,7 +310,7 @@ def test_a_write_past_the_recording_is_noticed() -> None:
 
 
 def test_an_empty_run_has_one_state() -> None:
-    """Nothing done, one state: an exploration that proves nothing can be told by its counts."""
+    """No events, one state: the counts show that such an exploration proves nothing."""
     explored = explore(record(lambda _: None), lambda _directory, _state: None)
     assert explored.states == 1
     assert explored.torn == 0

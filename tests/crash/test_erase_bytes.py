@@ -1,8 +1,8 @@
-"""One message is erased: its bytes go with it, whatever stops it, and the proof tells if not.
+"""Erasing one message wipes its bytes, whatever interrupts it, or the proof reports otherwise.
 
-An erasure commits a tombstone first; then the bytes are wiped that lie where the engine does not
-look any more. Killed in between, the message is erased, and its bytes go when the store is next
-opened, or with the next erasure of anything.
+An erasure commits a tombstone first; then the bytes that the engine no longer uses are wiped. If it
+is killed in between, the message is erased, and its bytes are wiped when the store is next opened,
+or by the next erasure of anything.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ IDS = [GONE, "CANARY file", "CANARY large", *(f"CANARY{n} " for n in range(0, 25
 
 
 def _holding(path: Path, what: bytes = CANARY) -> set[str]:
-    """Name the files that hold a canary, but for the ids, which stay."""
+    """Return the files that contain a canary, apart from the ids, which stay."""
     return holding(path, what, IDS)
 
 
@@ -114,7 +114,7 @@ def _must_be_erased(store: Store) -> None:
 
 
 def test_no_byte_of_what_was_erased_is_left(path: Path) -> None:
-    """In no file, while the store is open and afterwards; every report says so."""
+    """In no file, while the store is open and afterwards; every report confirms it."""
     # Ids of ours are not searched for: they stay. What is streamed has one of the store's own.
     assert _holding(path) == {DATABASE}
     with holdfast.open(path) as store:
@@ -129,10 +129,10 @@ def test_no_byte_of_what_was_erased_is_left(path: Path) -> None:
     assert _holding(path) == set()
 
 
-def test_an_erasure_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
+def test_an_erasure_that_was_killed_before_it_wiped_is_finished_at_the_next_opening(
     nursery: Nursery, path: Path
 ) -> None:
-    """The bytes are there until the store is opened, and not a moment longer."""
+    """The bytes are in the files until the store is next opened."""
     die(nursery, BEFORE_THE_WIPING, path)
     assert _holding(path), "nothing was left to wipe"
     with holdfast.open(path) as store:
@@ -144,7 +144,7 @@ def test_an_erasure_that_was_killed_before_it_wiped_is_finished_by_who_opens_nex
 
 
 def test_the_proof_finds_what_a_reader_holds(path: Path) -> None:
-    """It is told as pending and as found; once the reader is gone the next erasure clears it."""
+    """It is reported as pending and as found; after the reader's end the next erasure wipes it."""
     with holdfast.open(path) as store:
         session = store.session("talk-2")
         session.append(Message.user("plain, and in the log"))
@@ -174,7 +174,7 @@ def test_the_proof_searches_every_file_beside_the_store(path: Path, suffix: str)
         else:
             beside.write_bytes(b"\0" * ((1 << 20) - 10) + text)
             with_it = store.backend.scan([text[:32]])
-            assert with_it.found == ()  # Somebody still says it.
+            assert with_it.found == ()  # Another message still contains it.
             store.backend.write(_erase_only(store))
             scan = store.backend.scan([text[:32]])
     assert beside.name in scan.found
@@ -186,7 +186,7 @@ def _erase_only(store: Store) -> Verb[EraseReport]:
 
 
 def test_the_proof_says_when_it_cannot_search(path: Path) -> None:
-    """It is no proof then."""
+    """The report is then no proof."""
     with failing_disk() as disk, open_store(path, vfs=disk.name) as store:
         disk.fail("read", at=1, lasting=True)
         scan = store.backend.scan([b"x" * 32])
@@ -199,7 +199,7 @@ def test_the_proof_says_when_it_cannot_search(path: Path) -> None:
 
 
 def _state(store: Store) -> tuple[str, bool]:
-    """Return what all others say, and whether the message is there."""
+    """Return the texts of all other messages, and whether the message is stored."""
     found = {
         f"{info.key}": [m.text for m in store.get(info.id).messages() if m.id != GONE]
         for info in store.sessions(limit=100)
@@ -245,7 +245,7 @@ def check_one_in_four(directory: Path, state: CrashState) -> None:
 
 
 def test_a_crash_while_a_message_is_erased(base: Path) -> None:
-    """It is erased everywhere or nowhere, and nothing else is hurt."""
+    """It is erased everywhere or nowhere, and nothing else is changed."""
     trace = _record(base, 1000)
     explored = explore(trace, check_one_in_four, limit=len(trace.events))
     assert explored.torn > 10
@@ -260,7 +260,7 @@ def test_a_crash_while_a_message_is_erased_in_many_more_states(base: Path, pages
 
 
 def _erase_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation, at: int) -> bool:
-    """Erase, with one fault; whatever it was, nothing else is hurt and a second try wipes all."""
+    """Erase, with one fault: nothing else is changed, and a second attempt wipes all."""
     with open_store(path, vfs=disk.name) as store:
         before, _ = _state(store)
         session = store.session("talk-2")
@@ -286,5 +286,5 @@ def _erase_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation
 def test_a_fault_while_a_message_is_erased_hurts_nothing(
     base: Path, tmp_path: Path, operation: Operation
 ) -> None:
-    """What could not be wiped is told, and wiped by the next erasure."""
+    """What could not be wiped is reported, and wiped by the next erasure."""
     at_every_place(base, tmp_path, operation, SOME[operation], _erase_on_a_failing_disk)

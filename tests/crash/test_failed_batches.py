@@ -1,8 +1,8 @@
-"""A movement and appends behind it, in one transaction that fails: the store forgets it wholly.
+"""A move and appends after it, in one transaction that fails: no cache keeps any of it.
 
-A movement opens a branch, whose number the database gives out anew after a rollback, perhaps to
-another session. A store remembers how branches run; what it learnt inside a transaction that failed
-must be forgotten with it, or it would read one session's history as another's.
+A move opens a branch, whose number the database reuses after a rollback, perhaps for another
+session. A store caches the ancestry of branches; entries made inside a failed transaction must be
+discarded, or it would read one session's history as another's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def store(tmp_path: Path, disk: FailingDisk) -> Iterator[Store]:
 
 @contextmanager
 def _gathered(store: Store) -> Iterator[None]:
-    """Let what is handed over in this block wait, and run in one transaction at its end."""
+    """Queue the operations submitted in this block, and run them in one transaction at its end."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hold(_: Transaction) -> None:
@@ -92,7 +92,7 @@ def _ids(session: Session) -> list[str]:
 
 
 def _must_be_as_on_the_disk(store: Store, path: Path) -> None:
-    """What this store remembers is what one that remembers nothing reads."""
+    """Assert that this store, with its caches, reads the same as a newly opened one."""
     assert store.verify() == []
     with open_store(path / DATABASE) as fresh:
         assert look(fresh) == look(store)
@@ -101,12 +101,12 @@ def _must_be_as_on_the_disk(store: Store, path: Path) -> None:
 def test_a_branch_of_a_failed_commit_is_not_taken_for_the_next_one(
     store: Store, disk: FailingDisk, tmp_path: Path
 ) -> None:
-    """All of the batch fails for good; then another session gets the number of its branch."""
+    """The whole batch fails permanently; then another session gets the number of its branch."""
     one, two = store.session("one"), store.session("two")
     verbs = [
         _rewind(one, 1, "token"),
         _append(one, "user-a", "user-b"),
-        _rewind(one, 1, "another token"),  # To find it, the way of the new branch is looked at.
+        _rewind(one, 1, "another token"),  # Finding it reads the ancestry of the new branch.
         _append(one, "user-c"),
     ]
     disk.fail("sync", lasting=True)
@@ -129,7 +129,7 @@ def test_a_branch_of_a_failed_commit_is_not_taken_for_the_next_one(
 
 
 def _only_the_first_time(verb: Verb[Head]) -> Verb[Head]:
-    """A movement that is refused when it is tried again, as one is whose head was moved."""
+    """A move that is refused on its second run, like one whose head was moved."""
     runs = count()
 
     def run(tx: Transaction) -> Head:
@@ -141,12 +141,12 @@ def _only_the_first_time(verb: Verb[Head]) -> Verb[Head]:
 
 
 def _stumbles(tx: Transaction) -> Head:
-    """Something else of the batch goes wrong, so that the whole of it is rolled back."""
+    """Another operation of the batch fails, so that the whole batch is rolled back."""
     raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("how", ["a failed commit", "a verb that fails"])
-def test_numbers_that_shift_when_a_batch_is_run_again_confuse_nobody(
+def test_numbers_that_shift_when_a_batch_is_run_again_do_no_harm(
     store: Store, disk: FailingDisk, tmp_path: Path, how: str
 ) -> None:
     """One of the batch is refused the second time; the others get the numbers before theirs."""
@@ -181,7 +181,7 @@ def test_numbers_that_shift_when_a_batch_is_run_again_confuse_nobody(
 def test_a_refusal_by_what_was_undone_is_forgotten(
     store: Store, disk: FailingDisk, tmp_path: Path, how: str
 ) -> None:
-    """What moved the head is undone with its batch; then the write it was refused for is stored."""
+    """The move is rolled back with its batch; then the write it had caused to fail is stored."""
     one = store.session("one")
     verbs = [
         _only_the_first_time(_append(one, "user-not-again")),
@@ -200,7 +200,7 @@ def test_a_refusal_by_what_was_undone_is_forgotten(
     _must_be_as_on_the_disk(store, tmp_path)
 
 
-# ----------------------------------------------------------------------- asked for again, as it is
+# ------------------------------------------------------------------------------------- run again
 
 
 def _undo(session: Session) -> Verb[Any]:
@@ -244,7 +244,7 @@ VERBS = [_undo, _redo, _clear, _replace, _summarize, _fork, _purge]
 
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("make", VERBS)
-def test_a_verb_whose_outcome_is_unknown_is_done_once_when_it_is_run_again(
+def test_an_operation_whose_outcome_is_unknown_is_done_once_when_it_is_run_again(
     store: Store, disk: FailingDisk, tmp_path: Path, make: MakeVerb, lasting: bool
 ) -> None:
     """By its token, its message's id or its session's id; however often it is run."""
@@ -279,7 +279,7 @@ class _Crew:
         self.moved = self.failed = 0
 
     def work(self, name: str, rounds: int) -> None:
-        """Do this and that; whatever fails is asked for again as its ids allow."""
+        """Run random operations; those that fail are retried with their ids."""
         chance = random.Random(f"{self._seed} {name}")
         for number in range(rounds):
             key = chance.choice(["one", "two"])
@@ -338,7 +338,7 @@ def _stress(store: Store, disk: FailingDisk, path: Path, *, seed: int, rounds: i
             for branch in session.branches()
             for found in session.messages(branch=branch.number, after=branch.fork_seq)
         ]
-        # Said once: only what lay on an abandoned branch by then may be placed again by a retry.
+        # Stored once: only a message on an abandoned branch may be stored again by a retry.
         assert set(acked) <= set(own)
     _must_be_as_on_the_disk(store, path)
     return crew
@@ -347,7 +347,7 @@ def _stress(store: Store, disk: FailingDisk, path: Path, *, seed: int, rounds: i
 def test_threads_that_move_and_write_on_a_failing_disk_agree_with_it(
     store: Store, disk: FailingDisk, tmp_path: Path
 ) -> None:
-    """What was acknowledged is there, and what the store remembers is what the file says."""
+    """What was acknowledged is stored, and the store's caches agree with the file."""
     crew = _stress(store, disk, tmp_path, seed=1, rounds=40)
     assert crew.moved > 5
     assert crew.failed > 5

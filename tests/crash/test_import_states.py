@@ -26,7 +26,7 @@ FILE = "family.jsonl"
 
 
 class Looks(msgspec.Struct, frozen=True):
-    """What is seen of the store before the import and after it."""
+    """The views of the store before the import and after it."""
 
     before: str
     after: str
@@ -113,7 +113,7 @@ def check_one_in_twelve(directory: Path, state: CrashState) -> None:
 
 
 def test_a_crash_during_an_import_leaves_whole_sessions(base: Path, looks: Looks) -> None:
-    """Whatever a crash leaves is so many whole families, and importing again brings the rest."""
+    """A crash leaves some whole families, and importing again brings the rest."""
     trace = _record(base, looks, 1000)
     explored = explore(trace, check_one_in_twelve, limit=len(trace.events))
     assert explored.kill > 20

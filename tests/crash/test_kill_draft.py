@@ -60,7 +60,7 @@ def _killed_by_itself(nursery: Nursery, url: str, then: str) -> None:
 
 
 def _partial(url: str) -> Message:
-    """Recover the store and give the partial reply: the last of two messages."""
+    """Recover the store and return the partial reply: the last of two messages."""
     with holdfast.open(url) as store:
         session = store.session("talk", create=False)
         assert session.interrupted
@@ -99,7 +99,7 @@ def _await_in_draft(store: Store, words: bytes) -> None:
 
 @pytest.fixture
 def file_url(tmp_path: Path) -> str:
-    """The URL of a store in a file: for what is decided before any store is asked."""
+    """The URL of a store in a file: for what does not depend on the backend."""
     return f"sqlite:///{tmp_path}/store.db"
 
 

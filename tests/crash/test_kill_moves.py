@@ -1,8 +1,8 @@
 """A process that moves, forks and purges at random is killed at random, again and again.
 
-It says each thing before it does it, and how it ended (see `_wandering`). The test does the same
-things to a store in memory. After each kill the file must be whole and look as the store in memory
-does: with the thing that was under way, or without it.
+It reports each operation before it runs it, and how it ended (see `_wandering`). The test repeats
+the operations on a store in memory. After each kill the file must be intact and equal the store in
+memory, with or without the operation that was in progress.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CHILD = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tests.crash._wand
 
 
 def _listen(nursery: Nursery, path: Path, name: str, lines: int, seconds: float) -> list[str]:
-    """Let a process wander; kill it so long after it said so much; give what it had said.
+    """Run a process; kill it some time after it printed this many lines; return its output.
 
-    On a busy machine it says as much as on any other.
+    So the amount of work does not depend on the machine's load.
     """
     with nursery.start(CHILD + "main()", ROOT, path, name) as child:
         first = "".join(child.stdout.readline() for _ in range(lines))
@@ -45,7 +45,7 @@ def _listen(nursery: Nursery, path: Path, name: str, lines: int, seconds: float)
 
 
 class _Twin:
-    """The store in memory that is to look like the file."""
+    """The store in memory that must equal the file."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class _Twin:
         return msgspec.json.decode(said[-1], type=Deed) if len(said) % 2 else None
 
     def must_look_like(self, found: str, in_doubt: Deed | None) -> None:
-        """Compare; what was in doubt is done here, too, if it was there."""
+        """Compare the views; run the operation in doubt here, too, if the file has it."""
         if look(self._store) == found and in_doubt is None:
             return
         if look(self._store) != found:
@@ -73,7 +73,7 @@ class _Twin:
 
 
 def _wander(nursery: Nursery, path: Path, lives: int, seed: int) -> _Twin:
-    """Live and die so often."""
+    """Run and kill a process this many times, and compare each time."""
     chance = random.Random(seed)
     with holdfast.open("memory:") as store:
         twin = _Twin(store)
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_before_a_kill_is_there_and_nothing_else(
 
 
 def test_a_summary_of_a_summary_looks_the_same_in_two_stores() -> None:
-    """It covers a message whose id is made up, and so is another in each store."""
+    """It covers a message with a generated id, which differs in each store."""
     assert _summary_of_a_summary(3) == _summary_of_a_summary(3) != _summary_of_a_summary(2)
 
 
@@ -114,7 +114,7 @@ def _summary_of_a_summary(upto: int) -> str:
 
 
 def _crowd(nursery: Nursery, path: Path, names: list[str], lines: int) -> int:
-    """Let several wander in one store, kill them all at once, and look; give how much was done."""
+    """Run several processes on one store, kill all at once, verify; return the work done."""
     with ThreadPoolExecutor(len(names)) as pool:
         lives = [pool.submit(_listen, nursery, path, name, lines, 0.0) for name in names]
         said = [life.result() for life in lives]
@@ -130,7 +130,7 @@ def _crowd(nursery: Nursery, path: Path, names: list[str], lines: int) -> int:
 def test_several_that_purge_and_write_at_once_leave_a_whole_store(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Bytes are wiped in pages while others write to them; nothing that is in use is hurt."""
+    """Bytes are wiped in pages while others write to them; nothing in use is changed."""
     path = tmp_path / DATABASE
     done = [_crowd(nursery, path, [f"{life}{who}" for who in "abc"], 80) for life in "xy"]
     assert sum(done) > 30

@@ -1,9 +1,9 @@
-"""The bytes of what was purged, when the purge is cut off or somebody still reads.
+"""The bytes of purged data, when the purge is interrupted or a reader is active.
 
-A purge commits first; only then are the bytes wiped that lie where the engine does not look any
-more: in the log, and in the unused middle of pages. Killed in between, the process has purged, but
-the bytes are there. They go when the store is next opened, or with the next purge of anything. Who
-still reads what was before loses nothing by it.
+A purge commits first; only then are the bytes wiped that the engine no longer uses: in the log, and
+in the unused middle of pages. If it is killed in between, the data is purged, but its bytes are
+still in the files. They are wiped when the store is next opened, or by the next purge of anything.
+A reader of an earlier snapshot loses nothing.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ def _killed_before_it_wiped(nursery: Nursery, path: Path) -> None:
     assert holding(path) == {DATABASE, copy.name}, "nothing was left to wipe in the pages"
 
 
-def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
+def test_a_purge_that_was_killed_before_it_wiped_is_finished_at_the_next_opening(
     nursery: Nursery, path: Path
 ) -> None:
-    """The canaries are there until the store is opened, and not a moment longer."""
+    """The canaries are in the files until the store is next opened."""
     _killed_before_it_wiped(nursery, path)
     with holdfast.open(path) as store:
         assert holding(path) == set()
@@ -154,8 +154,8 @@ def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_who_opens_next(
     assert holding(path) == set()
 
 
-def test_who_only_reads_wipes_nothing(nursery: Nursery, path: Path) -> None:
-    """Read-only means that: what is owed stays owed, and the talk is gone all the same."""
+def test_a_readonly_store_wipes_nothing(nursery: Nursery, path: Path) -> None:
+    """Pending bytes stay pending, and the talk is purged all the same."""
     _killed_before_it_wiped(nursery, path)
     before = holding(path)
     with holdfast.open(path, readonly=True) as store:
@@ -187,7 +187,7 @@ holdfast.open(sys.argv[1])
 
 @pytest.mark.parametrize("at", ["_empty_log", "_dirty_pages", "_wipe", "_delete_copies"])
 def test_killed_while_it_wipes(nursery: Nursery, path: Path, at: str) -> None:
-    """Whatever was left is wiped by whoever opens the store next."""
+    """Remaining bytes are wiped at the next opening."""
     _killed_before_it_wiped(nursery, path)
     die(nursery, _KILLED, path, at)
     with holdfast.open(path) as store:
@@ -199,7 +199,7 @@ def test_killed_while_it_wipes(nursery: Nursery, path: Path, at: str) -> None:
 
 
 def _between_finding_and_wiping(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Let something happen once, when the pages to wipe were found and none is wiped yet."""
+    """Call a function once, when the pages to wipe were found and none is wiped yet."""
     find, waiting = scrub._dirty_pages, [act]  # noqa: SLF001 - there is no other way in between
 
     def found(connection: apsw.Connection, path: Path, vfs: str | None) -> Iterator[int]:
@@ -264,7 +264,7 @@ def test_pages_that_changed_between_finding_and_wiping_are_wiped_as_they_are_the
 
 
 def _purged_while_read(store: Store, path: Path) -> None:
-    """Purge under the eyes of a reader, who sees what was until it ends."""
+    """Purge while a reader holds a snapshot, which stays readable until it ends."""
     store.session("talk-0").append(Message.user("plain and in the log"))
     with reading(path) as count:
         before = count()
@@ -278,7 +278,7 @@ def _purged_while_read(store: Store, path: Path) -> None:
 
 
 def test_what_a_reader_holds_is_pending_and_goes_with_the_next_purge(path: Path) -> None:
-    """A purge beside a reader says so; the next one, of whatever it is, leaves no canary."""
+    """A purge beside a reader reports pending bytes; the next purge leaves no canary."""
     with holdfast.open(path) as store:
         _purged_while_read(store, path)
         assert store.purge("canary-fork-free").pending == ()
@@ -287,7 +287,7 @@ def test_what_a_reader_holds_is_pending_and_goes_with_the_next_purge(path: Path)
 
 
 def test_what_a_reader_holds_goes_when_the_store_is_next_opened(path: Path) -> None:
-    """Nobody has to purge anything for it."""
+    """No further purge is needed."""
     with holdfast.open(path) as store:
         store.purge("canary-fork-free")
         _purged_while_read(store, path)
@@ -302,7 +302,7 @@ def test_what_a_reader_holds_goes_when_the_store_is_next_opened(path: Path) -> N
 def test_the_note_goes_only_when_the_wiped_bytes_are_on_the_disk(
     base: Path, tmp_path: Path
 ) -> None:
-    """Whenever the power is cut, bytes that were not wiped are wiped by whoever opens next."""
+    """After a power cut at any time, remaining bytes are wiped at the next opening."""
 
     def purge(store: Store, recording: Recording) -> None:
         for key in ("talk-2", "canary-fork-free"):
@@ -343,7 +343,7 @@ def test_what_was_deleted_is_deleted_for_good_before_the_note_goes(
         assert seen == [(set(), True)]
 
 
-def test_what_an_older_version_owes_is_wiped_by_whoever_opens_the_store(
+def test_what_an_older_version_did_not_wipe_is_wiped_at_opening(
     nursery: Nursery, path: Path
 ) -> None:
     """Version 0.1.0 left one note for all, without a name."""
@@ -357,7 +357,7 @@ def test_what_an_older_version_owes_is_wiped_by_whoever_opens_the_store(
 
 
 def _sums(store: Store) -> dict[str, str]:
-    """Sum up each talk in a few characters."""
+    """Return a short digest of each talk."""
     return {
         str(info.key): digest("".join(found.text for found in store.get(info.id).messages()))
         for info in store.sessions(limit=100)
@@ -399,7 +399,7 @@ def check_one_in_eight(directory: Path, state: CrashState) -> None:
 
 
 def test_a_crash_while_bytes_are_wiped_hurts_nothing(base: Path) -> None:
-    """Pages are written outside of transactions then; what lies in use in them is not touched."""
+    """Pages are written outside of transactions then; used bytes in them are not changed."""
     trace = _record(base, 1000)
     wiped = [e for e in trace.events if isinstance(e, Write) and not any(e.data)]
     assert wiped, "no page had anything to wipe"
@@ -418,12 +418,12 @@ def test_a_crash_while_bytes_are_wiped_hurts_nothing_in_many_more_states(
 
 
 def _purge_on_a_failing_disk(path: Path, disk: FailingDisk, operation: Operation, at: int) -> bool:
-    """Purge, with one fault; whatever it was, nothing else is hurt and a second purge wipes all."""
+    """Purge, with one fault: nothing else is changed, and a second purge wipes all."""
     with open_store(path, vfs=disk.name) as store:
         expected = _sums(store)
         disk.fail(operation, at=at, lasting=at % 2 == 0)
         purged = True
-        pending: tuple[str, ...] = ("nobody was told",)
+        pending: tuple[str, ...] = ("not reported",)
         try:
             pending = store.purge("talk-2").pending
         except StorageError:
@@ -449,7 +449,7 @@ def _healed_sums(store: Store, disk: FailingDisk) -> dict[str, str]:
 def test_a_fault_while_bytes_are_wiped_hurts_nothing(
     base: Path, tmp_path: Path, operation: Operation
 ) -> None:
-    """What could not be wiped is told, and wiped by the next purge."""
+    """What could not be wiped is reported, and wiped by the next purge."""
     at_every_place(base, tmp_path, operation, SOME[operation], _purge_on_a_failing_disk)
 
 

@@ -1,10 +1,10 @@
 """Movements, forks and purges on a disk that fails, in this process, at any of its operations.
 
 A scene (see `_scenes`) is performed on a disk whose Nth operation fails, once or from then on until
-it is healed. What a caller is told then is true: "not stored" leaves what was there, no error means
-that it is there, and after `OutcomeUnknown` it is one of the two. Asked for again, each step is
-done once, in the same store object, whatever its connections and its memory of branches went
-through; and in the end everything looks as if nothing had happened, to who opens it anew as well.
+it is healed. What the caller is told is true: after an error that guarantees "not stored" the store
+is unchanged, without an error the step is stored, and after `OutcomeUnknown` it is one of the two.
+A retried step takes effect once, in the same store object, whatever happened to its connections and
+caches; and at the end the store equals one without faults, also when it is opened again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Performance:
     told: type[HoldfastError] | None = None
 
     def play(self, directory: Path) -> None:
-        """Play to the end; each step that fails is asked for again on a disk that is well."""
+        """Run to the end; each step that fails is retried on a healed disk."""
         path = directory / DATABASE
         with open_store(path, vfs=self.disk.name, hours=1) as store:
             self.disk.fail(
@@ -150,7 +150,7 @@ class Places:
         self._counted: dict[tuple[Operation, bool], int] = {}
 
     def of(self, fault: Fault, visits: int) -> list[int]:
-        """Choose so many of the operations that can fail, and the last one."""
+        """Return some of the operations that can fail, and the last one."""
         last = max(1, self._count(fault))
         return sorted({1 + number * last // visits for number in range(visits)} | {last})
 
@@ -165,8 +165,8 @@ class Places:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=str)
-def test_what_fails_is_told_and_done_once(scene: Scene, rehearsed: Rehearsals) -> None:
-    """Old or new, as was told; asked for again, once."""
+def test_what_fails_is_reported_and_done_once(scene: Scene, rehearsed: Rehearsals) -> None:
+    """The state before or after the step, as reported; a retry takes effect once."""
     told, places = set(), Places(scene, rehearsed)
     for number, fault in enumerate(FAULTS):
         for at in places.of(fault, 2 + number % 2):
@@ -178,7 +178,7 @@ def test_what_fails_is_told_and_done_once(scene: Scene, rehearsed: Rehearsals) -
 @pytest.mark.parametrize("pages", [1000, FEW_PAGES])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 @pytest.mark.parametrize("scene", SCENES, ids=str)
-def test_what_fails_anywhere_is_told_and_done_once(
+def test_what_fails_anywhere_is_reported_and_done_once(
     scene: Scene, rehearsed: Rehearsals, fault: Fault, pages: int
 ) -> None:
     """The same at every single operation, and while checkpoints happen all the time."""

@@ -1,8 +1,8 @@
 """Movements, forks and purges by a process that is killed, or whose disk fails, at the Nth write.
 
-The process plays a scene (see `_scenes`) on real files and says each step when it is done. However
-it ends, the store is whole and looks as after the last step it said, or as after the next one; only
-so if it was told that nothing was stored; and the scene can be played to its end.
+The process runs a scene (see `_scenes`) on real files and prints each completed step. However it
+ends, the store is intact and in the state after the last printed step, or after the next one unless
+that was refused; and the scene can be run to its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPED = {"OutcomeUnknown", "StoreFull", "StoreUnavailable"}
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, on which sort of operation, once or from then on; and at which places."""
+    """The fault, the kind of operation, once or from then on; and at which operations."""
 
     kind: Kind
     on: Sort
@@ -51,14 +51,14 @@ FAULTS = [
 
 @dataclass(frozen=True)
 class Stage:
-    """Where scenes are played."""
+    """What a scene needs to run with faults."""
 
     shim: Shim
     rehearsed: Rehearsals
     under: Path
 
     def play(self, scene: Scene, fault: Fault) -> None:
-        """Play a scene with the fault at one place after the other, and look at what is left."""
+        """Run a scene with the fault at one operation after the other, and check each result."""
         base, looks = self.rehearsed.of(scene)
         reached = 0
         for outcome in every(
@@ -116,7 +116,7 @@ def _judge(scene: Scene, looks: list[str], outcome: Outcome) -> None:
     ids=str,
 )
 def test_a_process_that_ends_leaves_old_or_new(stage: Stage, scene: Scene, fault: Fault) -> None:
-    """Killed, torn off or refused by the disk: old or new, and it goes on."""
+    """Killed, torn or refused by the disk: the state before or after, and it can continue."""
     stage.play(scene, fault)
 
 
@@ -126,5 +126,5 @@ def test_a_process_that_ends_leaves_old_or_new(stage: Stage, scene: Scene, fault
 def test_a_process_that_ends_anywhere_leaves_old_or_new(
     stage: Stage, scene: Scene, fault: Fault
 ) -> None:
-    """The same at many more places."""
+    """The same at many more operations."""
     stage.play(scene, fault)

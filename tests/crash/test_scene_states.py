@@ -1,10 +1,10 @@
 """Every disk a crash could leave in the middle of a movement, a fork or a purge.
 
-Each scene (see `_scenes`) is performed once through the recording VFS. Before a step it is said
-what will be seen after it, and said again when the step returned. Then every state that a killed
-process or a power cut could leave is opened as a user would: it is whole, it looks as it did before
-the step that was under way or as it must after it, as after it once the step was acknowledged; and
-when the program asks for the step again and goes on, it ends where an undisturbed one ends.
+Each scene (see `_scenes`) is run once through the recording VFS. Before a step the view expected
+after it is recorded, and again when the step returned. Then every state that a killed process or a
+power cut could leave is opened as a user would: it is intact, its view is the one before the step
+in progress or the one after it, and the latter once the step was acknowledged; and when the program
+retries the step and continues, it ends in the same state as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MANY_POINTS = 160
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What is seen of a store when so many steps of a scene are done."""
+    """The view of a store after this many steps of a scene."""
 
     scene: str
     done: int
@@ -56,7 +56,7 @@ def _record(scene: Scene, rehearsed: Rehearsals, pages: int = 1000) -> Trace:
 
 
 def check_old_or_new(directory: Path, state: CrashState) -> None:
-    """What is there is what was, or what was to be; and it can be brought to its end."""
+    """The state is the one before or after the step, and the scene can be run to its end."""
     begun = [msgspec.json.decode(said, type=Seen) for said in state.begun]
     if not state.acked:
         return
@@ -112,8 +112,8 @@ def test_a_crash_leaves_old_or_new_in_many_more_states(
     assert explore(trace, check_old_or_new, limit=THOUSANDS).power > 5 * len(trace.events)
 
 
-def test_the_judgement_tells_a_state_between(rehearsed: Rehearsals) -> None:
-    """A store that shows something else than before or after is found out."""
+def test_the_check_detects_a_state_between(rehearsed: Rehearsals) -> None:
+    """A store in any other state is detected."""
     trace = _record(MOVES, rehearsed)
     _, looks = rehearsed.of(MOVES)
     wrong = looks[1].replace("user-1", "user-7")

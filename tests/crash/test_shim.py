@@ -50,7 +50,7 @@ Child = Callable[[Path], list[str]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, on which sort of operation, once or from then on."""
+    """The fault, the kind of operation, once or from then on."""
 
     kind: Kind
     on: Sort
@@ -78,7 +78,7 @@ ERRORS = [
     Fault("enospc", "sync"),
 ]
 SHORT = Fault("short", "write")
-# What each kind does is seen in three writes below; these stop a database in every sort of place.
+# The effect of each kind is tested with three writes below; these stop a database anywhere.
 SOME_KILLS = [Fault("tear", "write"), Fault("kill", "sync")]
 SOME_ERRORS = [
     Fault("eio", "write"),
@@ -98,7 +98,7 @@ def shim() -> Shim:
 
 @pytest.fixture
 def child(tmp_path: Path) -> Child:
-    """What to run in a directory."""
+    """Return the function that gives the command for a directory."""
     return _child(tmp_path / "child.py", CHILD)
 
 
@@ -135,7 +135,7 @@ def _must_have_died(outcome: Outcome) -> None:
 
 
 def _must_have_ended_in_order(outcome: Outcome) -> None:
-    # A failed checkpoint costs nothing, so a child that met its fault there may well end with 0.
+    # A failed checkpoint costs nothing, so a child with its fault there may end with 0.
     assert outcome.returncode in {0, GAVE_UP}, outcome.command + outcome.stderr
     assert not outcome.stderr, outcome.command + outcome.stderr
     if outcome.returncode == 0:
@@ -143,7 +143,7 @@ def _must_have_ended_in_order(outcome: Outcome) -> None:
 
 
 def _visit(shim: Shim, child: Child, fault: Fault, under: Path, *, step: int) -> Iterator[Outcome]:
-    """Run with the fault at each place; a visit that met too few faults proves nothing."""
+    """Run with the fault at each operation; too few reached faults would prove nothing."""
     reached = 0
     outcomes = every(
         shim,
@@ -290,8 +290,8 @@ def test_the_replay_command_does_the_same_again(shim: Shim, child: Child, tmp_pa
     assert (again.returncode, again.stdout) == (outcome.returncode, outcome.stdout)
 
 
-def test_every_leaves_no_place_out(shim: Shim, child: Child, tmp_path: Path) -> None:
-    """Places are visited from the first to one past the last; a step thins only the later ones."""
+def test_every_leaves_no_operation_out(shim: Shim, child: Child, tmp_path: Path) -> None:
+    """Operations from the first to one past the last; a step skips only later ones."""
     all_places = [o.at for o in every(shim, child, kind="kill", on="sync", under=tmp_path / "a")]
     assert all_places == list(range(1, len(all_places) + 1))
     counted = _run(shim, child(tmp_path / "c"), Fault("none", "sync"), 0, tmp_path / "c").syncs

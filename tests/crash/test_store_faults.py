@@ -1,9 +1,9 @@
 """The store in a child process that is killed, or whose disk fails, at the Nth write or sync.
 
-The child tells a story with every kind of write (see `_story`). Whatever happened to it: it ended
-in order, with errors of ours or none; and once the faults are over the store opens, is whole, holds
-all that was acknowledged once and in order, nothing that was refused, and takes the same story
-again with the same ids, after which each message is there once. The history checker compares.
+The child runs a script with every kind of write (see `_story`). Whatever happens, it ends normally,
+with Holdfast errors or none; and once the faults are over the store opens, is intact, has all that
+was acknowledged once and in order, nothing that was refused, and accepts the same script again with
+the same ids, after which each message is stored once. The history checker compares.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TYPED = {"Damaged", "OutcomeUnknown", "ReadOnly", "StoreFull", "StoreUnavailable
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, on which sort of operation, once or from then on."""
+    """The fault, the kind of operation, once or from then on."""
 
     kind: Kind
     on: Sort
@@ -89,7 +89,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Visit:
-    """One kind of fault, at one place after the other, in one mode of the story."""
+    """One kind of fault, at one operation after the other, in one mode of the script."""
 
     shim: Shim
     fault: Fault
@@ -98,7 +98,7 @@ class Visit:
     base: Path | None = None
 
     def outcomes(self, *, first: int, step: int) -> Iterator[Outcome]:
-        """Run the child with the fault at each place."""
+        """Run the child with the fault at each operation."""
         fault = self.fault
         reached = 0
         for outcome in every(
@@ -124,7 +124,7 @@ class Visit:
 
 
 def _events(directory: Path, worker: str = "child") -> Path:
-    """Name a file of events; it is outside of the path where faults strike."""
+    """Return the path of an event file, outside of the path where faults strike."""
     return directory.parent / f"events-{worker}-{directory.name}.jsonl"
 
 
@@ -138,23 +138,23 @@ def _must_have_ended_in_order(outcome: Outcome) -> None:
 
 
 def _errors(outcome: Outcome) -> set[str]:
-    """Return the errors that the child was told of."""
+    """Return the errors that the child received."""
     lines = outcome.stdout.splitlines()
     return {line.split()[-1] for line in lines if line.startswith("error ")}
 
 
 def _places(on: Sort, *, long: bool) -> dict[str, int]:
-    """Return which places to visit: all of them, or the first and then some."""
+    """Return which operations to test: all of them, or the first and then some."""
     if long:
         return {"first": 20, "step": 1}
     return {"first": 2, "step": 61} if on == "write" else {"first": 2, "step": 6}
 
 
-# --------------------------------------------------------------------------------- the judgement
+# ------------------------------------------------------------------------------------- the check
 
 
 def _judge(outcome: Outcome) -> Verdict:
-    """Compare the store with what the child was told; then tell the story again."""
+    """Compare the store with what was acknowledged to the child; then run the script again."""
     worker = Recorder(_events(outcome.directory, "again"), "again")
     try:
         with open_store(outcome.directory / STORE) as store:
@@ -193,7 +193,7 @@ def _compare(store: Store, outcome: Outcome, *workers: str) -> Verdict:
 
 
 def _stored(found: Message, own: set[str]) -> Stored:
-    """See a message as the checker does. A partial reply must be the beginning of the whole one."""
+    """Return a message in the checker's form. A partial reply must be a prefix of the whole one."""
     assert found.seq is not None
     if found.status != "partial":
         return Stored(found.id, found.seq, digest(looks(found)))
@@ -204,7 +204,7 @@ def _stored(found: Message, own: set[str]) -> Stored:
 
 
 def _must_have_kept_its_word(store: Store, outcome: Outcome) -> None:
-    """Look for everything the child was told that is no message."""
+    """Check everything that was acknowledged to the child and is no message."""
     sessions = {str(info.key): store.get(info.id) for info in store.sessions()}
     for session in sessions.values():
         ended = {turn.state for turn in session.turns()}
@@ -257,7 +257,7 @@ def _tell_and_die(visit: Visit, *, long: bool) -> None:
 
 @pytest.mark.parametrize("fault", KILLS, ids=str)
 def test_a_kill_loses_nothing(shim: Shim, empty: Path, tmp_path: Path, fault: Fault) -> None:
-    """Killed at the Nth write or sync, the child has lost nothing it was told of."""
+    """Killed at the Nth write or sync, the child has lost nothing that was acknowledged."""
     _tell_and_die(Visit(shim, fault, tmp_path, base=empty), long=False)
 
 
@@ -278,7 +278,7 @@ def _tell_with_one_fault(visit: Visit, *, long: bool) -> None:
 
 @pytest.mark.parametrize("fault", ONCE, ids=str)
 def test_one_error_loses_nothing(shim: Shim, empty: Path, tmp_path: Path, fault: Fault) -> None:
-    """A disk that fails once: every error is one of ours and true, and trying again helps."""
+    """A disk that fails once: every error is a true Holdfast error, and a retry succeeds."""
     _tell_with_one_fault(Visit(shim, fault, tmp_path, base=empty), long=False)
 
 
@@ -303,7 +303,7 @@ def _tell_with_lasting_fault(visit: Visit, *, long: bool) -> None:
 
 @pytest.mark.parametrize("fault", STICKY, ids=str)
 def test_lasting_errors_lose_nothing(shim: Shim, empty: Path, tmp_path: Path, fault: Fault) -> None:
-    """A disk that fails from then on: every error is one of ours and true."""
+    """A disk that fails from then on: every error is a true Holdfast error."""
     _tell_with_lasting_fault(Visit(shim, fault, tmp_path, base=empty), long=False)
 
 
@@ -320,7 +320,7 @@ def test_lasting_errors_anywhere_lose_nothing(
 
 
 def _make(visit: Visit, *, long: bool) -> Iterator[Outcome]:
-    """Tell the story where no store is yet; what is there afterwards is a whole one or none."""
+    """Run the script without a store; afterwards there is a whole one or none."""
     places = {"first": 40, "step": 1} if long else {"first": 2, "step": 23}
     if visit.fault.on == "sync" and not long:
         places["step"] = 2
@@ -329,7 +329,7 @@ def _make(visit: Visit, *, long: bool) -> Iterator[Outcome]:
         _must_be_no_half_made_store(outcome)
         yield outcome
         if outcome.at >= made:
-            return  # The store is made by then; the rest of the story is told elsewhere.
+            return  # The store exists by then; the rest of the script is tested elsewhere.
 
 
 def _must_be_no_half_made_store(outcome: Outcome) -> None:
@@ -341,14 +341,14 @@ def _must_be_no_half_made_store(outcome: Outcome) -> None:
         assert "made talk" not in outcome.stdout, outcome.command
     known = {STORE, *(f"{STORE}{suffix}" for suffix in ("-wal", "-shm", "-queue", "-lock"))}
     others = {file.name for file in outcome.directory.iterdir()} - known
-    # Only a killed process leaves something behind, under a name that nobody opens.
+    # Only a killed process leaves something behind, under a name that is never opened.
     assert all(name.startswith(f".{STORE}.") and ".new" in name for name in others)
     assert outcome.killed or not others, outcome.command
 
 
 @pytest.mark.parametrize("fault", [Fault("kill", "write"), Fault("kill", "sync")], ids=str)
 def test_a_kill_while_a_store_is_made_is_harmless(shim: Shim, tmp_path: Path, fault: Fault) -> None:
-    """There is a whole store or none, and what lies about does not stop the next process."""
+    """There is a whole store or none, and leftovers do not stop the next process."""
     outcomes = list(_make(Visit(shim, fault, tmp_path), long=False))
     assert any(not (outcome.directory / STORE).exists() for outcome in outcomes)
     for outcome in outcomes:
@@ -371,7 +371,7 @@ def test_a_kill_anywhere_while_a_store_is_made_is_harmless(
 def test_an_error_while_a_store_is_made_is_harmless(
     shim: Shim, tmp_path: Path, fault: Fault
 ) -> None:
-    """The error is one of ours, nothing is left behind, and trying again helps."""
+    """It is a Holdfast error, nothing is left behind, and a retry succeeds."""
     for outcome in _make(Visit(shim, fault, tmp_path), long=False):
         assert outcome.returncode == 0 or fault.sticky, outcome.command
         _judge(outcome)
@@ -478,7 +478,7 @@ def _must_be_old_or_new(outcome: Outcome) -> None:
 
 
 def _must_be_a_good_backup(outcome: Outcome) -> bool:
-    """Look at the backup, in a copy so that nothing is changed; it is whole or not there."""
+    """Check a copy of the backup, so that nothing is changed; it is whole or absent."""
     backup = outcome.directory / f"{STORE}.before-2"
     if not backup.exists():
         assert "migrated" not in outcome.stdout, outcome.command
@@ -500,7 +500,7 @@ def _must_be_a_good_backup(outcome: Outcome) -> bool:
 def test_a_crash_during_migration_is_survived(
     shim: Shim, left: Path, tmp_path: Path, fault: Fault
 ) -> None:
-    """The store is of the old format or of the new one; its backup is whole or not there."""
+    """The store is of the old format or of the new one; its backup is whole or absent."""
     _migrate_with(Visit(shim, fault, tmp_path, "migrate", left), long=False)
 
 

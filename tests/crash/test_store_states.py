@@ -1,8 +1,8 @@
-"""Every disk a crash could leave behind the store, and what the store makes of it.
+"""Every disk state a crash could leave, and how the store recovers from it.
 
 Each scenario runs once through the recording VFS; then every state that a killed process or a
 power cut could leave (see `holdfast.testing.faults.crashstates`) is opened as a user would open it
-and judged by the facts that the run had promised by then (see `_facts`).
+and checked against the facts that the run had promised by then (see `_facts`).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def failed_turn(recording: Recording, store: Store) -> None:
 
 
 def abandoned_turn(recording: Recording, store: Store) -> None:
-    """A turn that never ends: its holder is gone in the middle of a second reply."""
+    """A turn that never ends: its holder dies during a second reply."""
     session = store.session("talk")
     with promise(recording, Opened("talk", 1)):
         turn = session.turn().__enter__()
@@ -195,7 +195,7 @@ def opened_again(recording: Recording, store: Store) -> None:
 
 
 def long_log(recording: Recording, store: Store) -> None:
-    """So much is written that the engine checkpoints by itself, at its own size."""
+    """Enough is written that the engine checkpoints automatically."""
     for number in range(1, 6):
         _say(recording, store.session("talk"), f"huge-{number}")
 
@@ -333,7 +333,7 @@ def test_the_weaker_durability_loses_only_the_newest_in_many_more_states(
 
 
 def test_the_two_durabilities_differ(base: Path, tmp_path: Path) -> None:
-    """What the weaker one may lose is found missing: the judgement can tell them apart."""
+    """The check detects that the weaker one loses data that the stronger one keeps."""
     trace = _record(appends, base, durability="process")
     with pytest.raises(StateFailed, match="none of what it may be"):
         explore(trace, check_nothing_lost, keep=tmp_path)
@@ -420,7 +420,7 @@ def _migrate(path: Path, vfs: str) -> None:
 
 
 def _shape(directory: Path) -> tuple[int, bool, bool]:
-    """Look at a copy: the format's number, and whether table and column of step 2 are there."""
+    """Return a copy's format number, and whether table and column of step 2 exist."""
     with_column = "SELECT count(*) FROM pragma_table_info('turns') WHERE name = 'flavour'"
     copy = directory / "looked-at"
     copy.mkdir()
@@ -479,7 +479,7 @@ def _builds(recording: Recording) -> None:
 
 
 def test_a_new_store_is_whole_on_the_disk_before_it_gets_its_name(tmp_path: Path) -> None:
-    """A power cut behind the rename finds a whole store, for all of it was synced before."""
+    """A power cut after the rename leaves a whole store: all of it was synced before."""
     built = [state for state in states(record(_builds), limit=300) if state.acked]
     assert len({state.files.get(f"{DATABASE}-wal") for state in built}) > 1, "nothing in doubt"
     for number, state in enumerate(built):

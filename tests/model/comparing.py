@@ -1,4 +1,4 @@
-"""What must hold after every step: all that can be read is as the model has it."""
+"""What must hold after every step: everything that can be read equals the model."""
 
 from hypothesis.stateful import invariant, precondition, rule
 
@@ -89,7 +89,7 @@ class Comparing(Driver):
             assert [_told(link) for link in session.children()] == self._children(model.id)
 
     def _lineage(self, id: str | None) -> list[tuple[object, ...]]:
-        """Tell the ancestors of a session; where one was purged without a trace, it ends."""
+        """Return the ancestors of a session, up to one that was purged completely."""
         if id is None:
             return []
         link = self._link(id)
@@ -124,7 +124,7 @@ class Comparing(Driver):
                 assert watcher.follower.head == model.head
 
     def _catch_up(self, watcher: Watcher, model: Model) -> None:
-        """Take in what is new: cut to what was kept, then add."""
+        """Apply new items: cut to what was kept, then add."""
         while (item := watcher.follower.poll()) is not None:
             if isinstance(item, BranchChanged):
                 old, new = model.lines[item.head.branch - 2], model.lines[item.head.branch - 1]

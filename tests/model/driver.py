@@ -1,4 +1,4 @@
-"""What every part of the machine stands on: the store, its model, and what is open."""
+"""The base of the machine's parts: the store, its model, and what is open."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ which = st.integers(0, MOST_SESSIONS - 1)
 
 @dataclass
 class Open:
-    """An open turn; its holder is gone after a reopening."""
+    """An open turn; it has no holder after a reopening."""
 
     number: int
     turn: Turn | None
@@ -36,14 +36,14 @@ class Open:
 
 @dataclass
 class Watcher:
-    """A follower, and what it has put together from what it was told."""
+    """A follower, and the history built from its items."""
 
     follower: Follower
     view: list[str]
 
 
 def places(model: Model) -> st.SearchStrategy[Place]:
-    """Name places of a session in every way, and some that there are not."""
+    """Generate positions of a session in every form, and some that do not exist."""
     ends = [line.head for line in model.lines]
     heads = st.sampled_from(ends).flatmap(
         lambda end: st.integers(0, end.seq).map(lambda seq: Head(end.branch, seq))
@@ -57,14 +57,14 @@ def places(model: Model) -> st.SearchStrategy[Place]:
 
 
 def expected(model: Model) -> st.SearchStrategy[Head | None]:
-    """Expect nothing or the head; now and then one of before."""
+    """Generate an expected head: none, the current one, or an earlier one."""
     old = [Head(line.number, seq) for line in model.lines for seq in range(len(line.said) + 1)]
     fine: list[Head | None] = [None, None, model.head]
     return st.one_of(*map(st.just, fine), st.sampled_from([*old, Head(99, 0)]))
 
 
 class Driver(RuleBasedStateMachine):
-    """A store next to its model. What others do with both is in the classes that build on it."""
+    """A store and its model; subclasses add the steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,18 +80,18 @@ class Driver(RuleBasedStateMachine):
         self.made(self.store.session(KEYS[0]), Identity(key=KEYS[0]))
 
     def open_backend(self) -> Backend:
-        """Open the store, as it was left."""
+        """Open the store of this run."""
         raise NotImplementedError
 
     def made(self, session: Session, who: Identity) -> Model:
-        """Note that a session was made."""
+        """Add a created session to the model."""
         model = Model(session.id, who)
         self.world.add(model)
         self.ever.append(model.id)
         return model
 
     def model(self, which: int) -> Model:
-        """Pick a session; make one if there is none."""
+        """Return the model of a session; create one if there is none."""
         models = list(self.world.models.values())
         return models[which % len(models)] if models else self.made(self.store.create(), Identity())
 
@@ -100,7 +100,7 @@ class Driver(RuleBasedStateMachine):
         return self.store.get(model.id)
 
     def new_calls(self, data: st.DataObject) -> list[ToolCall]:
-        """Call tools, under ids that nobody used."""
+        """Return tool calls with unused ids."""
         count = data.draw(st.integers(0, 2))
         self.calls += count
         return [ToolCall(f"c{self.calls - n}", "tool") for n in range(count)]

@@ -1,4 +1,4 @@
-"""Steps that move a head, make sessions from others, and delete them."""
+"""Steps that move a head, derive sessions from others, and delete them."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,9 +39,9 @@ relations = st.sampled_from(["fork", "continue", "reset", "delegate", "import"])
 
 
 class Moving(Driver):
-    """Movements, lineage and deletion."""
+    """Moves, lineage and deletion."""
 
-    proves = True  # that an erasure left no trace
+    proves = True  # whether erasures are proved
 
     def _move(
         self,
@@ -50,7 +50,7 @@ class Moving(Driver):
         really: Callable[[Head | None], Head],
         as_model: Callable[[], None],
     ) -> None:
-        """Move a head for real and in the model: the same head, or the same refusal."""
+        """Move a head in the store and in the model: the same head, or the same refusal."""
         if expect not in {None, model.head}:
             with pytest.raises(HeadMoved):
                 really(expect)
@@ -95,7 +95,7 @@ class Moving(Driver):
 
     @rule(which=which, data=st.data(), times=st.integers(1, 4))
     def undo_and_redo(self, which: int, data: st.DataObject, times: int) -> None:
-        """Step back several times, and forward again as often as it goes."""
+        """Undo several times, and redo as often as possible."""
         for _ in range(times):
             self.undo(which, data, 1)
         for _ in range(times + 1):
@@ -109,7 +109,7 @@ class Moving(Driver):
 
     @rule(which=which, data=st.data())
     def replace(self, which: int, data: st.DataObject) -> None:
-        """Keep a beginning; edit, drop and turn round what follows; add what is new or was left."""
+        """Keep a prefix; edit, drop and reorder what follows; add new or abandoned messages."""
         model = self.model(which)
         session = self.session(model)
         line = data.draw(st.sampled_from([model.line, model.line, *model.lines]))
@@ -124,7 +124,7 @@ class Moving(Driver):
         wanted = [*read[:kept], *rest, *new]
         expect = data.draw(expected(model))
         if model.has_grown_to(wanted, expect):
-            # It looks like a retry of what went through already.
+            # It counts as a retry of a replace that was done already.
             assert session.replace(wanted, expect=expect) == Head(model.line.number, len(wanted))
             return
         self._move(
@@ -183,7 +183,7 @@ class Moving(Driver):
         child.lines = [model.start(line, seq, "fork", 1)]
 
     def _child(self, model: Model, made: Session, relation: Relation, who: Identity) -> Model:
-        """Note a session that comes from another, with what it inherits."""
+        """Add a derived session to the model, with what it inherits."""
         who.parent, who.relation, who.by_user = model.id, relation, who.title is not None
         if relation in {"fork", "continue", "reset"}:
             for name in ("scope", "agent", "model", "cwd"):
@@ -210,7 +210,7 @@ class Moving(Driver):
     @precondition(lambda self: len(self.world.models) < MOST_SESSIONS)
     @rule(key=st.sampled_from(KEYS))
     def open_by_key(self, key: str) -> None:
-        """A key finds its session; one that is free makes a new session."""
+        """A key finds its session; a free one creates a session."""
         holder = self.world.key_holder(key)
         found = self.store.session(key)
         if holder is None:
@@ -244,10 +244,10 @@ class Moving(Driver):
     @precondition(lambda self: len(self.world.models) > 1)
     @rule(which=which, forks=st.sampled_from(["keep", "erase"]), shared=st.booleans())
     def purge(self, which: int, forks: Forks, shared: bool) -> None:
-        """Erase a session, if possible one of which others have something."""
+        """Purge a session, if possible one that others share messages with."""
         model = self.model(which)
         if shared:
-            parents = [m for m in self.world.models.values() if self.world.heirs(m.id)]
+            parents = [m for m in self.world.models.values() if self.world.dependants(m.id)]
             model = parents[which % len(parents)] if parents else model
         handle = self.session(model)
         if model.id in self.open:
@@ -269,13 +269,13 @@ class Moving(Driver):
         erased, kept = self.world.purge(model)
         for table in (self.over, self.batches, self.watchers):
             table.pop(model.id, None)
-        heirs = self.world.holders(kept)
+        dependants = self.world.holders(kept)
         if forks == "keep":
             assert (report.messages, report.kept) == (erased, len(kept))
-            assert (set(report.kept_for), report.erased_in) == (heirs, ())
+            assert (set(report.kept_for), report.erased_in) == (dependants, ())
         else:
             assert (report.messages, report.kept) == (erased + len(kept), 0)
-            assert set(report.erased_in) == heirs | self.world.holders(copies)
+            assert set(report.erased_in) == dependants | self.world.holders(copies)
             assert report.kept_for == ()
             self._erased([*kept, *copies], report.erased_in)
         assert (report.turns, report.queued) == (len(model.turns), len(model.queue))
@@ -283,7 +283,7 @@ class Moving(Driver):
 
     @rule(which=which, data=st.data())
     def erase(self, which: int, data: st.DataObject) -> None:
-        """Forget one message, wherever it is; an open turn is in nobody's way."""
+        """Erase one message everywhere, also during open turns."""
         model = self.model(which)
         place, session = data.draw(places(model)), self.session(model)
         try:
@@ -304,13 +304,13 @@ class Moving(Driver):
         assert report.scan.clean == self.proves
         self._erased(gone, report.erased_in)
         for name in report.erased_in:
-            # Sending it once more would be refused, as any other body for its id.
+            # A retry of it would be refused, like any other body for its id.
             kept = [b for b in self.batches.get(name, []) if all(m.id != named.id for m in b)]
             self.batches[name] = kept
 
-    def _erased(self, said: list[Said], heirs: Sequence[str]) -> None:
-        """Note what became tombstones, and that this was activity where they are."""
+    def _erased(self, said: list[Said], dependants: Sequence[str]) -> None:
+        """Make messages tombstones in the model, which counts as activity of their sessions."""
         for one in said:
             one.erase()
-        for name in heirs:
+        for name in dependants:
             self.world.touch(self.world.models[name])

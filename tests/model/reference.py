@@ -1,12 +1,12 @@
-"""What a store must hold, told with lists: the model that the machine compares a store with.
+"""The reference model, made of lists, that the machine compares a store with.
 
-A history is a list of `Said`. Whoever shares a message holds the same object, so that sharing is
-identity and erasing it once erases it for all. A session is a list of `Line`s, one for every
-movement of its head, each with its whole history written out; nothing is ever taken from one. What
-`redo` goes back to is a stack. A store is its sessions and the order of their last activity; what
-is stored is whatever a session that is there can reach.
+A history is a list of `Said`. Sessions that share a message hold the same object, so that sharing
+is identity and erasing it once erases it for all. A session is a list of `Line`s, one for every
+move of its head, each with its whole history written out; nothing is ever removed from one. The
+targets of `redo` are a stack. A store is its sessions and the order of their last activity; what is
+stored is what the existing sessions can reach.
 
-Nothing here knows of paths, rows, tokens or transactions.
+The model has no ancestry, rows, tokens or transactions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NOT_SAID = ("hidden", "command", "injected")
 
 
 def bare(message: Message) -> Message:
-    """Take a message without its place, its time, and what it is estimated to cost."""
+    """Return a message without its seq, its time and its token estimate."""
     return msgspec.structs.replace(message, seq=None, turn_id=None, created_at=None, tokens=None)
 
 
 @dataclass(eq=False)
 class Said:
-    """One stored message: what it says, in which turn, and where it was stored."""
+    """One stored message: its body, its turn, and where it was stored."""
 
     message: Message
     turn: str | None
@@ -48,7 +48,7 @@ class Said:
         return {result.call_id for result in self.message.tool_results}
 
     def erase(self) -> None:
-        """Leave that it was there, and whose it was."""
+        """Make it a tombstone, which keeps id and role."""
         self.message = Message(id=self.id, role=self.message.role, status="erased")
 
 
@@ -68,11 +68,11 @@ class Line:
         return Head(self.number, len(self.said))
 
 
-# -------------------------------------------------------------------------- what is decided
+# ------------------------------------------------------------------------------- the rules
 
 
 def is_whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> bool:
-    """Return whether no call before the cut is answered behind it, or will be."""
+    """True if no call before the cut is, or will be, answered after it."""
     unanswered: set[str] = set()
     for one in said[:cut]:
         unanswered = (unanswered - one.results) | one.calls
@@ -84,12 +84,12 @@ def is_whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> b
 
 
 def whole(said: Sequence[Said], cut: int, awaited: Collection[str] = ()) -> int:
-    """Return the nearest cut, there or before it, that splits no tool exchange."""
+    """Return the nearest cut, at or before this one, that splits no tool exchange."""
     return next(at for at in range(cut, -1, -1) if is_whole(said, at, awaited))
 
 
 def undone(said: Sequence[Said], turns: int) -> int:
-    """Return how many messages are left when so many turns are taken back."""
+    """Return the length of a history after an undo of this many turns."""
     left = list(said)
     for _ in range(turns):
         while len(left) > 1 and left[-1].message.role == "summary":
@@ -100,10 +100,10 @@ def undone(said: Sequence[Said], turns: int) -> int:
 
 
 def _take_back(left: list[Said]) -> None:
-    """Take back the newest turn, or the newest question without a turn and what follows it."""
+    """Undo the newest turn, or the newest question outside turns and what follows it."""
     turn = left[-1].turn
     if turn is not None:
-        # Others may have appended in between, without a turn of their own.
+        # Other writers may have appended in between, outside of turns.
         while any(one.turn == turn for one in _behind_other_turns(left, turn)):
             left.pop()
         return
@@ -127,7 +127,7 @@ def _behind_other_turns(said: Sequence[Said], turn: str | None) -> list[Said]:
 
 
 def preview(said: Iterable[Said]) -> str | None:
-    """Return the first user's words, else the first of an assistant, but what nobody said."""
+    """Return the text of the first visible user message, else of the first reply."""
     shown = [one.message for one in said]
     shown = [m for m in shown if not any(m.metadata.get(flag) for flag in _NOT_SAID)]
     for role in ("user", "assistant"):
@@ -143,7 +143,7 @@ def preview(said: Iterable[Said]) -> str | None:
 
 @dataclass
 class Identity:
-    """Who a session is."""
+    """The identity of a session."""
 
     key: str | None = None
     title: str | None = None
@@ -163,7 +163,7 @@ class Identity:
 
 @dataclass
 class Model:
-    """One session as it must be."""
+    """The model of one session."""
 
     id: str
     who: Identity
@@ -189,7 +189,7 @@ class Model:
         return self.line.head
 
     def seqs(self) -> dict[str, int]:
-        """Return the place of every id along the history."""
+        """Return the seq of every id in the history."""
         return {one.id: seq for seq, one in enumerate(self.said, 1)}
 
     def ids(self) -> set[str]:
@@ -199,7 +199,7 @@ class Model:
     # ------------------------------------------------------------------------------- adding
 
     def append(self, *messages: Message, turn: int | None = None) -> list[Said]:
-        """Add what is not there yet, in order; give what was added."""
+        """Append the messages that are not stored yet; return them."""
         here = self.seqs()
         fresh = {m.id: m for m in reversed(messages) if m.id not in here}
         ordered = [fresh.pop(m.id) for m in messages if m.id in fresh]
@@ -227,7 +227,7 @@ class Model:
     # ------------------------------------------------------------------------------- moving
 
     def locate(self, place: Place | None) -> tuple[Line, int]:
-        """Find a place: the branch it is on, and how many messages come with it."""
+        """Resolve a position: its branch, and the number of messages up to it."""
         if place is None:
             return self.line, len(self.said)
         if isinstance(place, int):
@@ -248,7 +248,7 @@ class Model:
         raise MessageNotFound("no such id")
 
     def start(self, line: Line, asked: int, reason: BranchReason, number: int) -> Line:
-        """Return a branch that leaves another there, or before the exchange it would cut."""
+        """Return a branch that starts at this position, or before the exchange it would split."""
         cut = whole(line.said, asked, self.awaited)
         parent = line.said[cut - 1].home if cut else None
         return Line(number, reason, line.said[:cut], cut, asked, parent)
@@ -280,13 +280,13 @@ class Model:
             self.lines.append(Line(len(self.lines) + 1, "clear"))
 
     def has_grown_to(self, messages: Sequence[Message], seen: Head | None) -> bool:
-        """Return whether the history grew from what was seen, and begins with all of these."""
+        """True if the history grew from the expected head, and begins with all of these."""
         if seen is None or seen.branch != self.line.number:
             return False
         return seen.seq < len(messages) == self._alike(messages)
 
     def _alike(self, messages: Sequence[Message]) -> int:
-        """Count the messages with which the history begins already."""
+        """Return the length of the common prefix with the history."""
         pairs = zip(self.said, messages, strict=False)
         return [*(one.message == bare(two) for one, two in pairs), False].index(False)
 
@@ -308,7 +308,7 @@ class Model:
         self._place([(message, turns.get(message.id)) for message in rest])
 
     def covered(self, upto: Place | None) -> str:
-        """Return up to which message a summary stands for the history."""
+        """Return the last message that a summary covers."""
         line, seq = self.locate(upto)
         if line.said[:seq] != self.said[:seq]:
             raise MessageNotFound("not in the current history")
@@ -327,7 +327,7 @@ class Model:
 
 @dataclass
 class Purged:
-    """What a purge leaves to know of a session, while anything of it is shared."""
+    """What a purge keeps of a session while some of its messages are shared."""
 
     parent: str | None
     relation: Relation | None
@@ -336,7 +336,7 @@ class Purged:
 
 @dataclass
 class World:
-    """A store as it must be."""
+    """The model of a store."""
 
     models: dict[str, Model] = field(default_factory=dict)
     purged: dict[str, Purged] = field(default_factory=dict)
@@ -347,12 +347,12 @@ class World:
         self.order.append(model.id)
 
     def touch(self, model: Model) -> None:
-        """Make it the newest."""
+        """Make it the newest by activity."""
         self.order.remove(model.id)
         self.order.append(model.id)
 
     def listed(self, *, trashed: bool = False) -> list[str]:
-        """Name the sessions, newest first."""
+        """Return the ids of the sessions, newest first."""
         return [id for id in reversed(self.order) if self.models[id].who.trashed == trashed]
 
     def latest(self) -> str | None:
@@ -360,29 +360,29 @@ class World:
         return next(found, None)
 
     def key_holder(self, key: str) -> Model | None:
-        """Find who has a key; what is in the trash has none."""
+        """Return the session with a key; trashed ones have none."""
         models = (m for m in self.models.values() if m.who.key == key and not m.who.trashed)
         return next(models, None)
 
     def stored(self) -> dict[int, Said]:
-        """Return every message that is stored, once."""
+        """Return every stored message, once."""
         return {id(one): one for model in self.models.values() for one in _all(model)}
 
     def branches(self) -> int:
-        """Count the branches, with those of purged sessions that are shared."""
+        """Count the branches, including shared ones of purged sessions."""
         shared = {one.home for one in self.stored().values() if one.home[0] in self.purged}
         return sum(len(model.lines) for model in self.models.values()) + len(shared)
 
     def has_branch(self, session_id: str, number: int) -> bool:
-        """Return whether something of this branch of a purged session is still shared."""
+        """True if messages of this branch of a purged session are still shared."""
         return any(one.home == (session_id, number) for one in self.stored().values())
 
     def is_husk(self, session_id: str) -> bool:
-        """Return whether something of a purged session is still shared."""
+        """True if messages of a purged session are still shared."""
         return any(one.home[0] == session_id for one in self.stored().values())
 
     def purge(self, model: Model) -> tuple[int, list[Said]]:
-        """Take a session away: how many messages went, and which of its own stay for others."""
+        """Purge a session; return how many messages went, and which of its own stay for others."""
         before = len(self.stored())
         del self.models[model.id]
         self.order.remove(model.id)
@@ -394,14 +394,14 @@ class World:
         return before - len(after), kept
 
     def copies(self, model: Model) -> list[Said]:
-        """Return what sessions that come from this one stored again of its messages."""
+        """Return the copies of its messages that derived sessions stored again."""
         mine = {one.id for one in _all(model) if one.home[0] == model.id}
         descent = self._descent(model.id)
         stored = self.stored().values()
         return [one for one in stored if one.home[0] in descent and one.id in mine]
 
     def versions(self, model: Model, named: Said) -> list[Said]:
-        """Return all there is of a message in a lineage, but what was erased before.
+        """Return all versions of a message in a lineage, except those erased before.
 
         The same id is the same message if it says the same, or if who stored it has one of these.
         """
@@ -421,7 +421,7 @@ class World:
         return said or one.home[0] in self.holders(found)
 
     def _lineage(self, session_id: str) -> set[str]:
-        """Name everybody who comes from the first one known that this one comes from."""
+        """Return the ids of the whole lineage: all descendants of its oldest known ancestor."""
         parents, top = self._parents(), session_id
         while (above := parents.get(top)) in parents and above is not None:
             top = above
@@ -433,7 +433,7 @@ class World:
         return parents | husks
 
     def _descent(self, session_id: str) -> set[str]:
-        """Name the sessions that come from this one, as far as they are known."""
+        """Return the ids of the known descendants of a session."""
         parents = self._parents()
         found = {session_id}
         while more := {name for name, up in parents.items() if up in found} - found:
@@ -441,12 +441,12 @@ class World:
         return found - {session_id}
 
     def holders(self, said: Iterable[Said]) -> set[str]:
-        """Name the sessions that have any of these messages."""
+        """Return the ids of the sessions that have any of these messages."""
         those = {id(one) for one in said}
         return {m.id for m in self.models.values() if any(id(one) in those for one in _all(m))}
 
-    def heirs(self, session_id: str) -> set[str]:
-        """Name the other sessions that have messages of this one."""
+    def dependants(self, session_id: str) -> set[str]:
+        """Return the ids of the other sessions that have messages of this one."""
         mine = [one for one in self.stored().values() if one.home[0] == session_id]
         return self.holders(mine) - {session_id}
 

@@ -1,4 +1,4 @@
-"""What people may put into a message: anything text may hold, anything JSON may hold."""
+"""Strategies for messages: any text, any JSON."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -19,7 +19,7 @@ from holdfast.records import (
     Usage,
 )
 
-# Every code point there is: NUL, surrogates without their other half, what is not assigned.
+# Every code point: NUL, lone surrogates and unassigned ones included.
 texts = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
     ["\0", "\ud800", "\ud83d\ude00", "\U0001f600", "\ufeff", "\x7f", '"', "\\ud800", "\u2028"]
 )
@@ -48,7 +48,7 @@ costs = st.decimals(0, 1_000, places=12) | st.decimals(0, 1, places=3) | st.just
 counts = st.integers(0, 2**40)
 usages = st.builds(Usage, counts, counts, counts, counts, counts)
 
-# Sizes on both sides of what is kept as a blob.
+# Sizes below and above the threshold for blobs.
 bulky = st.builds(
     lambda letter, size: letter * size,
     st.sampled_from(["x", "é", "\0", "\ud800", '"']),

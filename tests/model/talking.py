@@ -1,4 +1,4 @@
-"""Steps that say something: append, retry, queue; and who a session is."""
+"""Steps that store messages: append, retry, queue; and updates of a session's identity."""
 
 import pytest
 from hypothesis import strategies as st
@@ -13,11 +13,11 @@ from tests.model.reference import Model, bare
 
 
 class Talking(Driver):
-    """What needs neither a turn nor another branch."""
+    """Steps that need neither a turn nor another branch."""
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        """Most of what can be done needs something that was said."""
+        """Start with some messages, which most steps need."""
         for _ in range(data.draw(st.integers(1, 4))):
             self.append(0, data, hidden=False)
 
@@ -29,7 +29,7 @@ class Talking(Driver):
         self._append(model, batch, data.draw(expected(model)))
 
     def _message(self, model: Model, data: st.DataObject, text: str, hidden: bool) -> Message:
-        """Say something: a question, a reply that calls tools, the answer of a tool."""
+        """Return a new message: a question, a reply that calls tools, or a tool result."""
         metadata: dict[str, JSON] = {"hidden": True} if hidden else {}
         kind = data.draw(st.sampled_from(["user", "user", "assistant", "tool", "system"]))
         if kind == "user":
@@ -55,7 +55,7 @@ class Talking(Driver):
 
     @rule(which=which, data=st.data(), extra=st.booleans())
     def retry(self, which: int, data: st.DataObject, extra: bool) -> None:
-        """What is in the history is not stored again; what was undone since is."""
+        """Messages in the history are not stored again; those undone since are."""
         model = self.model(which)
         if not self.batches.get(model.id):
             return
@@ -89,7 +89,7 @@ class Talking(Driver):
 
     @rule(which=which, data=st.data(), text=some.texts, twice=st.booleans())
     def enqueue(self, which: int, data: st.DataObject, text: str, twice: bool) -> None:
-        """Also what was said before: it waits again if it is no longer in the history."""
+        """Also an earlier message: it is queued again if it is no longer in the history."""
         model = self.model(which)
         said = {one.id: one.message for line in model.lines for one in line.said}
         old = [m for m in said.values() if m.role == "user" and m.status == "complete"]
@@ -109,7 +109,7 @@ class Talking(Driver):
 
     @rule(which=which, data=st.data(), what=st.sampled_from(["title", "metadata", "rest"]))
     def update(self, which: int, data: st.DataObject, what: str) -> None:
-        """Change who a session is."""
+        """Change a session's identity."""
         model = self.model(which)
         if what == "title":
             self._retitle(model, data.draw(st.none() | some.names), data.draw(st.booleans()))
@@ -145,7 +145,7 @@ class Talking(Driver):
 
     @rule(which=which, data=st.data())
     def follow(self, which: int, data: st.DataObject) -> None:
-        """Begin to follow, from the start or from any head that there ever was."""
+        """Start a follower, from the start or from any head that ever existed."""
         model = self.model(which)
         line = data.draw(st.sampled_from(model.lines))
         seen = data.draw(st.integers(0, len(line.said)))

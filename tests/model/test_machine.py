@@ -1,10 +1,10 @@
 """The whole API, driven at random, against the model in `reference`.
 
-After every step all that can be read is compared with it: every history of every branch, heads,
-sums, lists, lineage, and what followers have put together from what they were told. A crash is a
-turn that nobody ends and whose lease runs out; reopening closes the store with whatever is open.
-What a crash may keep of a streamed reply lies between what was flushed and what was written,
-because a timer flushes, too: there the model takes what it finds, if it fits.
+After every step everything that can be read is compared with it: every history of every branch,
+heads, sums, lists, lineage, and the histories that followers have built. A crash is a turn that is
+never ended and whose lease expires; reopening closes the store with whatever is open. What a crash
+keeps of a streamed reply lies between what was flushed and what was written, because a timer
+flushes, too: there the model accepts what it finds within these bounds.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from tests.servers import WORKER, as_user, shared_database
 
 
 class Machine(Talking, Moving, Turning, Comparing):
-    """Steps that any number of clients could take; subclasses say where the store is."""
+    """Steps that any number of clients could take; subclasses open the store."""
 
 
 class MemoryMachine(Machine):
@@ -85,5 +85,5 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = _HOW
 TestSQLite = SQLiteMachine.TestCase
 TestSQLite.settings = settings(max_examples=max(20, _EXAMPLES // 5), stateful_step_count=40)
-TestPostgres = pytest.mark.long(PostgresMachine.TestCase)  # Each step reads all there is.
+TestPostgres = pytest.mark.long(PostgresMachine.TestCase)  # Each step reads everything.
 TestPostgres.settings = settings(max_examples=max(10, _EXAMPLES // 10), stateful_step_count=40)

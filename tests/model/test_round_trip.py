@@ -1,4 +1,4 @@
-"""Whatever goes in comes out exactly, or is refused and leaves nothing."""
+"""What is stored comes back exactly, or is refused and stores nothing."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -39,7 +39,7 @@ _FEWER = settings(max_examples=max(20, settings().max_examples // 4))  # those w
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[holdfast.Store]:
-    """One store for many examples: each makes a session of its own."""
+    """One store for many examples: each creates a session of its own."""
     with place(request.param, tmp_path_factory.mktemp("store")) as url:
         with holdfast.open(url, durability="process") as opened:
             yield opened
@@ -51,7 +51,7 @@ def exactly(one: object, two: object) -> bool:
 
 
 def without_data(part: Part) -> Part:
-    """Return how a part is stored: the data of files leave their hash and size."""
+    """Return a part as it is stored: files with hash and size in place of their data."""
     if isinstance(part, File) and part.data is not None:
         name = codec.digest(part.data)
         return File(name=part.name, mime=part.mime, sha256=name, size=len(part.data))
@@ -63,7 +63,7 @@ def without_data(part: Part) -> Part:
 
 
 def data_of(message: Message) -> list[bytes]:
-    """All that was given as data."""
+    """Return all file data of a message."""
     inner = [
         p
         for result in message.tool_results
@@ -88,7 +88,7 @@ def assert_same(found: Message, given_: Message) -> None:
 
 @given(some.messages)
 def test_the_codec_gives_back_what_it_took(message: Message) -> None:
-    """Every message that can be made, through bytes and back."""
+    """Every valid message, encoded and decoded."""
     item = codec.encode(message, _NOW)
     blobs = dict(item.blobs)
     found = codec.decode(item.body, id=item.id, seq=1, turn_id=None, blob=blobs.get)
@@ -107,7 +107,7 @@ def test_what_was_read_can_be_stored_again(message: Message) -> None:
 
 @given(some.messages, some.messages)
 def test_two_messages_are_the_same_only_if_they_are(one: Message, two: Message) -> None:
-    """What `same_body` takes for one message is equal in everything but id and time."""
+    """Messages that `same_body` treats as one are equal in everything but id and time."""
     bodies = [codec.encode(message, _NOW) for message in (one, two)]
     plain = [
         codec.decode(b.body, id="x", seq=1, turn_id=None, blob=dict(b.blobs).get) for b in bodies
@@ -158,7 +158,7 @@ def test_a_turn_and_a_queue_give_back_what_they_took(
 def test_a_streamed_reply_gives_back_what_it_took(
     store: holdfast.Store, deltas: list[str], flushes: list[bool]
 ) -> None:
-    """However it was cut, and wherever it was flushed."""
+    """However the text was split, and wherever it was flushed."""
     session = store.create()
     with session.turn() as turn, turn.stream() as reply:
         for delta, flushed in zip(deltas, flushes, strict=False):
@@ -187,7 +187,7 @@ _goals = st.builds(
     metadata=some.json_objects,
     goal=_goals,
 )
-def test_a_session_is_who_it_was_said_to_be(
+def test_a_session_keeps_its_identity(
     store: holdfast.Store,
     *,
     key: str,
@@ -218,7 +218,7 @@ class Named(str):
 
 
 class Surprise:
-    """Something that looks like text to whoever asks it."""
+    """An object that is not text and converts to text."""
 
     def __str__(self) -> str:
         return "surprise"
@@ -315,7 +315,7 @@ _HOLES: dict[str, Any] = {
 
 
 def junk_message(hole: str, junk: Any) -> Message:  # noqa: ANN401
-    """Put junk into one place of a message."""
+    """Return a message with junk in one field."""
     if hole in _FIELDS:
         return Message(**{"role": "assistant", hole: junk})
     value = _HOLES[hole](junk)
@@ -330,7 +330,7 @@ def junk_message(hole: str, junk: Any) -> Message:  # noqa: ANN401
 
 @pytest.mark.parametrize("hole", [*_FIELDS, *_HOLES])
 def test_junk_is_kept_exactly_or_refused(store: holdfast.Store, hole: str) -> None:
-    """In every place where a value may stand: it comes back as it was, or `BadMessage`."""
+    """In every field: it comes back unchanged, or `BadMessage` is raised."""
     session = store.create()
     session.append(Message.user([File(data=b"x")]))
     for junk in _JUNK:
@@ -357,8 +357,8 @@ def _equal(found: Message, given_: Message) -> bool:
 
 
 @given(hole=st.sampled_from([*_FIELDS, *_HOLES]), junk=some.json_values | st.binary())
-def test_no_value_is_an_unforeseen_error(hole: str, junk: Any) -> None:  # noqa: ANN401
-    """The codec takes any value in any place, or says `BadMessage` (or another `Invalid`)."""
+def test_no_value_is_an_unexpected_error(hole: str, junk: Any) -> None:  # noqa: ANN401
+    """The codec accepts a value in a field, or raises `BadMessage` (or another `Invalid`)."""
     message = junk_message(hole, junk)
     try:
         item = codec.encode(message, _NOW)

@@ -33,7 +33,7 @@ def settle(tools: dict[str, str]) -> dict[str, str]:
 
 
 def is_working(driver: Driver) -> bool:
-    """Return whether any turn is open: else there is nothing to do for most of these."""
+    """True if any turn is open, which most of these steps need."""
     return bool(driver.open)
 
 
@@ -61,7 +61,7 @@ class Turning(Driver):
         self.world.touch(model)
 
     def _held(self, which: int) -> tuple[Model, Open, Turn] | None:
-        """Pick one of the turns that are held."""
+        """Return one of the held turns."""
         held = [name for name, now in self.open.items() if now.turn is not None]
         if not held:
             return None
@@ -71,7 +71,7 @@ class Turning(Driver):
         return model, now, now.turn
 
     def _add(self, model: Model, now: Open, *messages: Message) -> list[Said]:
-        """Note messages of a turn."""
+        """Add messages of a turn to the model."""
         added = model.append(*messages, turn=now.number)
         waiting = {name for name, outcome in now.tools.items() if outcome in {"called", "running"}}
         model.awaited = waiting
@@ -80,7 +80,7 @@ class Turning(Driver):
 
     @rule(which=which, data=st.data(), how=st.sampled_from(["sealed", "cancelled", "failed"]))
     def work(self, which: int, data: st.DataObject, how: str) -> None:
-        """Do a whole turn: a question, a reply that calls tools, some answers, another reply."""
+        """Run a whole turn: a question, a reply that calls tools, some results, another reply."""
         model = self.model(which)
         if model.id in self.open:
             return
@@ -115,7 +115,7 @@ class Turning(Driver):
         self._add(model, now, turn.user(text))
 
     def _call(self, now: Open, data: st.DataObject) -> str:
-        """Name a call of a turn, or one that nobody made."""
+        """Return the id of a call of a turn, or one that does not exist."""
         return data.draw(st.sampled_from([*now.tools, *now.tools, f"stray{now.number}"]))
 
     @precondition(is_working)
@@ -223,7 +223,7 @@ class Turning(Driver):
     @precondition(is_working)
     @rule(which=which, by=st.sampled_from(["turn", "recover", "clear", "undo", "rewind"]))
     def crash(self, which: int, by: str) -> None:
-        """The lease of every open turn runs out; this session is taken over."""
+        """Expire the lease of every open turn; take over this session."""
         model = self.model(which)
         if model.id not in self.open:
             assert self.session(model).recover() is None
@@ -239,7 +239,7 @@ class Turning(Driver):
             self._recover(model)
         else:
             self._move_over(model, by)
-        # The leases of the others ran out, too; taking over everything keeps the model simple.
+        # The other leases expired, too; taking over everything keeps the model simple.
         for other in [self.world.models[id] for id in self.open if id != model.id]:
             self._recover(other)
 
@@ -286,7 +286,7 @@ class Turning(Driver):
 
     @rule()
     def reopen(self) -> None:
-        """End the process as far as the store can tell; turns stay open without a holder."""
+        """Reopen the store, as after the end of a process; turns stay open without a holder."""
         if not self.reopens:
             return
         self.store.close()

@@ -1,4 +1,4 @@
-"""Stores that move a head wrongly, each in one way that somebody's did."""
+"""Stores that move a head wrongly, each in one way seen in a real store."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from tests.mutants.stores import pause, replaced
 
 
 class Patched(Heads):
-    """A healthy store in which one part of the movements is replaced while it is used."""
+    """A healthy store in which one part of the moves is replaced while it is used."""
 
     name: str
 
@@ -35,7 +35,7 @@ class Patched(Heads):
 
 
 class ForgetsCompare(Patched):
-    """It moves whatever the caller expected: an undo takes back what nobody has seen."""
+    """It ignores the expected head: an undo removes messages that its caller has not seen."""
 
     name = "compare"
 
@@ -44,7 +44,7 @@ class ForgetsCompare(Patched):
 
 
 class RefusesAndMoves(Patched):
-    """It moves and then says that the head was another: the caller tries again."""
+    """It moves and then raises `HeadMoved`: the caller retries."""
 
     name = "_move"
 
@@ -72,7 +72,7 @@ class RefusesAndMoves(Patched):
 
 
 class ReusesNumbers(Patched):
-    """It has a current branch and an old one: every movement is called branch 2."""
+    """It has a current branch and an old one: every move opens branch 2."""
 
     name = "_leave"
 
@@ -86,7 +86,7 @@ class ReusesNumbers(Patched):
 
 
 class RedoesTheFirst(Patched):
-    """It redoes to where everything began, whatever was undone last."""
+    """Redo goes to the first undone state, whatever was undone last."""
 
     name = "redo_target"
 
@@ -98,7 +98,7 @@ class RedoesTheFirst(Patched):
 
 
 class UndoesOneMessage(Patched):
-    """It takes back a message, not a turn: a question stays without its answer."""
+    """Undo removes a message, not a turn: a question stays without its answer."""
 
     name = "back_by_turns"
 
@@ -110,7 +110,7 @@ class UndoesOneMessage(Patched):
 
 
 class Careless(Heads):
-    """It looks, and acts when something else is true: who appends comes in between if it can."""
+    """It checks and then acts without a lock: an append can come in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,14 +121,14 @@ class Careless(Heads):
         return super().say(*messages, expect=expect)
 
     def let_in(self, before: Head) -> None:
-        """Wait for somebody who appends."""
+        """Wait for a concurrent append."""
         self._between += 1
         pause(lambda: self.head() != before)
         self._between -= 1
 
 
 class LosesRacingAppend(Careless):
-    """It reads a history, takes the end off and writes it back: what came in between is gone."""
+    """It reads a history, cuts its end and writes it back: appends in between are lost."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def _without(branch: Branch, lost: set[str]) -> Branch:
 
 
 class CopiesHistories(Heads):
-    """It begins a branch with copies: every message is stored again, with its whole size."""
+    """It starts a branch with copies: every message is stored again in full."""
 
     def branches(self, session: Session) -> list[Branch]:
         found = super().branches(session)
@@ -162,7 +162,7 @@ class CopiesHistories(Heads):
 
 
 class DropsTheTail(Heads):
-    """It forgets what it leaves: of an old branch only what the next one shares is kept."""
+    """It drops abandoned messages: of an old branch only what the next one shares is kept."""
 
     def branches(self, session: Session) -> list[Branch]:
         found = super().branches(session)
@@ -175,7 +175,7 @@ def _shortened(branch: Branch, following: Branch) -> Branch:
 
 
 class ReplacesStaleHead(Careless):
-    """It compares, takes its time, and replaces: what was said meanwhile was never compared."""
+    """It compares the head, waits, and replaces: messages appended meanwhile are not compared."""
 
     def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         before = self.head()
@@ -185,7 +185,7 @@ class ReplacesStaleHead(Careless):
 
 
 class ForksStaleHead(Heads):
-    """It forks what it has in its cache."""
+    """It forks a cached, stale head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class ForgetsMoves(Heads):
 
 
 class CachesHistories(Heads):
-    """It shows what it read before, whatever moved since."""
+    """It returns cached histories after the head has moved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class CachesHistories(Heads):
 
 
 class RenamesBranches(Heads):
-    """It leaves a number out now and then, as a database sequence does."""
+    """It skips branch numbers now and then, as a database sequence does."""
 
     def branches(self, session: Session) -> list[Branch]:
         found = super().branches(session)

@@ -1,10 +1,10 @@
-"""A workload of movements for every store, healthy or broken, recorded for the history checker.
+"""A workload of moves for every store, healthy or broken, recorded for the history checker.
 
-Several threads act on one session in rounds: in each, all have looked at the head before any of
-them acts, and all have begun before any goes on. In some rounds an append races an undo, in others
-everybody expects the same head, in others there is a redo, a rewind, a replace, a summary, a fork.
-One worker falls silent behind an undo that nobody acknowledged. Then one takes the steps in turn
-that a race may leave out.
+Several threads act on one session in rounds: in each, all have read the head before any of them
+acts, and all have begun before any continues. In some rounds an append races an undo, in others all
+expect the same head, in others there is a redo, a rewind, a replace, a summary, a fork. One worker
+is killed after an undo that was not acknowledged. Then one takes the steps in sequence that a race
+may leave out.
 
 `Heads` is a store as this workload sees it. A mutant is one with one thing wrong.
 """
@@ -36,7 +36,7 @@ _WAIT = 60.0
 
 
 def known_as(message: Message) -> str:
-    """Name a message: a summary has no id of its caller's choice, but a text of its own."""
+    """Return the checker's name of a message: a summary, whose id is generated, by its text."""
     return message.text if message.role == "summary" else message.id
 
 
@@ -48,7 +48,7 @@ def stored(messages: Sequence[Message]) -> tuple[Stored, ...]:
 
 
 class Heads(Log):
-    """A healthy store in memory; whatever a mutant gets wrong it overrides."""
+    """A healthy store in memory; a mutant overrides what it gets wrong."""
 
     def say(self, *messages: Message, expect: Head | None = None) -> Head:
         return self.session().append(*messages, expect=expect)
@@ -75,14 +75,14 @@ class Heads(Log):
         return self.session().fork(expect=expect).id
 
     def look(self) -> tuple[int, list[Message]]:
-        """The branch the session is on and its history, of one moment."""
+        """The session's current branch and its history, from one snapshot."""
         while True:
             head, found = self.head(), self.read()
             if self.head() == head:
                 return head.branch, found
 
     def branches(self, session: Session) -> list[Branch]:
-        """All branches of a session, in the end."""
+        """All branches of a session, at the end."""
         return [
             Branch(
                 branch.number,
@@ -95,14 +95,14 @@ class Heads(Log):
         ]
 
     def family(self) -> dict[str, list[Branch]]:
-        """The session and its forks, in the end."""
+        """The session and its forks, at the end."""
         session = self.session()
         forks = [self.store.get(link.session_id) for link in session.children()]
         return {each.id: self.branches(each) for each in (session, *forks)}
 
 
 class Mover:
-    """Acts on a session and records what it asked and what it was told."""
+    """Acts on a session and records its calls and their results."""
 
     def __init__(self, heads: Heads, folder: Path, name: str) -> None:
         self.heads = heads
@@ -112,18 +112,18 @@ class Mover:
 
     def begin(
         self,
-        verb: Verb,
+        operation: Verb,
         messages: Sequence[Message] = (),
         *,
         expect: Head | None = None,
         to: Place | None = None,
     ) -> Invoked:
-        """Record that something begins."""
+        """Record that an operation begins."""
         ids, digests = [known_as(m) for m in messages], [digest(m.text) for m in messages]
-        return self.recorder.moving(self._session, verb, ids, digests, to=to, expect=expect)
+        return self.recorder.moving(self._session, operation, ids, digests, to=to, expect=expect)
 
     def end(self, write: Invoked, call: Callable[[], Head | str]) -> None:
-        """Do it, and record how it ended."""
+        """Run the call, and record how it ended."""
         try:
             told = call()
         except (Conflict, Invalid, NotFound) as error:
@@ -134,37 +134,39 @@ class Mover:
         else:
             self.recorder.moved(write, told)
 
-    def plan(self, verb: Verb, expect: Head | None, mark: str) -> Callable[[], None]:
-        """Begin something; give what finishes it."""
+    def plan(self, operation: Verb, expect: Head | None, mark: str) -> Callable[[], None]:
+        """Begin an operation; return the function that finishes it."""
         heads = self.heads
         new = exchange(f"{self.name} {mark}")
-        if verb == "append":
-            write = self.begin(verb, new, expect=expect)
+        if operation == "append":
+            write = self.begin(operation, new, expect=expect)
             return lambda: self.end(write, lambda: heads.say(*new, expect=expect))
-        if verb == "replace":
+        if operation == "replace":
             wanted = [*heads.look()[1][:-1], *new]
-            write = self.begin(verb, wanted, expect=expect)
+            write = self.begin(operation, wanted, expect=expect)
             return lambda: self.end(write, lambda: heads.replace(wanted, expect=expect))
-        if verb == "summarize":
+        if operation == "summarize":
             text = f"{self.name} {mark} in short"
-            write = self.begin(verb, [Message(role="summary", parts=(Text(text),))], expect=expect)
+            write = self.begin(
+                operation, [Message(role="summary", parts=(Text(text),))], expect=expect
+            )
             return lambda: self.end(write, lambda: heads.summarize(text, expect=expect))
-        if verb == "rewind":
+        if operation == "rewind":
             to = max(0, len(heads.look()[1]) - 3)
-            write = self.begin(verb, expect=expect, to=to)
+            write = self.begin(operation, expect=expect, to=to)
             return lambda: self.end(write, lambda: heads.rewind(to, expect=expect))
-        write = self.begin(verb, expect=expect)
+        write = self.begin(operation, expect=expect)
         calls: dict[str, Callable[[], Head | str]] = {
             "undo": lambda: heads.undo(1, expect=expect),
             "redo": lambda: heads.redo(expect=expect),
             "clear": lambda: heads.clear(expect=expect),
             "fork": lambda: heads.fork(expect=expect),
         }
-        return lambda: self.end(write, calls[verb])
+        return lambda: self.end(write, calls[operation])
 
-    def do(self, verb: Verb, mark: str, expect: Head | None = None) -> None:
-        """Do something at once."""
-        self.plan(verb, expect, mark)()
+    def do(self, operation: Verb, mark: str, expect: Head | None = None) -> None:
+        """Run an operation at once."""
+        self.plan(operation, expect, mark)()
 
     def look(self) -> None:
         """Read everything."""
@@ -175,14 +177,14 @@ class Mover:
 
 
 def exchange(name: str) -> list[Message]:
-    """Make a question and its reply: what one undo takes back."""
+    """Return a question and its reply: what one undo removes."""
     return [
         Message.user(f"{name}?", id=f"{name}.q"),
         Message.assistant(f"{name}.", id=f"{name}.a"),
     ]
 
 
-# What each of the three does in a round, and whether all expect the head they have seen.
+# The operation of each of the three in a round, and whether all expect the head they read.
 _ROUNDS: list[tuple[tuple[Verb, Verb, Verb], bool]] = [
     (("append", "append", "append"), False),
     (("undo", "append", "append"), False),
@@ -201,7 +203,7 @@ _LATE: list[Verb] = ["undo", "rewind", "replace", "clear", "append", "fork"]
 
 
 def run(heads: Heads, folder: Path) -> Verdict:
-    """Run the whole workload and check what came of it."""
+    """Run the whole workload and check the result."""
     _move_together(heads, folder)
     _fall_silent(heads, folder)
     _step_by_step(heads, folder)
@@ -235,12 +237,12 @@ def _move_together(heads: Heads, folder: Path) -> None:
 
 
 def _round(mover: Mover, gate: threading.Barrier, number: int, n: int) -> None:
-    verbs, compares = _ROUNDS[n % len(_ROUNDS)]
+    operations, compares = _ROUNDS[n % len(_ROUNDS)]
     if n:
         mover.do("append", f"before {n}")
     gate.wait(_WAIT)
     expect = mover.heads.head() if compares else None
-    finish = mover.plan(verbs[number], expect, f"round {n}")
+    finish = mover.plan(operations[number], expect, f"round {n}")
     gate.wait(_WAIT)
     finish()
     gate.wait(_WAIT)
@@ -248,27 +250,27 @@ def _round(mover: Mover, gate: threading.Barrier, number: int, n: int) -> None:
 
 
 def _fall_silent(heads: Heads, folder: Path) -> None:
-    """Be killed behind an undo whose answer nobody hears."""
+    """Be killed after an undo whose result is not recorded."""
     harness = Recorder(folder / "harness.jsonl", "harness")
-    victim, heir = Mover(heads, folder, "victim"), Mover(heads, folder, "heir")
+    victim, successor = Mover(heads, folder, "victim"), Mover(heads, folder, "successor")
     victim.do("append", "last words")
     victim.begin("undo")
     heads.undo(1)
     harness.killed("victim")
     again = exchange("victim last words")
-    heir.end(heir.begin("append", again), lambda: heads.say(*again))
-    for recorder in (victim.recorder, heir.recorder, harness):
+    successor.end(successor.begin("append", again), lambda: heads.say(*again))
+    for recorder in (victim.recorder, successor.recorder, harness):
         recorder.close()
 
 
 def _step_by_step(heads: Heads, folder: Path) -> None:
-    """Take every step once more, one after the other, some with an old head."""
+    """Run every operation once more, one after the other, some with a stale head."""
     mover = Mover(heads, folder, "calm")
     old = heads.head()
-    for n, verb in enumerate(_STEPS):
-        mover.do(verb, f"step {n}")
+    for n, operation in enumerate(_STEPS):
+        mover.do(operation, f"step {n}")
         mover.look()
-    for n, verb in enumerate(_LATE):
-        mover.do(verb, f"late {n}", expect=old)
+    for n, operation in enumerate(_LATE):
+        mover.do(operation, f"late {n}", expect=old)
     mover.look()
     mover.recorder.close()

@@ -1,8 +1,8 @@
-"""Stores with one thing wrong each. Every one of them was somebody's session store.
+"""Stores with one defect each. Every one of them was seen in a real session store.
 
 Those that keep the log but get a rule wrong replace one part of the healthy memory store: a method
-of its transaction, or a verb. Those that are wrong by design (rewrite everything, merge, cache)
-override the calls themselves.
+of its transaction, or an operation. Those that are wrong by design (rewrite everything, merge,
+cache) override the calls themselves.
 """
 
 import threading
@@ -28,9 +28,9 @@ from tests.mutants.workload import Log
 
 
 def pause(until: Callable[[], bool]) -> None:
-    """Be careless until somebody else was there; give up after some looks, if alone.
+    """Wait until another writer has run; give up after some attempts, if alone.
 
-    Looks are counted, not seconds: on a busy machine nobody else may run for many of those.
+    Attempts are counted, not seconds: on a busy machine other threads may not run for seconds.
     """
     for _ in range(30):
         if until():
@@ -76,14 +76,14 @@ class BrokenTransaction(Patched):
 
 
 class NoIdempotency(BrokenTransaction):
-    """It never looks whether an id is there: a retry is stored again."""
+    """It never checks whether an id is stored: a retry is stored again."""
 
     def broken(self) -> object:
         class Broken(memory.MemoryTransaction):
             looked = False
 
             def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
-                """See nothing before the write; what it wrote itself it may look at."""
+                """Return nothing before the write; own writes are visible."""
                 found = super().stored(branch, ids) if self.looked else {}
                 self.looked = True
                 return found
@@ -92,7 +92,7 @@ class NoIdempotency(BrokenTransaction):
 
 
 class NoFence(Patched):
-    """It lets whoever once held the turn go on writing."""
+    """It lets former holders of the turn write."""
 
     where = appending
     name = "held_head"
@@ -238,7 +238,7 @@ def _numbered(rows: Iterable[Message]) -> list[Message]:
 
 
 class LostUpdate(Rewriting):
-    """It reads all, adds its own, and writes all: whoever wrote in between is overwritten."""
+    """It reads all, adds its own, and writes all: writes in between are overwritten."""
 
     def load(self) -> list[Message]:
         before, rows = self.rows, super().load()
@@ -311,7 +311,7 @@ class TearsBatches(Log):
 
 
 class AcksFirst(Log):
-    """It acknowledges what lies in a buffer; the crash comes before the buffer is written."""
+    """It acknowledges buffered writes; a crash comes before the buffer is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +332,7 @@ class AcksFirst(Log):
 
 
 class CachesReads(Log):
-    """It keeps what it has read for the next reader, whatever was written since."""
+    """It returns cached reads after later writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,14 +350,14 @@ class CachesReads(Log):
 
 
 class InventsMessages(Log):
-    """It adds messages of its own to what it is given back: a greeting, a repaired reply."""
+    """It adds messages of its own to what it returns: a greeting, a repaired reply."""
 
     def read(self) -> list[Message]:
         return _numbered([Message.system("Welcome!", id="greeting"), *super().read()])
 
 
 class LastWriteWins(Log):
-    """It takes the newest body for an id: a retry rewrites what was said."""
+    """It takes the newest body for an id: a retry rewrites a stored message."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The mutants that `make mutants` tries still find what they change, and the tests they name."""
+"""The mutants of `make mutants` still find their targets, and the tests they name exist."""
 
 import ast
 from functools import cache
@@ -13,8 +13,8 @@ _AREAS = pytest.mark.parametrize("area", areas())
 
 
 @_AREAS
-def test_every_mutant_finds_its_place(area: str) -> None:
-    """What it changes is there once, and the change is one."""
+def test_every_mutant_finds_its_target(area: str) -> None:
+    """Its target occurs once, and the edit changes it."""
     for mutant in load(area):
         path, text = edited(mutant)
         assert text != (ROOT / path).read_text(), mutant.name
@@ -22,7 +22,7 @@ def test_every_mutant_finds_its_place(area: str) -> None:
 
 @_AREAS
 def test_the_tests_that_mutants_name_exist(area: str) -> None:
-    """A test that was renamed or removed leaves no mutant without anybody who notices it."""
+    """A test that was renamed or removed leaves no mutant without a test."""
     for mutant in load(area):
         assert mutant.tests, mutant.name
         for test in mutant.tests:

@@ -1,4 +1,4 @@
-"""Every rule of movement catches a store that breaks it, and no healthy one."""
+"""Every branch rule catches a store that breaks it, and no healthy one."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ MUTANTS: dict[type[Heads], Kind] = {
 
 
 # These break their rule above the database. One is tried there in every run, all in long ones.
-# Numbers cannot be used again on a server: the key of its table does not allow it.
+# Branch numbers cannot be reused on a server: the primary key does not allow it.
 _ON_A_SERVER = [
     pytest.param(mutant, marks=() if mutant is movers.DropsTheTail else pytest.mark.long)
     for mutant in MUTANTS
@@ -53,7 +53,7 @@ def test_a_mutant_is_caught(mutant: type[Heads], kind: Kind, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("mutant", _ON_A_SERVER)
 def test_a_mutant_is_caught_on_a_server(mutant: type[Heads], tmp_path: Path) -> None:
-    """The workload tries a server as hard; which rule notices depends on who comes first there."""
+    """The workload stresses a server as well; which rule finds it depends on the order there."""
     with place("postgres", tmp_path) as url:
         heads = mutant.at(url)
         try:
@@ -65,7 +65,7 @@ def test_a_mutant_is_caught_on_a_server(mutant: type[Heads], tmp_path: Path) -> 
 
 
 def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:
-    """The same workload finds nothing in it, though it was tried as hard."""
+    """The same workload, with the same coverage, finds nothing."""
     events = tmp_path / "events"
     events.mkdir()
     heads = Heads.at(store_url)

@@ -58,7 +58,7 @@ def test_a_mutant_is_caught(mutant: type[Log], kind: Kind, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mutant", _ON_A_SERVER)
 def test_a_mutant_is_caught_on_a_server(mutant: type[Log], tmp_path: Path) -> None:
-    """The workload tries a server as hard; which rule notices depends on who comes first there."""
+    """The workload stresses a server as well; which rule finds it depends on the order there."""
     with place("postgres", tmp_path) as url:
         log = mutant.at(url)
         try:
@@ -70,12 +70,12 @@ def test_a_mutant_is_caught_on_a_server(mutant: type[Log], tmp_path: Path) -> No
 
 
 def test_every_kind_of_finding_has_a_mutant() -> None:
-    """None of the checker's rules goes untried; those of movement have mutants of their own."""
+    """Every rule of the checker has a mutant; the branch rules have mutants of their own."""
     assert set(MUTANTS.values()) == set(Kind) - {Kind.WRONG_MOVE}
 
 
 def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:
-    """The same workload finds nothing in it, though it was tried as hard."""
+    """The same workload, with the same coverage, finds nothing."""
     events = tmp_path / "events"
     events.mkdir()
     log = Log.at(store_url)
@@ -88,7 +88,7 @@ def test_a_healthy_store_passes(store_url: str, tmp_path: Path) -> None:
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
-    """No kill, no retry, no overlap: it fails as vacuous, though nothing is wrong."""
+    """No kill, no retry, no overlap: it fails as vacuous, although there are no findings."""
     log = Log()
     verdict = run_calmly(log, tmp_path)
     log.close()

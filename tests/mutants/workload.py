@@ -1,10 +1,10 @@
 """One small workload for every store, healthy or broken, recorded for the history checker.
 
 Several threads append batches to one session in rounds: in each round all of them have begun
-before any of them writes, so that writes overlap. They retry, compare heads, read, and repeat
-themselves in what they say. One worker falls silent in the middle of a write, and another life of
-it retries; a holder loses its turn and goes on writing. At the end the store is left and opened
-again, as after a crash, and its histories are compared with what was recorded.
+before any of them writes, so that writes overlap. They retry, compare heads, read, and repeat equal
+texts. One worker is killed during a write, and its next life retries it; a holder loses its turn
+and tries to write. At the end the store is reopened, as after a crash, and its histories are
+compared with what was recorded.
 
 `Log` is a store as the workload sees it. A mutant is a `Log` with one thing wrong.
 """
@@ -31,9 +31,9 @@ _WAIT = 60.0
 
 
 class Log:
-    """A healthy store, in memory unless it is made `at` another place.
+    """A healthy store, in memory unless it is created `at` a URL.
 
-    Whatever a mutant gets wrong it overrides.
+    A mutant overrides what it gets wrong.
     """
 
     url = "memory:"
@@ -48,20 +48,20 @@ class Log:
 
     @classmethod
     def at(cls, url: str) -> Self:
-        """Make one in another place."""
+        """Create one at a URL."""
         elsewhere: type[Self] = type(cls.__name__, (cls,), {"url": url})
         return elsewhere()
 
     def session(self) -> Session:
-        """The one that everybody writes to."""
+        """The session that all workers write to."""
         return self.store.session(SESSION)
 
     def append(self, *messages: Message, expect: Head | None = None) -> int:
-        """Store a batch; give the seq of its last message."""
+        """Store a batch; return the seq of its last message."""
         return self.session().append(*messages, expect=expect).seq
 
     def head(self) -> Head:
-        """Where the history ends."""
+        """The seq of the head."""
         return self.session().head()
 
     def read(self) -> list[Message]:
@@ -69,7 +69,7 @@ class Log:
         return self.session().messages()
 
     def hold(self) -> tuple[int, Turn]:
-        """Open a turn; give its fence and the turn."""
+        """Open a turn; return its fence and the turn."""
         turn = self.session().turn().__enter__()
         return int(turn.id.rpartition(".")[2]), turn
 
@@ -78,25 +78,25 @@ class Log:
         return turn.add(message).seq or 0
 
     def expire(self) -> None:
-        """Let the lease of whoever holds the session run out."""
+        """Expire the lease of the session's holder."""
         self.clock.advance(_LEASE + 1)
 
     def crash(self) -> None:
-        """End the process and start another; what is in memory alone is gone.
+        """Simulate a crash and a restart; what is in memory only is lost.
 
-        A store in memory stays: without it there would be nothing to look at.
+        A store in memory stays, so that there is something to check.
         """
         if self.url != Log.url:
             self.store.close()
             self.store = self.open()
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self.store.close()
 
 
 class Worker:
-    """Writes to a log and records what it asked and what it was told."""
+    """Writes to a log and records its calls and their results."""
 
     def __init__(self, log: Log, folder: Path, name: str) -> None:
         self.log = log
@@ -112,7 +112,7 @@ class Worker:
         )
 
     def end(self, write: Invoked, call: Callable[[], int]) -> None:
-        """Do it, and record how it ended."""
+        """Run the call, and record how it ended."""
         try:
             last = call()
         except Conflict as error:
@@ -145,7 +145,7 @@ def stored(messages: Sequence[Message]) -> list[Stored]:
 
 
 def run(log: Log, folder: Path) -> Verdict:
-    """Run the whole workload and check what came of it."""
+    """Run the whole workload and check the result."""
     _write_together(log, folder)
     _fall_silent(log, folder)
     _take_over(log, folder)
@@ -154,7 +154,7 @@ def run(log: Log, folder: Path) -> Verdict:
 
 
 def run_calmly(log: Log, folder: Path) -> Verdict:
-    """Write a little, one thing after the other: nothing happens that could go wrong."""
+    """Write a little, sequentially: no race, retry or kill occurs."""
     worker = Worker(log, folder, "calm")
     for n in range(3):
         worker.append(Message.user(str(n)))
@@ -193,7 +193,7 @@ def _write_together(log: Log, folder: Path) -> None:
 
 
 def _round(worker: Worker, gate: threading.Barrier, number: int, n: int) -> None:
-    # "yes" is said again and again, under an id of its own each time; the spaces are meant.
+    # "yes" is written repeatedly, with a new id each time; the spaces are intended.
     batch = [Message.user("yes"), Message.assistant(f" {number} said e\u0301 {n} ")]
     gate.wait(_WAIT)
     expect = worker.log.head() if n % 4 == 3 else None
@@ -206,22 +206,22 @@ def _round(worker: Worker, gate: threading.Barrier, number: int, n: int) -> None
 
 
 def _fall_silent(log: Log, folder: Path) -> None:
-    """Be killed behind a write whose answer nobody hears; a second life retries it."""
+    """Be killed after a write whose result is not recorded; a second life retries it."""
     harness = Recorder(folder / "harness.jsonl", "harness")
-    victim, heir = Worker(log, folder, "victim"), Worker(log, folder, "heir")
+    victim, successor = Worker(log, folder, "victim"), Worker(log, folder, "successor")
     batch = [Message.user("last words"), Message.user("of a victim")]
     victim.begin(batch)
     log.append(*batch)
     harness.killed("victim")
-    heir.append(*batch)
-    heir.append(Message.user("life goes on"))
-    heir.read()
-    for recorder in (victim.recorder, heir.recorder, harness):
+    successor.append(*batch)
+    successor.append(Message.user("life goes on"))
+    successor.read()
+    for recorder in (victim.recorder, successor.recorder, harness):
         recorder.close()
 
 
 def _take_over(log: Log, folder: Path) -> None:
-    """Lose a turn and go on writing; the new holder writes in between."""
+    """Lose a turn and try to write; the new holder writes in between."""
     old, new = Worker(log, folder, "old holder"), Worker(log, folder, "new holder")
     old_fence, old_turn = log.hold()
     old.add(old_fence, old_turn, Message.user("mine"))

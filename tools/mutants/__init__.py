@@ -1,1 +1,1 @@
-"""Mutants of the product: small edits that remove a guard, and the tests that must notice."""
+"""Mutants of the product: small edits that remove a guard, and the tests that must fail."""

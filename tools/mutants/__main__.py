@@ -1,11 +1,11 @@
-"""Make every mutant, and see that the tests it names fail.
+"""Apply every mutant, and check that the tests it names fail.
 
-`make mutants` tries all of them, `make mutants ARGS="drafts"` those of one list, and
+`make mutants` runs all of them, `make mutants ARGS="drafts"` those of one list, and
 `ARGS="-k close"` those whose names contain a text. `--tests PATH` runs other tests in place of the
-named ones, to learn what a part of the suite notices; `--list` prints the mutants.
+named ones, to find out what a part of the suite detects; `--list` prints the mutants.
 
-The product and its tests are copied to a temporary folder for each of the processes that work, and
-the copies are edited: the tree itself is never changed. Ends with 1 if a mutant survived.
+The product and its tests are copied to a temporary folder for each worker process, and
+the copies are edited: the tree itself is never changed. The exit code is 1 if a mutant survived.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tools.mutants.edits import ROOT, Mutant, areas, edited, load
 _COPIED = ("src", "tests", "bench", "docs", "tools", "pyproject.toml", "README.md", "Makefile")
 _PASSED, _FAILED = 0, 1
 _SECONDS = 900
-_HUNG = "--timeout=120"  # A mutant that blocks a test is caught.
+_HUNG = "--timeout=120"  # A mutant that makes a test hang counts as killed.
 
 
 class Workspace:
-    """A copy of the tree in which one mutant at a time is tried."""
+    """A copy of the tree in which one mutant at a time is tested."""
 
     def __init__(self, folder: Path) -> None:
         """Copy the tree."""
@@ -46,7 +46,7 @@ class Workspace:
                 shutil.copy(source, folder / name)
 
     def fails(self, mutant: Mutant, tests: Sequence[str]) -> tuple[bool, str]:
-        """True if the tests notice the mutant; with what they printed."""
+        """Return whether the tests detect the mutant, and what they printed."""
         path, text = edited(mutant)
         target = self._folder / path
         healthy = target.read_text()
@@ -62,7 +62,7 @@ class Workspace:
         return not failed, printed
 
     def _write(self, target: Path, text: str) -> None:
-        """Write a module; its time is a new one, so that no compiled file passes for it."""
+        """Write a module with a new modification time, so that no stale compiled file is used."""
         target.write_text(text)
         self._changes += 1
         stamp = time.time() + self._changes
@@ -85,14 +85,14 @@ class Workspace:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return True, f"not done within {_SECONDS} s"
+            return True, f"not finished within {_SECONDS} s"
         if done.returncode not in {_PASSED, _FAILED}:
             raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout}")
         return done.returncode == _FAILED, done.stdout
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try the mutants that are asked for; return the exit code."""
+    """Test the selected mutants; return the exit code."""
     options = _options(arguments)
     chosen = [
         mutant
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.k.lower() in mutant.name.lower()
     ]
     if not chosen:
-        print("no mutant has that name; --list prints them", file=sys.stderr)
+        print("no mutant matches; --list prints them", file=sys.stderr)
         return 2
     if options.list:
         for mutant in chosen:
@@ -113,13 +113,13 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.mutants",
-        description="Make small edits that remove a guard, and see that tests fail.",
+        description="Apply small edits that remove a guard, and check that tests fail.",
     )
     parser.add_argument("areas", nargs="*", metavar="LIST", help=f"of {', '.join(areas())}")
     parser.add_argument("-k", default="", metavar="TEXT", help="only mutants with this in the name")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="run these tests instead")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
-    parser.add_argument("--list", action="store_true", help="print the mutants and end")
+    parser.add_argument("--list", action="store_true", help="print the mutants and exit")
     parser.add_argument("--verbose", action="store_true", help="print what the tests printed")
     return parser.parse_args(arguments)
 
@@ -136,7 +136,7 @@ def _try(chosen: Sequence[Mutant], tests: Sequence[str], jobs: int, *, verbose: 
         free.put(first)
         if not healthy:
             print(printed, file=sys.stderr)
-            print("the tests fail without any mutant; nothing was tried", file=sys.stderr)
+            print("the tests fail without any mutant; no mutant was tested", file=sys.stderr)
             return 2
 
         def attempt(mutant: Mutant) -> bool:
@@ -159,7 +159,7 @@ def _try(chosen: Sequence[Mutant], tests: Sequence[str], jobs: int, *, verbose: 
 
 
 def _named(chosen: Iterable[Mutant]) -> list[str]:
-    """Return all tests that the mutants name, once each."""
+    """Return the tests that the mutants name, each once."""
     return sorted({test for mutant in chosen for test in mutant.tests})
 
 

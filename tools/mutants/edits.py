@@ -1,6 +1,6 @@
-"""What a mutant is, and how its edit is made.
+"""The mutants, and how their edits are applied.
 
-A mutant is written in one of the `.toml` files beside this module:
+A mutant is defined in one of the `.toml` files beside this module:
 
     [[mutant]]
     name = "a flush behind the close of its draft is stored"
@@ -14,8 +14,8 @@ A mutant is written in one of the `.toml` files beside this module:
 not matter. For SQL, `file` names a file below `src/holdfast` in place of `function`, and `find` is
 text, in which any white space equals any other.
 
-A mutant that no longer finds its place is an error: whoever renames or rewrites what it guards
-changes the mutant, too.
+A mutant that no longer finds its target is an error: a change that renames or rewrites the guarded
+code has to update the mutant, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Misplaced(Exception):
-    """A mutant does not find its place in the source, or finds several."""
+    """A mutant does not find its target in the source, or finds several."""
 
 
 def load(area: str) -> list[Mutant]:
@@ -67,7 +67,7 @@ def edited(mutant: Mutant, root: Path = ROOT) -> tuple[Path, str]:
         path = Path("src/holdfast") / mutant.file
         return path, _edited_text((root / path).read_text(), mutant)
     if mutant.function is None:
-        raise Misplaced(f"{mutant.name}: name a function or a file")
+        raise Misplaced(f"{mutant.name}: needs `function` or `file`")
     path, names = _module_of(mutant.function, root)
     return path, _edited_python((root / path).read_text(), names, mutant)
 
@@ -83,7 +83,7 @@ def _edited_text(source: str, mutant: Mutant) -> str:
 
 
 def _chosen(found: int, mutant: Mutant) -> int:
-    """Return which of the places is meant."""
+    """Return the index of the occurrence to edit."""
     if mutant.nth is None and found == 1:
         return 0
     if mutant.nth is not None and mutant.nth <= found:
@@ -141,7 +141,7 @@ _Spot = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _places(scope: ast.AST, wanted: Sequence[ast.stmt]) -> Iterator[_Spot]:
-    """Yield where the wanted expression or statements begin and end."""
+    """Yield the start and end of each occurrence of an expression or of statements."""
     if len(wanted) == 1 and isinstance(wanted[0], ast.Expr):
         expression = wanted[0].value
         for node in ast.walk(scope):
@@ -165,5 +165,5 @@ def _blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _span(first: ast.stmt | ast.expr, last: ast.stmt | ast.expr) -> _Spot:
     if last.end_lineno is None or last.end_col_offset is None:
-        raise Misplaced("the parser did not say where it ends")
+        raise Misplaced("the parser gave no end position")
     return (first.lineno, first.col_offset), (last.end_lineno, last.end_col_offset)

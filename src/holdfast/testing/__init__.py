@@ -1,7 +1,7 @@
-"""For people who write backends, or who want to see the promise kept: tests, faults, a checker.
+"""Tests for backend authors, and fault injection for anyone who wants to check the promise.
 
-`BackendConformance` is a pytest class: subclass it, say how your backend is opened, and every test
-of the promise runs on it. It is loaded when it is asked for, so that the rest needs no pytest.
+`BackendConformance` is a pytest class: subclass it, define how your backend is opened, and every
+test of the promise runs on it. It is imported on first access, so that the rest needs no pytest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["BackendConformance"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the conformance suite when it is asked for."""
+        """Import the conformance suite on first access."""
         if name == "BackendConformance":
             from holdfast.testing.conformance import BackendConformance  # noqa: PLC0415
 

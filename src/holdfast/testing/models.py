@@ -1,7 +1,7 @@
-"""A model that says what it is told to say: for tests of agents, without a provider.
+"""A scripted model: for tests of agents, without a provider.
 
-It is given one script for each call, and keeps the requests it was called with. A script is a list
-of deltas, of errors that are raised, and of pauses.
+It plays one script for each call, and keeps the requests it was called with. A script is a list of
+deltas to yield, errors to raise, and pauses.
 
     model = ScriptedModel(say("Hello, ", "you"), call("read_file", {"path": "a.txt"}), say("Done"))
 """
@@ -28,13 +28,13 @@ from holdfast.records import JSON, Provider, Usage
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Say nothing for so many seconds."""
+    """Wait for this many seconds."""
 
     seconds: float
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Say nothing until an event is set."""
+    """Wait until an event is set."""
 
     event: asyncio.Event
 
@@ -44,23 +44,23 @@ Script: TypeAlias = Sequence[Step]
 
 
 def say(*texts: str, usage: Usage | None = None) -> list[Step]:
-    """Write the script of a reply in words."""
+    """Return the script of a text reply."""
     spent = [] if usage is None else [Spent(usage)]
     return [*map(Said, texts), *spent, Stopped("stop")]
 
 
 def call(name: str, arguments: JSON = None, *, id: str = "") -> list[Step]:
-    """Write the script of a reply that calls one tool."""
+    """Return the script of a reply that calls one tool."""
     return calls((id, name, arguments))
 
 
 def calls(*wanted: tuple[str, str, JSON]) -> list[Step]:
-    """Write the script of a reply that calls several tools at once: id, name and arguments."""
+    """Return the script of a reply that calls several tools: id, name and arguments of each."""
     return [*(Called(*one) for one in wanted), Stopped("calls")]
 
 
 class ScriptedModel:
-    """A model that follows its scripts, one for each call."""
+    """A model that plays its scripts, one for each call."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ScriptedModel:
         max_output: int = 4_000,
         tools: ToolSupport = "native",
     ) -> None:
-        """Take the scripts, in order; a call too many fails."""
+        """Take the scripts in order; a call beyond the last raises `ModelFailed`."""
         self.name = name
         self.provider: Provider = provider
         self.context = context
@@ -82,14 +82,14 @@ class ScriptedModel:
         self._scripts = list(scripts)
 
     def add(self, *scripts: Script) -> None:
-        """Take more scripts."""
+        """Add scripts."""
         self._scripts.extend(scripts)
 
     async def stream(self, request: Request) -> AsyncIterator[Delta]:
-        """Follow the next script."""
+        """Play the next script."""
         self.requests.append(request)
         if not self._scripts:
-            raise ModelFailed("the scripts have come to an end")
+            raise ModelFailed("no script is left for this call")
         for step in self._scripts.pop(0):
             if isinstance(step, Exception):
                 raise step
@@ -101,5 +101,5 @@ class ScriptedModel:
                 yield step
 
     async def close(self) -> None:
-        """Note that it was closed."""
+        """Record that it was closed."""
         self.closed = True

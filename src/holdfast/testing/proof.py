@@ -1,18 +1,17 @@
-"""The proof: real processes write to a store and are killed; then every word is accounted for.
+"""The proof run: processes write to a store and are killed; then every message is accounted for.
 
-Writers (`proof_worker`) append to one shared session and to many, run turns with streamed replies
-and tools, and rewind, undo, redo, clear and fork. Somebody is killed with SIGKILL every fraction of
-a second and starts anew, sending its last writes again. In the end all are killed at once, as a
-crash would. Then the store is opened, what was left open is recovered, and all that is there,
-abandoned branches among it, is compared with all that was acknowledged: by the history checker, by
-`verify`, and by three rules of its own:
+Writer processes append to one shared session and to many, run turns with streamed replies and
+tools, and rewind, undo, redo, clear and fork. Several times a second one of them is killed with
+SIGKILL and restarted; it then retries its last writes. At the end all are killed at once, as in a
+crash. Then the store is opened, open turns are recovered, and its contents, abandoned branches
+included, are compared with everything that was acknowledged: by the history checker, by `verify`,
+and by three rules of the run's own:
 
-* of a streamed reply everything that was flushed is kept, and what is kept is how it began;
+* of a streamed reply all flushed text is kept, and what is kept is a prefix of the reply;
 * a tool that was started has an outcome, if only "unknown";
 * a turn that was sealed is sealed, and no turn stays open.
 
-A run in which nobody was killed, nothing was sent again or no two writes overlapped proves nothing,
-and says so.
+A run without kills, without retries or without overlapping writes proves nothing, and reports that.
 """
 
 from __future__ import annotations
@@ -75,18 +74,18 @@ _ROLES: Final[tuple[Role, ...]] = (
     "shared", "shared", "turns", "moves", "turns", "shared", "moves", "spread",
 )  # fmt: skip
 _SESSIONS: Final[Mapping[Role, int]] = {"shared": 1, "spread": 20, "turns": 3, "moves": 3}
-_LEASE: Final = 5.0  # Only where nobody can tell that a process is dead does it matter.
+_LEASE: Final = 5.0  # It matters only where the store cannot detect that a process is dead.
 _PAUSES: Final = (0.05, 0.45)
-_BLIND: Final = 0.1  # So often somebody is killed who may not have written anything yet.
+_BLIND: Final = 0.1  # The share of kills that may hit a writer before its first write.
 _LOOK: Final = 0.1
 _STARTING: Final = 30.0
 _HARNESS: Final = "harness"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to do: where, for how long, with how many writers.
+    """The parameters of a run: where, for how long, with how many writers.
 
-    `server` is the URL of a database: then only the record is in the directory.
+    `server` is the URL of a database: then the directory holds only the event files.
     """
 
     directory: Path
@@ -106,7 +105,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and how much there was to find it in."""
+    """The result of a run: violations found, and how much activity was checked."""
 
     ok: bool
     lost: int
@@ -142,22 +141,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     versions: str
 
 
-# --- where --------------------------------------------------------------------------------------
+# --- location -----------------------------------------------------------------------------------
 
 
 def nearest_place(url: str | None, environ: Mapping[str, str], here: Path) -> Path:
-    """Find a directory on the disk of the user's store, without touching that; else `here`."""
+    """Return a writable directory on the same disk as the user's store, outside it; else `here`."""
     location = settings.parse(url, environ)
-    wanted = [here, Path(tempfile.gettempdir())]
+    candidates = [here, Path(tempfile.gettempdir())]
     file = registry.file_of(location)
     if file is not None:
         home = Path(os.path.abspath(file)).parent.parent  # noqa: PTH100 - keep symlinks
-        wanted[:0] = [path for path in (home, *home.parents) if path.is_dir()][:1]
-    return next((path for path in wanted if os.access(path, os.W_OK | os.X_OK)), here)
+        candidates[:0] = [path for path in (home, *home.parents) if path.is_dir()][:1]
+    return next((path for path in candidates if os.access(path, os.W_OK | os.X_OK)), here)
 
 
 def file_system(directory: Path) -> str:
-    """Name the kind of file system that holds a directory."""
+    """Return the type of the file system that holds a directory."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
@@ -166,35 +165,34 @@ def file_system(directory: Path) -> str:
 
 
 class _Ground:
-    """A directory for the record, and a store in it or on a server."""
+    """A directory for the event files, and a store in it or on a server."""
 
     def __init__(self, directory: Path) -> None:
-        """Keep nothing, unless told to later."""
         self.directory = directory
         self.server: proof_server.Place | None = None
         self.keep = False
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """The URL of the store."""
         if self.server is not None:
             return self.server.url
         return f"sqlite:///{quote(str(self.directory / 'store.db'))}?lease={_LEASE}"
 
     @property
     def medium(self) -> str:
-        """What the store is written to."""
+        """The file system or server that the store is written to."""
         return "the server" if self.server is not None else file_system(self.directory)
 
     @property
     def place(self) -> str:
-        """Where the store and the record are, for who keeps them."""
+        """The location of the store and the event files, as shown to the user."""
         where = str(self.directory)
         return where if self.server is None else f"{where}, {self.server.shown}"
 
     @property
     def engine(self) -> str:
-        """Who keeps the store."""
+        """The database engine and its version."""
         return self.server.engine if self.server else f"SQLite {apsw.sqlite_lib_version()}"
 
     def clear(self) -> None:
@@ -206,15 +204,15 @@ class _Ground:
 
 @contextmanager
 def _ground(plan: Plan) -> Iterator[_Ground]:
-    """Make a place that is gone at the end, unless it is to be kept."""
-    ground = _Ground(_new_directory(plan))
+    """Create the directory and the store; remove them at the end unless `keep` is set."""
+    site = _Ground(_new_directory(plan))
     try:
         if plan.server is not None:
-            ground.server = proof_server.Place(plan.server, _LEASE)
-        yield ground
+            site.server = proof_server.Place(plan.server, _LEASE)
+        yield site
     finally:
-        if not ground.keep:
-            ground.clear()
+        if not site.keep:
+            site.clear()
 
 
 def _new_directory(plan: Plan) -> Path:
@@ -225,7 +223,7 @@ def _new_directory(plan: Plan) -> Path:
         return Path(tempfile.mkdtemp(prefix="holdfast-prove-", dir=plan.directory)).resolve()
     except OSError as error:
         raise StoreUnavailable(
-            f"{plan.directory} cannot be used: {error.strerror}; choose another with --dir."
+            f"cannot use {plan.directory}: {error.strerror}; choose another directory with --dir."
         ) from error
 
 
@@ -233,77 +231,76 @@ def _new_directory(plan: Plan) -> Path:
 
 
 def run(plan: Plan, watch: Callable[[Progress], None] | None = None) -> Report:
-    """Carry a proof out. Files stay only if asked for, or if something was found."""
-    with _ground(plan) as ground:
-        crowd = _Crowd(ground, plan.writers)
+    """Run a proof and return its report. Files are kept if `plan.keep`, or if it found problems."""
+    with _ground(plan) as site:
+        processes = _Crowd(site, plan.writers)
         try:
-            seconds = _torment(crowd, plan.seconds, watch)
+            seconds = _torment(processes, plan.seconds, watch)
         finally:
-            crowd.kill_all()
-        report = _judge(crowd, plan, seconds)
-        ground.keep = report.kept
+            processes.kill_all()
+        report = _judge(processes, plan, seconds)
+        site.keep = report.kept
         return report
 
 
-def _torment(crowd: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
-    """Let everybody write, and kill somebody every now and then; give the time it took."""
-    tally = _Tally(crowd.ground.directory)
-    crowd.start_all()
-    _await_beginning(crowd)
+def _torment(processes: _Crowd, seconds: float, watch: Callable[[Progress], None] | None) -> float:
+    """Run all writers, killing one at random intervals; return the elapsed seconds."""
+    tally = _Tally(processes.ground.directory)
+    processes.start_all()
+    _await_beginning(processes)
     began = next_kill = time.monotonic()
-    while (now := time.monotonic()) < began + seconds and not crowd.hopeless:
+    while (now := time.monotonic()) < began + seconds and not processes.hopeless:
         if now >= next_kill:
-            crowd.kill_one()
-            next_kill = now + crowd.chance.uniform(*_PAUSES)
-        crowd.replace_the_fallen()
+            processes.kill_one()
+            next_kill = now + processes.chance.uniform(*_PAUSES)
+        processes.replace_the_fallen()
         if watch is not None:
-            watch(Progress(now - began, crowd.kills, tally.count()))
+            watch(Progress(now - began, processes.kills, tally.count()))
         time.sleep(max(0.0, min(_LOOK, next_kill - now, began + seconds - now)))
     took = time.monotonic() - began
-    crowd.kill_all()
+    processes.kill_all()
     if watch is not None:
-        watch(Progress(took, crowd.kills, tally.count(), checking=True))
+        watch(Progress(took, processes.kills, tally.count(), checking=True))
     return took
 
 
-def _await_beginning(crowd: _Crowd) -> None:
-    """Wait until everybody writes; starting up is not what is to be shown."""
+def _await_beginning(processes: _Crowd) -> None:
+    """Wait until every writer has begun to write, so that start-up time does not count."""
     deadline = time.monotonic() + _STARTING
-    while not (crowd.all_write or crowd.hopeless) and time.monotonic() < deadline:
-        crowd.replace_the_fallen()
+    while not (processes.all_write or processes.hopeless) and time.monotonic() < deadline:
+        processes.replace_the_fallen()
         time.sleep(_LOOK)
 
 
 class _Crowd:
-    """The writers, and the record of who was killed."""
+    """The writer processes, and the record of which were killed."""
 
-    def __init__(self, ground: _Ground, writers: int) -> None:
-        """Nobody is started yet."""
-        self.ground = ground
+    def __init__(self, site: _Ground, writers: int) -> None:
+        self.ground = site
         self.chance = random.Random()  # noqa: S311 - chance need not be secret
         self.kills = 0
         self.fallen: list[str] = []
-        self._recorder = checker.Recorder(ground.directory / f"{_HARNESS}.events.jsonl", _HARNESS)
+        self._recorder = checker.Recorder(site.directory / f"{_HARNESS}.events.jsonl", _HARNESS)
         self._lives = dict.fromkeys(range(1, writers + 1), 0)
         self._running: dict[int, tuple[Part, subprocess.Popen[bytes]]] = {}
 
     @property
     def all_write(self) -> bool:
-        """Return whether everybody has begun to write."""
+        """True if every writer has begun to write."""
         return all(_has_written(part) for part, _ in self._running.values())
 
     @property
     def hopeless(self) -> bool:
-        """Return whether everybody falls by itself: then there is nothing to wait for."""
+        """True if writers keep failing by themselves: going on would be pointless."""
         return len(self.fallen) > 2 * len(self._lives)
 
     def start_all(self) -> None:
-        """Start every writer; they make the store themselves, all at once."""
+        """Start every writer; they create the store themselves, concurrently."""
         for writer in self._lives:
             self._start(writer)
 
     def _start(self, writer: int) -> None:
-        # A signal in the middle of it would leave a process that nobody ends.
+        # A signal during the start would leave a process that is never ended.
         undisturbed(partial(self._launch, writer))
 
     def _launch(self, writer: int) -> None:
@@ -315,15 +312,15 @@ class _Crowd:
         with part.errors.open("wb") as errors:
             process = subprocess.Popen(
                 [*command, msgspec.json.encode(part).decode()],
-                stdin=subprocess.PIPE,  # Closed when we die, however we die; then they end too.
+                stdin=subprocess.PIPE,  # At end of file when this process dies; then writers exit.
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for us; we end them.
+                start_new_session=True,  # Ctrl-C reaches this process only, which ends the writers.
             )
         self._running[writer] = part, process
 
     def kill_one(self) -> None:
-        """Kill somebody, most often one who has begun to write, and start its next life."""
+        """Kill one writer, usually one that has begun to write, and restart it."""
         writing = [w for w, (part, _) in self._running.items() if _has_written(part)]
         blind = not writing or self.chance.random() < _BLIND
         writer = self.chance.choice(list(self._running) if blind else writing)
@@ -331,7 +328,7 @@ class _Crowd:
         self._start(writer)
 
     def kill_all(self) -> None:
-        """Kill everybody at once."""
+        """Kill all writers at once."""
         for _, process in self._running.values():
             process.kill()
         for writer in list(self._running):
@@ -349,18 +346,18 @@ class _Crowd:
             self.kills += 1
 
     def _gone(self, part: Part, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of a process; one that ended by itself is remembered as fallen."""
+        """Wait for a process to exit and return its code; a failure is recorded."""
         code = process.wait()
         if process.stdin is not None:
             process.stdin.close()
-        said = part.errors.read_text(errors="replace").strip()
-        if code >= 0 or said:
-            last = said.splitlines()[-1] if said else f"exit code {code}"
-            self.fallen.append(f"writer {part.name} stopped by itself: {last}")
+        output = part.errors.read_text(errors="replace").strip()
+        if code >= 0 or output:
+            last = output.splitlines()[-1] if output else f"exit code {code}"
+            self.fallen.append(f"writer {part.name} failed: {last}")
         return code
 
     def replace_the_fallen(self) -> None:
-        """Start anew whoever ended without being killed."""
+        """Restart the writers that exited without being killed."""
         for writer, (part, process) in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[writer]
@@ -373,16 +370,15 @@ def _has_written(part: Part) -> bool:
 
 
 class _Tally:
-    """Counts acknowledged writes while they happen, reading each record only once."""
+    """Counts acknowledged writes during the run, reading each event file incrementally."""
 
-    def __init__(self, ground: Path) -> None:
-        """Begin at nothing."""
-        self._ground = ground
+    def __init__(self, directory: Path) -> None:
+        self._ground = directory
         self._read: Counter[Path] = Counter()
         self._count = 0
 
     def count(self) -> int:
-        """Count up to now."""
+        """Return the number of writes acknowledged so far."""
         for path in self._ground.glob("w*.events.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._read[path])
@@ -393,32 +389,32 @@ class _Tally:
         return self._count
 
 
-# --- the judgement ------------------------------------------------------------------------------
+# --- the check ----------------------------------------------------------------------------------
 
 
 class Found(msgspec.Struct):
-    """What the store holds in the end, by session."""
+    """The store's contents at the end, by session."""
 
     messages: dict[str, list[Message]]
     turns: dict[str, list[TurnInfo]]
     damage: list[str]
     branches: dict[str, list[checker.Branch]] = msgspec.field(default_factory=dict)
-    """Of the sessions whose heads moved, everything; these are not among `messages`."""
+    """All branches of the sessions whose heads moved; these are not in `messages`."""
 
 
-def _judge(crowd: _Crowd, plan: Plan, seconds: float) -> Report:
+def _judge(processes: _Crowd, plan: Plan, seconds: float) -> Report:
     try:
-        found = _read_all(crowd.ground.url)
+        found = _read_all(processes.ground.url)
     except HoldfastError as error:
         found = Found({}, {}, [f"the store could not be read: {error}"])
-    events = checker.load(sorted(crowd.ground.directory.glob("*.events.jsonl")))
-    said = sorted(crowd.ground.directory.glob("*.notes.jsonl"))
-    notes = [note for path in said for note in read_notes(path)]
+    events = checker.load(sorted(processes.ground.directory.glob("*.events.jsonl")))
+    note_files = sorted(processes.ground.directory.glob("*.notes.jsonl"))
+    notes = [note for path in note_files for note in read_notes(path)]
     final = {key: [stored(m) for m in messages] for key, messages in found.messages.items()}
     replies = {note.reply for note in notes if isinstance(note, Replying)}
     verdict = checker.check(events, final, branches=found.branches, own=replies)
-    problems = [*crowd.fallen, *found.damage, *broken_notes(found, notes)]
-    return _report(verdict, problems, _Account(events, notes, found), (crowd, plan, seconds))
+    problems = [*processes.fallen, *found.damage, *broken_notes(found, notes)]
+    return _report(verdict, problems, _Account(events, notes, found), (processes, plan, seconds))
 
 
 def _read_all(url: str) -> Found:
@@ -437,7 +433,7 @@ def _read_all(url: str) -> Found:
 
 
 def _branches(session: holdfast.Session) -> list[checker.Branch]:
-    """Read every branch as the checker wants it."""
+    """Read every branch of a session in the checker's form."""
     return [
         checker.Branch(
             branch.number,
@@ -473,7 +469,7 @@ def _recover(session: holdfast.Session) -> None:
 
 
 def broken_notes(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
-    """Return what was acknowledged of replies, tools and turns, and is not so in the end."""
+    """Describe the replies, tools and turns whose acknowledged state is not what is stored."""
     yield from _broken_replies(found, notes)
     yield from _broken_tools(found, notes)
     yield from _broken_turns(found, notes)
@@ -487,15 +483,15 @@ def _broken_replies(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
     kept = {m.id: m for messages in found.messages.values() for m in messages if is_reply(m.id)}
     for reply, length in flushed.items():
         if reply not in kept:
-            yield f"reply {reply}: {length} characters were flushed, and nothing is kept"
+            yield f"reply {reply}: {length} characters were flushed, but nothing is stored"
     for reply, message in kept.items():
         whole = text_of(reply)
         if message.status == "complete" and message.text != whole:
-            yield f"reply {reply}: complete, but not as it was written"
+            yield f"reply {reply}: marked complete, but its text is not what was written"
         elif not whole.startswith(message.text):
-            yield f"reply {reply}: what is kept is not how it began"
+            yield f"reply {reply}: the stored text is not a prefix of what was written"
         elif len(message.text) < flushed[reply]:
-            yield f"reply {reply}: {flushed[reply]} flushed, only {len(message.text)} kept"
+            yield f"reply {reply}: {flushed[reply]} characters flushed, {len(message.text)} stored"
 
 
 def _broken_tools(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
@@ -509,14 +505,14 @@ def _broken_tools(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
         if isinstance(note, Started):
             outcome = outcomes.get((note.turn, note.call))
             if outcome not in {"done", "error", "unknown"}:
-                yield f"turn {note.turn}: a tool was started, and is recorded as {outcome}"
+                yield f"turn {note.turn}: a tool was started, but is recorded as {outcome}"
 
 
 def _broken_turns(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
     states = {turn.id: turn.state for turns in found.turns.values() for turn in turns}
     for note in notes:
         if isinstance(note, Sealed) and states.get(note.turn) != "sealed":
-            yield f"turn {note.turn} was sealed, and is recorded as {states.get(note.turn)}"
+            yield f"turn {note.turn} was sealed, but is recorded as {states.get(note.turn)}"
     for turn, state in states.items():
         if state == "open":
             yield f"turn {turn} is still open"
@@ -526,12 +522,11 @@ def _broken_turns(found: Found, notes: Sequence[AnyNote]) -> Iterator[str]:
 
 
 class _Account:
-    """The figures of a run."""
+    """The statistics of a run."""
 
     def __init__(
         self, events: Sequence[checker.Event], notes: Sequence[AnyNote], found: Found
     ) -> None:
-        """Count."""
         begun = {(e.worker, e.op): e for e in events if isinstance(e, checker.Invoked)}
         acked = [e for e in events if isinstance(e, checker.Acked)]
         waits = [(e.at - begun[e.worker, e.op].at) / 1e6 for e in acked]
@@ -561,31 +556,31 @@ def _report(
     account: _Account,
     circumstances: tuple[_Crowd, Plan, float],
 ) -> Report:
-    crowd, plan, seconds = circumstances
+    processes, plan, seconds = circumstances
     counts = Counter(finding.kind for finding in verdict.findings)
-    said = (*problems, *map(str, verdict.findings))
-    did = verdict.coverage
+    violations = (*problems, *map(str, verdict.findings))
+    coverage = verdict.coverage
     return Report(
-        ok=not said and not verdict.vacuous(),
+        ok=not violations and not verdict.vacuous(),
         lost=counts[checker.Kind.LOST],
         duplicated=counts[checker.Kind.DUPLICATE],
         reordered=counts[checker.Kind.REORDER],
-        other=len(said) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER),
-        failed_writers=len(crowd.fallen),
-        problems=said,
+        other=len(violations) - len(verdict.findings) + sum(counts[kind] for kind in _OTHER),
+        failed_writers=len(processes.fallen),
+        problems=violations,
         vacuous=tuple(verdict.vacuous()),
         writers=plan.writers,
-        kills=did.kills,
+        kills=coverage.kills,
         seconds=round(seconds, 1),
-        sessions=did.sessions,
+        sessions=coverage.sessions,
         acknowledged=account.acknowledged,
-        stored=did.stored,
-        sent_again=did.retries,
-        stored_before=did.duplicates,
-        overlaps=did.overlaps,
-        reads=did.reads,
-        moves=did.moves,
-        branches=did.branches,
+        stored=coverage.stored,
+        sent_again=coverage.retries,
+        stored_before=coverage.duplicates,
+        overlaps=coverage.overlaps,
+        reads=coverage.reads,
+        moves=coverage.moves,
+        branches=coverage.branches,
         turns=account.turns,
         interrupted=account.interrupted,
         partial_replies=account.partial,
@@ -594,10 +589,10 @@ def _report(
         commits_per_second=round(account.commits / seconds, 1),
         median_wait_ms=round(account.median, 2),
         worst_wait_ms=round(account.worst, 2),
-        directory=crowd.ground.place,
-        kept=plan.keep or bool(said),
-        file_system=crowd.ground.medium,
-        versions=_versions(crowd.ground.engine),
+        directory=processes.ground.place,
+        kept=plan.keep or bool(violations),
+        file_system=processes.ground.medium,
+        versions=_versions(processes.ground.engine),
     )
 
 

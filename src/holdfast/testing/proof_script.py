@@ -1,13 +1,13 @@
-"""What the writers of a proof say, and what they note down; writers and judge both know it.
+"""What the writers of a proof write and record; shared by the writers and the final check.
 
-Every text is a function of its message's id, so whoever has the id, a writer that was started
-again or the judge at the end, can say the message again word for word. The ids of written messages
-are ours (`w3.2:17u`: writer 3, second life, seventeenth message, by the user); the id of a streamed
-reply is the store's, and its text a function of that.
+The text of a message is a function of its id, so a restarted writer or the final check can
+reproduce any message from its id alone. Writers choose the ids of the messages they append
+(`w3.2:17u`: writer 3, second life, seventeenth message, role user); the id of a streamed reply is
+the store's, and its text is a function of that.
 
-The checker hears of every message through its `Recorder`. What it has no word for (how much of a
-reply was flushed, which tool was started, which turn was sealed) goes into a second file, one JSON
-line each, written only after the store had acknowledged it.
+Every message is recorded for the checker by a `Recorder`. What the checker does not model (how much
+of a reply was flushed, which tool was started, which turn was sealed) goes into a second file of
+notes, one JSON line each, written only after the store has acknowledged it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _WORDS: Final = (
 TOOL: Final = "look_up"
 
 
-# --- what is said -------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------
 
 
 def text_of(message_id: str) -> str:
-    """Return the text that belongs to an id; replies are long enough to be killed in."""
+    """Return the text for an id; replies are long enough that a kill can come in the middle."""
     chance = random.Random(message_id)  # noqa: S311 - the same text each time is the point
     words = chance.choices(_WORDS, k=chance.randint(4, 200 if is_reply(message_id) else 60))
     return f"{message_id}: {' '.join(words)}"
 
 
 def message_of(message_id: str) -> Message:
-    """Return the message that belongs to one of our ids: its last letter is the role."""
+    """Return the message for an id that a writer chose: its last letter is the role."""
     text = text_of(message_id)
     match message_id[-1]:
         case "u":
@@ -54,44 +54,45 @@ def message_of(message_id: str) -> Message:
 
 
 def call_of(tool_message_id: str) -> str:
-    """Name the tool call that a tool message answers."""
+    """Return the id of the tool call that a tool message answers."""
     return f"{tool_message_id}.call"
 
 
 def is_reply(message_id: str) -> bool:
-    """Return whether this is a streamed reply: then the store made up its id."""
+    """True if this is the id of a streamed reply, which the store generated."""
     return ":" not in message_id
 
 
 def fingerprint(message: Message) -> str:
-    """Return the digest a message is checked by.
+    """Return the digest that the checker compares.
 
-    A reply may be kept whole or in part, which is for the judge to weigh; its digest only names it.
+    A reply may be stored whole or in part, which `note_violations` checks; so its digest leaves
+    out the text.
     """
     body = "" if is_reply(message.id) else message.text
     return checker.digest(f"{message.role} {message.id} {body}")
 
 
 def reply_fingerprint(message_id: str) -> str:
-    """Return the digest of a streamed reply before it is a message."""
+    """Return the digest of a streamed reply that is not stored as a message yet."""
     return checker.digest(f"assistant {message_id} ")
 
 
 def stored(message: Message) -> checker.Stored:
-    """Return what the checker wants to know of a message that was read."""
+    """Convert a message that was read to the checker's form."""
     seq, seen = message.seq or 0, fingerprint(message)
     return checker.Stored(message.id, seq, seen, message.role, message.turn_id)
 
 
-# --- what is noted ------------------------------------------------------------------------------
+# --- notes --------------------------------------------------------------------------------------
 
 
 class Note(msgspec.Struct, frozen=True, tag_field="note", tag=str.lower):
-    """Something the store acknowledged: one line of a writer's second file."""
+    """A step that the store acknowledged: one line of a writer's note file."""
 
 
 class Opened(Note, frozen=True):
-    """A turn was opened; `recovered` names the interrupted one it had to close first."""
+    """A turn was opened; `recovered` is the id of the interrupted turn it recovered first."""
 
     session: str
     turn: str
@@ -106,7 +107,7 @@ class Replying(Note, frozen=True):
 
 
 class Flushed(Note, frozen=True):
-    """So many characters of a reply were flushed."""
+    """The first `length` characters of a reply were flushed."""
 
     session: str
     reply: str
@@ -122,7 +123,7 @@ class Started(Note, frozen=True):
 
 
 class Sealed(Note, frozen=True):
-    """A turn was ended as it should."""
+    """A turn ended normally."""
 
     session: str
     turn: str
@@ -132,7 +133,7 @@ AnyNote: TypeAlias = Opened | Replying | Flushed | Started | Sealed
 
 
 class Notebook:
-    """Writes one life's notes: a single `write` each, so that a kill can tear only the last."""
+    """Appends notes to a file, one `write` each, so that a kill can tear only the last."""
 
     def __init__(self, path: Path) -> None:
         """Create the file."""
@@ -141,25 +142,25 @@ class Notebook:
         self._encode = msgspec.json.Encoder().encode
 
     def note(self, note: AnyNote) -> None:
-        """Write one down."""
+        """Append a note."""
         os.write(self._descriptor, self._encode(note) + b"\n")
 
 
 def read_notes(path: Path) -> Iterator[AnyNote]:
-    """Read a file of notes; a torn last line was not noted."""
+    """Read a file of notes; a torn last line is skipped."""
     decoder = msgspec.json.Decoder(AnyNote)
     for line in path.read_bytes().split(b"\n")[:-1]:
         yield decoder.decode(line)
 
 
-# --- who writes, and where ----------------------------------------------------------------------
+# --- writers ------------------------------------------------------------------------------------
 
 Role: TypeAlias = Literal["shared", "spread", "turns", "moves"]
-MOVING: Final = ("moves-", "fork-")  # how the keys of sessions begin whose heads move
+MOVING: Final = ("moves-", "fork-")  # key prefixes of the sessions whose heads move
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One life of one writer: what it does, and where it leaves its record."""
+    """One life of one writer (a process): what it does, and where its files are."""
 
     url: str
     folder: str
@@ -170,25 +171,25 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of this life; every life has its own."""
+        """The name of this life, unique in the run."""
         return f"w{self.writer}.{self.life}"
 
     @property
     def events(self) -> Path:
-        """What the checker reads."""
+        """The event file, read by the checker."""
         return Path(self.folder) / f"{self.name}.events.jsonl"
 
     @property
     def notes(self) -> Path:
-        """What the judge reads besides."""
+        """The note file, read by the final check."""
         return Path(self.folder) / f"{self.name}.notes.jsonl"
 
     @property
     def errors(self) -> Path:
-        """What it said before it stopped by itself."""
+        """The process's standard error."""
         return Path(self.folder) / f"{self.name}.stderr"
 
     def before(self) -> Iterator[Part]:
-        """Return its earlier lives, the latest first."""
+        """Yield the writer's earlier lives, latest first."""
         for life in range(self.life - 1, 0, -1):
             yield msgspec.structs.replace(self, life=life)

@@ -1,8 +1,8 @@
-"""The ground of a proof on a PostgreSQL server: a schema of its own, gone afterwards.
+"""A temporary schema on a PostgreSQL server for a proof run, dropped afterwards.
 
-The user's own store is another schema of the same database, and is never touched. A writer that was
-killed leaves a connection behind, which the server may need a moment to notice; what it was told
-before, it still does. So the judgement waits until they are all gone.
+The user's own store is another schema of the same database, and is never touched. The server may
+need a moment to notice that a killed writer's connection is closed, and until then still executes
+what that writer had sent. So the final check waits until all of these connections are gone.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _LOOK: Final = 0.02
 
 
 def address(url: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the URL of a store that is on a server; nothing for any other."""
+    """Return the URL of a store on a PostgreSQL server; None for any other store."""
     if settings.parse(url, environ).scheme != "postgresql":
         return None
     return settings.default_url(environ) if url is None else url
 
 
 class Place:
-    """A schema for one proof."""
+    """A schema for one proof run."""
 
     def __init__(self, url: str, lease: float) -> None:
-        """Make a store there; say at once if that cannot be."""
+        """Create the store; raise `StoreUnavailable` if the server refuses."""
         self.schema = f"holdfast_prove_{secrets.token_hex(4)}"
-        where, _, asked = url.partition("?")
-        options = settings.split_options(asked)
+        base, _, query = url.partition("?")
+        options = settings.split_options(query)
         kept = [written for name, _, written in options if name not in _OURS]
         ours = {"schema": self.schema, "lease": lease, "application_name": self.schema}
-        self.url = f"{where}?{'&'.join([*kept, urlencode(ours)])}"
+        self.url = f"{base}?{'&'.join([*kept, urlencode(ours)])}"
         try:
             store = holdfast.open(self.url)
         except StoreUnavailable as error:
             raise StoreUnavailable(
-                f"{error} A proof makes a schema of its own: its role needs CREATE on the database."
+                f"{error} A proof creates a schema: its role needs CREATE on the database."
             ) from error
         with store:
             self.shown = f"schema {self.schema} of {store.url}"
@@ -56,13 +56,13 @@ class Place:
             self.engine = checks["engine"]
 
     def settle(self) -> None:
-        """Wait until the server has noticed that the writers are gone."""
+        """Wait until the server has closed the killed writers' connections."""
         until = time.monotonic() + _PATIENCE
         with self._connected() as connection:
             while self._left(connection):
                 if time.monotonic() > until:
                     raise StoreUnavailable(
-                        f"connections of killed writers are still there after {_PATIENCE:g} s."
+                        f"the server still has connections of killed writers after {_PATIENCE:g} s."
                     )
                 time.sleep(_LOOK)
 
@@ -75,14 +75,14 @@ class Place:
         return row[0] if row else 0
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Drop the schema."""
         with self._connected() as connection:
-            # Its name is ours: it needs no quotes.
+            # The name is generated above: it needs no quoting.
             connection.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection]:
-        import psycopg  # noqa: PLC0415 - only who has a server has its driver
+        import psycopg  # noqa: PLC0415 - the driver is an optional dependency
 
         from holdfast.backends.postgres.target import target  # noqa: PLC0415 - as above
 
@@ -92,5 +92,5 @@ class Place:
                 yield connection
         except psycopg.Error as error:
             raise StoreUnavailable(
-                f"{self.shown} cannot be reached ({str(error).strip()}); it may still be there."
+                f"cannot reach {self.shown} ({str(error).strip()}); the schema may still exist."
             ) from error

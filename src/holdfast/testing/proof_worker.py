@@ -1,13 +1,13 @@
 """One writer of a proof: `python -m holdfast.testing.proof_worker '{…}'`, until it is killed.
 
-It writes as fast as it can and records each step before and after. Its first act in a new life is
-to send its last two writes again with the same ids, though one of them was acknowledged: a program
-that was killed cannot know. It reads now and then, and ends by itself only when whoever started it
-is gone (its standard input is at its end).
+It writes as fast as it can and records each step before and after. After a restart it first retries
+its last two writes with the same ids, even if they were acknowledged: a program that was killed
+cannot know. It reads now and then, and exits by itself only when its parent process is gone (its
+standard input is at end of file).
 
-Those who move go back and forth in sessions of their own, a few at a time and new ones every few
-seconds, so that no history grows beyond what can be compared. What they were about to do when they
-were killed they ask for again if they had said which head they expected: then it is done once.
+Writers with the role `moves` move heads in sessions of their own, a few at a time and new ones
+every few seconds, so that no history grows too long to compare. After a restart they retry an
+interrupted operation if it had an expected head: then it takes effect once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from holdfast.testing.proof_script import (
 )
 
 _LARGEST_BATCH = 5
-_SENT_AGAIN = 2  # the one under way when it was killed, and the one before
+_SENT_AGAIN = 2  # the write in progress when it was killed, and the one before
 _READ = 60
 _READ_EVERY = 12
 _LONGEST_PAUSE = 0.004  # between two pieces of a streamed reply
@@ -58,7 +58,6 @@ class Writer:
     """One life of a writer."""
 
     def __init__(self, store: holdfast.Store, part: Part) -> None:
-        """Begin with empty files."""
         self._store = store
         self._part = part
         self._recorder = checker.Recorder(part.events, part.name)
@@ -67,7 +66,7 @@ class Writer:
         self._chance = random.Random(part.name)  # noqa: S311 - chance need not be secret
 
     def live(self) -> None:
-        """Write until whoever started this is gone."""
+        """Write until the parent process is gone."""
         self._send_again()
         for number in itertools.count(1):
             if _abandoned():
@@ -107,7 +106,7 @@ class Writer:
 
     @contextmanager
     def _recording(self, write: checker.Invoked) -> Iterator[None]:
-        """Record how a call that stores fails, if it does."""
+        """Record the failure of a write, if it fails."""
         try:
             yield
         except OutcomeUnknown:
@@ -136,17 +135,17 @@ class Writer:
     # --- moving ---------------------------------------------------------------------------------
 
     def _wander(self, session: holdfast.Session) -> None:
-        """Say something, or go somewhere else; with or without comparing where the session is."""
-        (verb,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
+        """Run a random operation, with or without an expected head."""
+        (operation,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
         head = session.head()
-        to = self._chance.randint(0, head.seq) if verb in {"rewind", "fork"} else None
-        ids = [self._new_id(role) for role in self._roles()] if verb == "append" else []
-        self._move(session, verb, ids, to=to, expect=self._chance.choice([head, None]))
+        to = self._chance.randint(0, head.seq) if operation in {"rewind", "fork"} else None
+        ids = [self._new_id(role) for role in self._roles()] if operation == "append" else []
+        self._move(session, operation, ids, to=to, expect=self._chance.choice([head, None]))
 
     def _move(
         self,
         session: holdfast.Session,
-        verb: checker.Verb,
+        operation: checker.Verb,
         ids: list[str],
         *,
         to: int | None,
@@ -154,9 +153,9 @@ class Writer:
     ) -> None:
         messages = [message_of(id_) for id_ in ids]
         digests = [fingerprint(message) for message in messages]
-        write = self._recorder.moving(_key(session), verb, ids, digests, to=to, expect=expect)
+        write = self._recorder.moving(_key(session), operation, ids, digests, to=to, expect=expect)
         with suppress(HoldfastError), self._recording(write):
-            match verb:
+            match operation:
                 case "append":
                     self._recorder.moved(write, session.append(*messages, expect=expect))
                 case "rewind" if to is not None:
@@ -173,7 +172,7 @@ class Writer:
                     self._recorder.forked(write, key)
 
     def _move_again(self, write: checker.Invoked) -> None:
-        """Ask again for what can be asked for twice: by its ids, or by the head it expected."""
+        """Retry an operation that is idempotent by its message ids or by its expected head."""
         expect = None
         if write.expect is not None and write.expect_branch is not None:
             expect = holdfast.Head(write.expect_branch, write.expect)
@@ -190,7 +189,7 @@ class Writer:
                 self._note_opening(session, turn)
                 self._work(session, turn)
         except (Conflict, StorageError):
-            return  # Busy, or lost: each step that failed is recorded already.
+            return  # Busy, or lost: each failed step has been recorded.
         self._notebook.note(Sealed(_key(session), turn.id))
 
     def _note_opening(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
@@ -261,17 +260,17 @@ def _key(session: holdfast.Session) -> str:
 
 
 def _fence(turn: holdfast.Turn) -> int:
-    """A turn's fence is its number, the end of its name."""
+    """Return a turn's fence: its number, the last component of its id."""
     return int(turn.id.rpartition(".")[2])
 
 
 def _abandoned() -> bool:
-    """Return whether whoever started this is gone: then its end of our input is closed."""
+    """True if the parent process is gone: then standard input is at end of file."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def main() -> None:
-    """Live as the part given as JSON says."""
+    """Run the writer described by the JSON argument."""
     part = msgspec.json.decode(sys.argv[1], type=Part)
     with holdfast.open(part.url) as store:
         Writer(store, part).live()

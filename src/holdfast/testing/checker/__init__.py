@@ -1,28 +1,27 @@
 """The history checker: compares what a store acknowledged with what it kept.
 
 The model. Several *workers* (processes or threads) write messages to sessions of one store. Each
-records what it asked and what it was told as *events*, one JSON line each, in a file of its own:
-a write began (`Invoked`), then it was acknowledged (`Acked`), refused (`Refused`), or its outcome
-is not known (`Unknown`, or no end at all because the worker was killed). Reads, takeovers and
-kills are events too. When all is over, the histories are read from the store, and `check`
-compares the two.
+records its calls and their results as *events*, one JSON line each, in a file of its own: a write
+began (`Invoked`), then it was acknowledged (`Acked`), refused (`Refused`), or its outcome is not
+known (`Unknown`, or no end at all because the worker was killed). Reads, takeovers and kills are
+events too. After the run, the histories are read from the store, and `check` compares the two.
 
 What may be concluded. A write that was not refused *may* have stored its messages; one that was
-acknowledged *must* have; one that was refused must not. A message was placed at some moment
-between the first time anybody began to write it and the first time anybody was told of it, by an
-acknowledgement or by a read; so the checker never needs to guess who of several retries stored
-it. It reports only what no legal store could have shown, and it never raises for what it finds.
-A record that makes no sense in itself (an end without a beginning, a damaged line in the middle
-of a file) is `BadHistory`: then the harness is wrong, not the store.
+acknowledged *must* have; one that was refused must not. A message was stored at some time between
+the first invocation of a write with its id and the first event that reports it, an acknowledgement
+or a read; so the checker never needs to guess which of several retries stored it. It reports only
+what no correct store could have produced, and never raises for what it finds. A record that
+contradicts itself (an end without a beginning, a damaged line in the middle of a file) raises
+`BadHistory`: then the harness is wrong, not the store.
 
-Heads that move. Every movement opens the next branch, and branches only grow, so the branches of a
-session, one behind the other, are its log: the order in which everything was stored. The rules of
-growth hold for that log whatever moved meanwhile. Those of movement ask whether each movement,
-applied to the state before it, gives the branch that is there: whether there is a serial order.
+Heads that move. Every move of a head opens the next branch, and branches only grow, so the branches
+of a session, concatenated, are its log: the order in which everything was stored. The append rules
+hold for that log whatever moved meanwhile. The branch rules check whether each move, applied to the
+state before it, produces the branch that is stored: whether there is a serial order.
 
 Its limits. Times are `time.monotonic_ns()`, comparable between the processes of one Linux host.
-An id has one body: a replace that gives it another one is not modelled. Every rule of growth visits
-each event and each message a fixed number of times; those of movement visit the history of each
+An id has one body: a replace that gives it another one is not modelled. Every append rule visits
+each event and each message a fixed number of times; the branch rules visit the history of each
 branch.
 
     recorder = Recorder(directory / "w1.jsonl", "w1")
@@ -38,8 +37,8 @@ branch.
 
     check(load(directory.glob("*.jsonl")), {"s": [Stored("a", 1, "..."), ...]}).require()
 
-In a session whose head moves, `recorder.moving` begins every verb and `recorder.moved` ends it with
-the head that was told; its branches are given to `check` as such.
+In a session whose head moves, `recorder.invoked_operation` begins every operation and
+`recorder.acked_head` ends it with the head it returned; pass its branches to `check` as `branches`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -101,11 +100,11 @@ def check(
     branches: Mapping[str, Sequence[Branch]] | None = None,
     own: Collection[str] = (),
 ) -> Verdict:
-    """Compare the events of all workers with the final histories, in the order the store gave.
+    """Compare the events of all workers with the final histories, in the order the store returned.
 
-    Of a session whose head moved, all `branches` are given, by number, instead of its history.
-    `own` are ids of messages which the store writes by itself (a recovered partial reply): they
-    are not INVENTED though no worker wrote them.
+    For a session whose head moved, pass all its `branches`, by number, instead of its history.
+    `own` are ids of messages that the store writes by itself (a recovered partial reply): they
+    are not INVENTED although no worker wrote them.
     """
     log = sort_by_type(events)
     writes = join(log)

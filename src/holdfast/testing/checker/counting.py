@@ -1,4 +1,4 @@
-"""How much happened in a run."""
+"""Coverage: how much activity a run recorded."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from holdfast.testing.checker.verdict import Coverage
 
 
 def coverage(log: Log, writes: list[Write], histories: list[History]) -> Coverage:
-    """Count what happened."""
+    """Count the activity of a run."""
     killed = {kill.worker: kill.at for kill in log.kills}
     writers = {write.begun.worker for write in writes}
     acks = [end for end in log.ends if isinstance(end, Acked)]
@@ -36,7 +36,7 @@ def coverage(log: Log, writes: list[Write], histories: list[History]) -> Coverag
 
 
 def _retries(writes: list[Write]) -> int:
-    """Count the writes of which an earlier one may have stored a message already."""
+    """Count the writes that include an id which an earlier write may have stored."""
     seen: set[str] = set()
     count = 0
     for write in sorted(writes, key=lambda write: write.begun.at):
@@ -47,7 +47,7 @@ def _retries(writes: list[Write]) -> int:
 
 
 def _overlaps(writes: list[Write], killed: Mapping[str, int]) -> int:
-    """Count the writes that began while another worker's was under way."""
+    """Count the writes that began while a write of another worker was in progress."""
     count = 0
     latest, runner_up = (-1, ""), (-1, "")  # latest ends, of two different workers
     for write in sorted(writes, key=lambda write: write.begun.at):

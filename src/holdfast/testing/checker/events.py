@@ -1,4 +1,4 @@
-"""What is recorded: events, one JSON line each, and how they are written and read back."""
+"""The event log: events, one JSON line each, and how they are written and read."""
 
 import hashlib
 import itertools
@@ -16,14 +16,14 @@ from holdfast.records import BranchReason, Head, Place
 Verb: TypeAlias = Literal[
     "append", "summarize", "replace", "rewind", "undo", "redo", "clear", "fork"
 ]
-GROWTH: Final = frozenset({"append", "summarize"})  # the verbs that leave the head's branch alone
+GROWTH: Final = frozenset({"append", "summarize"})  # the operations that keep the head's branch
 
 
 class BadHistory(ValueError):
-    """The record of events contradicts itself: repair the harness, the store was not judged."""
+    """The event log contradicts itself: fix the harness; the store was not checked."""
 
 
-# --- what is recorded ---------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------
 
 
 class Event(
@@ -34,14 +34,14 @@ class Event(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Something a worker, or the harness, has recorded: one line of its file."""
+    """An event recorded by a worker or by the harness: one line of its file."""
 
 
 class Invoked(Event, frozen=True):
-    """A write began. `op` is unique per worker; `expect` is the head's seq the caller saw.
+    """A write began. `op` is unique per worker; `expect` is the seq of the expected head.
 
-    One that is no append has a `verb`: a movement may have a place it goes `to` or a number of
-    `turns` to take back, and gives the branch of the head it expects.
+    `verb` is the operation. A move may have a target position `to` or a number of `turns` to
+    undo, and records the branch of the expected head.
     """
 
     worker: str
@@ -70,8 +70,8 @@ class Invoked(Event, frozen=True):
 class Acked(Event, frozen=True):
     """A write returned. `seqs` has one seq per id; or only `last`, the seq of the last id.
 
-    With the `branch` it is the head that was told. A fork tells the `child` it made instead.
-    `duplicate` says that the store called it a repetition; it is counted, and never believed.
+    With `branch` it is the head that was returned. A fork returns the `child` it created instead.
+    `duplicate`: the store reported a retry; this is counted, and no rule relies on it.
     """
 
     worker: str
@@ -105,9 +105,9 @@ class Unknown(Event, frozen=True):
 
 
 class Read(Event, frozen=True):
-    """What a read saw: the whole history (`complete`) or the newest part of it.
+    """What a read returned: the whole history (`complete`) or the newest part of it.
 
-    In a session whose head moves, `branch` is the one it was on.
+    In a session whose head moves, `branch` is the branch that was read.
     """
 
     worker: str
@@ -153,7 +153,7 @@ End = Acked | Refused | Unknown
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """One message as the store returned it; `role` and `turn` tell where an undo goes back to."""
+    """One message as the store returned it; `role` and `turn` determine where an undo ends."""
 
     id: str
     seq: int
@@ -165,7 +165,7 @@ class Stored(msgspec.Struct, frozen=True):
 class Branch(msgspec.Struct, frozen=True):
     """One branch as the store returned it, with its whole history.
 
-    Messages 1 to `fork_seq` of it are shared; it was to start behind `asked_seq`.
+    Its messages 1 to `fork_seq` are shared; `asked_seq` is the position the caller requested.
     """
 
     number: int
@@ -176,13 +176,13 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 def digest(body: str | bytes) -> str:
-    """Return a short fingerprint of a message's body."""
+    """Return a short digest of a message's body."""
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
     return hashlib.sha256(data).hexdigest()[:24]
 
 
 def now() -> int:
-    """Return the time events are stamped with; take it *before* a read begins."""
+    """Return the current time for an event; call this *before* a read begins."""
     return time.monotonic_ns()
 
 
@@ -228,7 +228,7 @@ class Recorder:
         turns: int = 1,
         expect: Head | None = None,
     ) -> Invoked:
-        """Record that any verb begins on a session whose head moves, an append among them."""
+        """Record that an operation, of any kind, begins on a session whose head moves."""
         begun = Invoked(
             self.worker,
             next(self._ops),
@@ -259,7 +259,7 @@ class Recorder:
         self._record(end)
 
     def moved(self, write: Invoked, head: Head) -> None:
-        """Record that a verb returned this head."""
+        """Record that an operation returned this head."""
         at, where = now(), (self.worker, write.op, write.session)
         self._record(Acked(*where, (), at, last=head.seq, branch=head.branch))
 
@@ -268,11 +268,11 @@ class Recorder:
         self._record(Acked(self.worker, write.op, write.session, (), now(), child=child))
 
     def refused(self, write: Invoked, error: str) -> None:
-        """Record that a write was refused by an error which says that nothing was stored."""
+        """Record that a write was refused by an error that guarantees nothing was stored."""
         self._record(Refused(self.worker, write.op, write.session, error, now()))
 
     def unknown(self, write: Invoked) -> None:
-        """Record that nobody knows whether a write was stored."""
+        """Record that it is not known whether a write was stored."""
         self._record(Unknown(self.worker, write.op, write.session, now()))
 
     def read(
@@ -284,7 +284,7 @@ class Recorder:
         complete: bool,
         branch: int | None = None,
     ) -> None:
-        """Record what a read that began at `began` has just returned."""
+        """Record what a read that began at `began` returned."""
         ended = now()
         rows = list(seen)
         ids, seqs, digests = (tuple(map(attrgetter(name), rows)) for name in _STORED_FIELDS)
@@ -295,17 +295,17 @@ class Recorder:
         self._record(Fenced(session, fence, now()))
 
     def killed(self, worker: str) -> None:
-        """Record, in the harness's own file, that `worker` was killed and is gone."""
+        """Record, in the harness's own file, that `worker` was killed and has exited."""
         self._record(Killed(worker, now()))
 
     def close(self) -> None:
-        """Close the file; nothing is lost when this is never called."""
+        """Close the file; no event is lost if this is never called."""
         os.close(self._fd)
 
     def _record(self, event: Event) -> None:
         line = self._encoder.encode(event) + b"\n"
         if os.write(self._fd, line) != len(line):
-            raise OSError(f"the event file of {self.worker} is cut short: is the disk full?")
+            raise OSError(f"short write to the event file of {self.worker}; the disk may be full")
 
 
 _STORED_FIELDS = ("id", "seq", "digest")
@@ -324,7 +324,7 @@ def _load_file(path: Path, decoder: "msgspec.json.Decoder[_Line]") -> Iterator[E
             yield decoder.decode(line)
         except msgspec.DecodeError as error:
             raise BadHistory(f"{path}:{number} is not an event: {error}") from error
-    # Without its newline even a line that parses was not written whole. Leaving it out is safe:
-    # a write it began never started, an end it told becomes an unknown outcome.
+    # Without its newline even a line that parses was not written whole. Skipping it is safe: a
+    # write it announced never started, and an end it recorded becomes an unknown outcome.
     if rest:
         yield TornLine(str(path))

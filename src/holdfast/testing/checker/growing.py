@@ -1,4 +1,4 @@
-"""The rules of growth: each finds one thing in the log of one session."""
+"""The append rules: each finds one kind of violation in the log of one session."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 def _lost(h: History) -> Iterator[Finding]:
-    """Find what was acknowledged, or was seen once, and is absent at the end."""
+    """Find messages that were acknowledged or read, and are not stored at the end."""
     gone: dict[str, str] = {}
     for begun, ack in h.acks():
         for id_ in begun.ids:
@@ -28,7 +28,7 @@ def _lost(h: History) -> Iterator[Finding]:
 
 
 def _duplicate(h: History) -> Iterator[Finding]:
-    """Find ids that a history shows twice."""
+    """Find ids that occur twice in a history."""
     for branch in h.branches:
         for id_ in _repeated([message.id for message in branch.history]):
             yield h.found(Kind.DUPLICATE, f"{id_!r} is stored more than once", id_)
@@ -45,7 +45,7 @@ def _repeated(ids: Sequence[str]) -> list[str]:
 
 
 def _gap(h: History) -> Iterator[Finding]:
-    """Find where the final history is not 1, 2, 3 ..., or a read not an unbroken piece of it."""
+    """Find histories whose seqs are not 1, 2, 3 ..., and reads that are not contiguous."""
     for branch in h.branches:
         before = 0
         for message in branch.history:
@@ -68,7 +68,7 @@ def _gap_in_read(h: History, read: Read) -> Iterator[Finding]:
 
 
 def _invented(h: History) -> Iterator[Finding]:
-    """Find what is stored or was read, and no write could have stored."""
+    """Find messages that are stored or were read although no write could have stored them."""
     refused = {
         id_: write.end.error
         for write in h.writes
@@ -80,13 +80,15 @@ def _invented(h: History) -> Iterator[Finding]:
     for id_ in seen:
         if id_ in h.writers or id_ in h.own:
             continue
-        why = f"every write of it was refused ({refused[id_]})" if id_ in refused else "nobody did"
-        where = "stored" if id_ in h.place else "read"
-        yield h.found(Kind.INVENTED, f"{id_!r} is {where}; who wrote it? {why}", id_)
+        why = "no worker wrote it"
+        if id_ in refused:
+            why = f"every write of it was refused ({refused[id_]})"
+        where = "is stored" if id_ in h.place else "was read"
+        yield h.found(Kind.INVENTED, f"{id_!r} {where}, but {why}", id_)
 
 
 def _mutated(h: History) -> Iterator[Finding]:
-    """Find bodies other than the acknowledged one or, failing that, than any that was written."""
+    """Find bodies that differ from the acknowledged one or, without one, from all written ones."""
     acked: dict[str, set[str]] = {}
     for begun, _ in h.acks():
         for id_, body in zip(begun.ids, begun.digests, strict=True):
@@ -97,16 +99,16 @@ def _mutated(h: History) -> Iterator[Finding]:
             for id_, body in zip(write.begun.ids, write.begun.digests, strict=True):
                 written.setdefault(id_, set()).add(body)
     for message in h.stored:
-        told = acked.get(message.id, set())
-        legal = told or written.get(message.id)
+        acknowledged = acked.get(message.id, set())
+        legal = acknowledged or written.get(message.id)
         # Two bodies acknowledged for one id: whichever is stored, the other one was changed.
-        if legal and (message.digest not in legal or len(told) > 1):
+        if legal and (message.digest not in legal or len(acknowledged) > 1):
             detail = f"{message.id!r} (seq {message.seq}) has a body other than the one written"
             yield h.found(Kind.MUTATED, detail, message.id)
 
 
 def _mutated_between_reads(h: History) -> Iterator[Finding]:
-    """Find bodies that were read otherwise than they are at the end."""
+    """Find bodies that were read and differ from the final ones."""
     for read in h.reads:
         for id_, body in zip(read.ids, read.digests, strict=False):
             if id_ in h.place and h.stored[h.place[id_]].digest != body:
@@ -115,7 +117,7 @@ def _mutated_between_reads(h: History) -> Iterator[Finding]:
 
 
 def _moved(h: History) -> Iterator[Finding]:
-    """Find messages stored with a seq other than the one that was told."""
+    """Find messages stored with a seq other than the acknowledged or read one."""
     stored: set[tuple[str, int | None, int]] = {
         (m.id, branch.number, m.seq) for branch in h.branches for m in branch.history
     }
@@ -131,7 +133,7 @@ def _told(h: History) -> Iterator[tuple[str, int | None, int, str]]:
         who = f"acknowledged to {ack.worker!r} (op {ack.op})"
         for id_, seq in zip(begun.ids, ack.seqs, strict=False):
             yield id_, ack.branch, seq, who
-        # A head is that of what was stored, which need not be the last id; see `moving`.
+        # An acknowledged head may belong to another id than the last; see `_wrong_acked_head`.
         if ack.last is not None and ack.branch is None and begun.ids:
             yield begun.ids[-1], None, ack.last, who
     for read in h.reads:
@@ -141,7 +143,7 @@ def _told(h: History) -> Iterator[tuple[str, int | None, int, str]]:
 
 
 def _overtaken(h: History) -> Iterator[Finding]:
-    """Find B stored before A though A was settled before anybody began to write B."""
+    """Find B stored before A although A was settled before the first write of B began."""
     began = [
         (min(write.begun.at for write in writers), id_)
         for id_, writers in h.writers.items()
@@ -155,7 +157,7 @@ def _overtaken(h: History) -> Iterator[Finding]:
 
 
 def _after(h: History, moments: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, int]]:
-    """Return with each moment the furthest position that was settled before it."""
+    """Yield with each time the highest position that was settled before it."""
     settled = sorted((at, h.place[id_]) for id_, at in h.settled.items() if id_ in h.place)
     cursor, furthest = 0, -1
     for at, what in sorted(moments, key=itemgetter(0)):
@@ -167,7 +169,7 @@ def _after(h: History, moments: Iterable[tuple[int, _T]]) -> Iterator[tuple[_T, 
 
 
 def _batches(h: History) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Return each appended batch with those of its ids that no other write may have stored."""
+    """Yield each appended batch with those of its ids that no other write may have stored."""
     batches = dict.fromkeys(
         (write.begun.verb == "replace", write.begun.ids) for write in h.writes if not write.refused
     )
@@ -178,7 +180,7 @@ def _batches(h: History) -> Iterator[tuple[tuple[str, ...], list[str]]]:
 
 
 def _torn(h: History) -> Iterator[Finding]:
-    """Find batches stored in part."""
+    """Find batches that are stored only in part."""
     for _, ids in _batches(h):
         missing = [id_ for id_ in ids if id_ not in h.place]
         if missing and len(missing) < len(ids):
@@ -187,7 +189,7 @@ def _torn(h: History) -> Iterator[Finding]:
 
 
 def _shuffled(h: History) -> Iterator[Finding]:
-    """Find batches stored in another order, or with something foreign in between."""
+    """Find batches stored in another order, or with other messages in between."""
     for batch, ids in _batches(h):
         places = [h.place[id_] for id_ in ids if id_ in h.place]
         if places != sorted(places):
@@ -196,12 +198,12 @@ def _shuffled(h: History) -> Iterator[Finding]:
         elif places:
             inside = sum(places[0] <= h.place.get(id_, -1) <= places[-1] for id_ in batch)
             if inside < places[-1] - places[0] + 1:
-                detail = f"foreign messages lie inside the batch of {ids[0]!r}"
+                detail = f"messages of other writes are stored inside the batch of {ids[0]!r}"
                 yield h.found(Kind.REORDER, detail, *ids)
 
 
 def _misplaced(h: History) -> Iterator[Finding]:
-    """Find writes that expected a head and are not stored right behind it."""
+    """Find writes with an expected head that are not stored directly after it."""
     behind = {m.id: (b.number, m.seq - 1) for b in reversed(h.branches) for m in _own(b)}
     for id_, writers in h.writers.items():
         heads = {(write.begun.expect_branch, write.begun.expect) for write in writers}
@@ -223,12 +225,12 @@ def _heads(heads: Iterable[tuple[int | None, int | None]]) -> str:
 
 
 def _stale(h: History) -> Iterator[Finding]:
-    """Find reads that lack, as far back as they reach, what was settled before they began."""
+    """Find reads that lack, in the range they cover, messages settled before they began."""
     if h.moves:
-        return  # What was settled may be out of view; see `moving`.
+        return  # What was settled may be on another branch; see the branch rules.
     for read, furthest in _after(h, [(read.began, read) for read in h.reads]):
         seen = set(read.ids)
-        # Stops at the first message the read lacks, so this costs no more than the read is long.
+        # Stops at the first message the read lacks, so the cost is bounded by the read's length.
         for position in range(_floor(h, read, furthest), furthest + 1):
             if h.stored[position].id not in seen:
                 absent = h.stored[position]
@@ -241,12 +243,12 @@ def _stale(h: History) -> Iterator[Finding]:
 def _floor(h: History, read: Read, furthest: int) -> int:
     if read.complete:
         return 0
-    # A newest part that is empty, or begins with a stranger, must still show the newest.
+    # A partial read that is empty, or begins with an unknown id, must still have the newest.
     return h.place.get(read.ids[0], furthest) if read.ids else furthest
 
 
 def _zombie(h: History) -> Iterator[Finding]:
-    """Find writes an old holder began after a takeover that stored or were acknowledged."""
+    """Find writes that an old holder began after a takeover, and that took effect."""
     fences = iter(h.fences)
     pending = next(fences, None)
     highest = -1
@@ -269,7 +271,7 @@ def _took_effect(h: History, write: Write) -> bool:
 
 
 def _outlived(h: History) -> Iterator[Finding]:
-    """Find messages of a lower fence stored behind one of a higher fence."""
+    """Find messages of a lower fence stored after one of a higher fence."""
     highest = -1
     for message in h.stored:
         fences = [write.begun.fence for write in h.writers.get(message.id, ())]

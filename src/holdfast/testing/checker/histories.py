@@ -1,8 +1,8 @@
-"""From events to one picture per session.
+"""Builds the log of each session from the events and the final state.
 
-A session's *log* is what was stored in it, in order: its branches by number, of each what is its
-own. Since every movement opens the next branch and branches only grow, that is the order in which
-the messages were stored, also when the head moved all the time.
+A session's *log* is what was stored in it, in order: the own messages of its branches, by branch
+number. Since every move of the head opens the next branch and branches only grow, that is the order
+in which the messages were stored, however often the head moved.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class Log(msgspec.Struct, frozen=True):
-    """The events by type, whatever order they came in."""
+    """All events, by type."""
 
     begun: list[Invoked]
     ends: list[End]
@@ -51,7 +51,7 @@ class Write(msgspec.Struct, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """Whether it was refused: then it stored nothing."""
+        """True if the write was refused: then it stored nothing."""
         return isinstance(self.end, Refused)
 
 
@@ -63,26 +63,26 @@ class History(msgspec.Struct, frozen=True):
     reads: list[Read]
     fences: list[Fenced]  # by time
     branches: Sequence[Branch]
-    moves: bool  # whether its branches were given: else it has one, which only grows
+    moves: bool  # True if its branches were passed; otherwise it has one, which only grows
     stored: Sequence[Stored]
     own: frozenset[str]
     place: dict[str, int]  # id -> its first position
     writers: dict[str, list[Write]]  # id -> the writes that may have stored it
-    settled: dict[str, int]  # id -> the first time somebody was told that it is stored
+    settled: dict[str, int]  # id -> the first time that an acknowledgement or a read reported it
 
     def acks(self) -> Iterator[tuple[Invoked, Acked]]:
-        """Return the writes that were acknowledged."""
+        """Yield the acknowledged writes."""
         for write in self.writes:
             if isinstance(write.end, Acked):
                 yield write.begun, write.end
 
     def found(self, kind: Kind, detail: str, *ids: str) -> Finding:
-        """Say that something is wrong in this session."""
+        """Return a finding about this session."""
         return Finding(kind, self.session, detail, ids)
 
 
 def sort_by_type(events: Iterable[Event]) -> Log:
-    """Sort events, whatever order they come in."""
+    """Sort events by type; they may come in any order."""
     log = Log([], [], [], [], [], [])
     for event in events:
         match event:
@@ -102,11 +102,11 @@ def sort_by_type(events: Iterable[Event]) -> Log:
 
 
 def join(log: Log) -> list[Write]:
-    """Join each beginning with its end; `BadHistory` if they do not fit."""
+    """Join each invocation with its end; raise `BadHistory` if they do not match."""
     begun = {(event.worker, event.op): event for event in log.begun}
     if len(begun) != len(log.begun):
         raise BadHistory(
-            "two writes share worker and op: give every life of a worker a name of its own"
+            "two writes share worker and op: use a unique name for every life of a worker"
         )
     ends: dict[tuple[str, int | str], End] = {}
     for end in log.ends:
@@ -132,21 +132,21 @@ def _match(begun: Invoked | None, end: End) -> None:
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What the store has in the end: plain histories, or all branches of a session."""
+    """The store's final state: plain histories, or all branches of a session."""
 
     final: Mapping[str, Sequence[Stored]]
     branches: Mapping[str, Sequence[Branch]]
     own: frozenset[str]
 
     def of(self, session: str) -> tuple[Sequence[Branch], bool]:
-        """Return a session's branches, and whether they were given as such."""
+        """Return a session's branches, and whether they were passed as such."""
         if session in self.branches:
             return self.branches[session], True
         return [Branch(1, "start", 0, 0, tuple(self.final.get(session, ())))], False
 
 
 def histories(log: Log, writes: list[Write], kept: Kept) -> list[History]:
-    """Put together what is known of each session."""
+    """Build the log of each session."""
     by_writes = _group(writes, lambda write: write.begun.session)
     by_reads = _group(log.reads, lambda read: read.session)
     by_fences = _group(sorted(log.fences, key=attrgetter("at")), lambda fence: fence.session)
@@ -172,7 +172,7 @@ def _history(
     writers: dict[str, list[Write]] = {}
     for write in writes:
         if not write.refused:
-            # An id may stand twice in one batch; it still has one writer there.
+            # An id may occur twice in one batch; it still has one writer there.
             for id_ in dict.fromkeys(write.begun.ids):
                 writers.setdefault(id_, []).append(write)
     return History(
@@ -191,10 +191,10 @@ def _history(
 
 
 def _settled(writes: list[Write], reads: list[Read]) -> dict[str, int]:
-    told = [(w.end.at, w.begun.ids) for w in writes if isinstance(w.end, Acked)]
-    told += [(read.ended, read.ids) for read in reads]
+    reports = [(w.end.at, w.begun.ids) for w in writes if isinstance(w.end, Acked)]
+    reports += [(read.ended, read.ids) for read in reads]
     settled: dict[str, int] = {}
-    for at, ids in sorted(told, key=itemgetter(0)):
+    for at, ids in sorted(reports, key=itemgetter(0)):
         for id_ in ids:
             settled.setdefault(id_, at)
     return settled

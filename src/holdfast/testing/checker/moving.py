@@ -1,13 +1,13 @@
-"""The rules of movement: whether a session's branches can have come about one after the other.
+"""The branch rules: whether a session's branches can result from a serial order of operations.
 
-The model. At any time a session is in one *state*: the branch it is on, and how long that is. An
-append leads to a longer state of the same branch; a movement leads from the end of a branch to the
-start of the next one. So the states of a session have one order, (branch, length), and the head
-that a write was told is the state it led to, or found: receipts are the serial order. What is left
-to check is that each movement, applied to the state before it, gives the branch that is there;
-that what was expected was that state; and that the order agrees with the clock.
+The model. At any time a session is in one *state*: its current branch, and that branch's length. An
+append leads to a longer state of the same branch; a move leads from the end of a branch to the
+start of the next one. So the states of a session are totally ordered, by (branch, length), and the
+head that a write returned is the state it produced or found: the returned heads give the serial
+order. It remains to check that each move, applied to the state before it, produces the stored
+branch; that the expected head was that state; and that the order agrees with real time.
 
-A write whose outcome is not known may have opened a branch that nobody else explains.
+A write whose outcome is not known may have opened a branch that no other write explains.
 """
 
 from collections import Counter
@@ -26,17 +26,17 @@ State: TypeAlias = tuple[int, int]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where a movement goes: into which history, and behind how many messages of it."""
+    """The target of a move: a history, and how many of its messages are kept."""
 
     origin: Sequence[Stored]
     asked: int
 
 
-# --- what each movement does to a state ---------------------------------------------------------
+# --- the effect of each operation on a state ----------------------------------------------------
 
 
 def _start(h: History, branch: Branch, begun: Invoked) -> Start | None:
-    """Return where this write, applied to the end of the branch before, starts the next one."""
+    """Return the target of this write at the end of the previous branch; None if invalid."""
     before = h.branches[branch.number - 2].history
     match begun.verb:
         case "clear":
@@ -54,7 +54,7 @@ def _start(h: History, branch: Branch, begun: Invoked) -> Start | None:
 
 
 def _place(h: History, state: State, begun: Invoked) -> Start | None:
-    """Find the place a write goes to while the session is in this state."""
+    """Resolve the target position of a write in this state of the session."""
     number, length = state
     here = h.branches[number - 1].history[:length]
     histories = [*(branch.history for branch in h.branches[: number - 1]), here]
@@ -72,18 +72,18 @@ def _place(h: History, state: State, begun: Invoked) -> Start | None:
 
 
 def taken_back(history: Sequence[Stored], turns: int) -> int:
-    """Return how many messages are left when so many turns are taken back.
+    """Return the length of a history after an undo of this many turns.
 
-    A turn is its messages, or without one what a user said and what follows it; summaries belong
-    to what is before them.
+    A turn is its messages or, outside turns, a user's messages and what follows them; summaries
+    belong to what precedes them.
     """
-    left = len(history)
+    length = len(history)
     for _ in range(turns):
-        while left > 1 and history[left - 1].role == "summary":
-            left -= 1
-        if left:
-            left = _turn_start(history[:left])
-    return left
+        while length > 1 and history[length - 1].role == "summary":
+            length -= 1
+        if length:
+            length = _turn_start(history[:length])
+    return length
 
 
 def _turn_start(history: Sequence[Stored]) -> int:
@@ -91,36 +91,36 @@ def _turn_start(history: Sequence[Stored]) -> int:
     first = len(history)
     while first and history[first - 1].turn in {turn, None}:
         first -= 1
-    # From here on there is nothing of another turn.
+    # No message from `first` on belongs to another turn.
     if turn is not None:
         return next(at for at in range(first, len(history)) if history[at].turn == turn)
-    asked = [at for at in range(first, len(history)) if history[at].role == "user"]
-    if not asked:
+    by_user = [at for at in range(first, len(history)) if history[at].role == "user"]
+    if not by_user:
         return len(history) - 1
-    start = asked[-1]
+    start = by_user[-1]
     while start > first and history[start - 1].role == "user":
         start -= 1
     return start
 
 
 def _redo_targets(branches: Sequence[Branch]) -> dict[int, Branch | None]:
-    """Say for each branch that a redo opened which one it goes back to the end of: a stack."""
-    left: list[Branch] = []
+    """Map each branch that a redo opened to the branch whose end it restores: a stack."""
+    undone: list[Branch] = []
     targets: dict[int, Branch | None] = {}
     for before, branch in pairwise(branches):
         if len(before.history) > before.fork_seq:
-            left.clear()
+            undone.clear()
         if branch.reason == "redo":
-            targets[branch.number] = left.pop() if left else None
+            targets[branch.number] = undone.pop() if undone else None
         elif branch.reason == "replace":
-            left.clear()
+            undone.clear()
         else:
-            left.append(before)
+            undone.append(before)
     return targets
 
 
 def _alike(history: Sequence[Stored], begun: Invoked) -> int:
-    """Count the messages with which a history begins as a write wants it."""
+    """Return the length of the common prefix of a history and the messages of a write."""
     wanted = zip(begun.ids, begun.digests, strict=True)
     pairs = zip(history, wanted, strict=False)
     return [*((m.id, m.digest) == want for m, want in pairs), False].index(False)
@@ -131,13 +131,13 @@ def _same(one: Sequence[Stored], two: Sequence[Stored]) -> bool:
 
 
 def _begins(h: History, branch: Branch, begun: Invoked) -> bool:
-    """Return whether this write gives this branch."""
+    """True if this write, applied to the end of the previous branch, produces this branch."""
     start = _start(h, branch, begun)
     if start is None or branch.asked_seq != start.asked or branch.fork_seq > start.asked:
         return False
     tools = any(message.role == "tool" for message in start.origin)
     if branch.fork_seq < start.asked and not tools:
-        return False  # It moves further only to keep a tool exchange whole.
+        return False  # A move goes further back only to keep a tool exchange whole.
     if not _same(branch.history[: branch.fork_seq], start.origin[: branch.fork_seq]):
         return False
     return begun.verb != "replace" or _alike(branch.history, begun) == len(begun.ids)
@@ -148,7 +148,7 @@ def _expected(begun: Invoked, state: State) -> bool:
 
 
 def _opened(h: History, branch: Branch, begun: Invoked) -> bool:
-    """Return whether this write can have opened this branch."""
+    """True if this write can have opened this branch."""
     if branch.number == 1 or begun.verb != branch.reason:
         return False
     before = h.branches[branch.number - 2]
@@ -160,11 +160,11 @@ def _end(branch: Branch) -> State:
 
 
 def _stayed(h: History, begun: Invoked, state: State) -> bool:
-    """Return whether this write found the session where it was to go, and left it there."""
+    """True if the session was already at the target of this write, which changed nothing."""
     branch = h.branches[state[0] - 1]
     here = branch.history[: state[1]]
     if begun.verb == "replace":
-        # It grew, or had grown, from what was expected.
+        # The branch had grown, or grew by this write, from the expected head.
         grown = begun.expect is None or begun.expect_branch == branch.number
         return grown and _alike(branch.history, begun) == len(begun.ids) == state[1]
     if not _expected(begun, state) or state[1] < branch.fork_seq:
@@ -181,17 +181,17 @@ def _stayed(h: History, begun: Invoked, state: State) -> bool:
 
 
 def _gap(h: History) -> Iterator[Finding]:
-    """Find branches that are not numbered 1, 2, 3 ..., or share more than they have."""
+    """Find branches that are not numbered 1, 2, 3 ..., or share more messages than they have."""
     for number, branch in enumerate(h.branches, 1):
         if branch.number != number:
-            yield h.found(Kind.GAP, f"branch {branch.number} comes where {number} should")
+            yield h.found(Kind.GAP, f"branch {branch.number} is in the position of branch {number}")
         if branch.fork_seq > len(branch.history):
-            detail = f"branch {number} shares {branch.fork_seq} messages and has not so many"
+            detail = f"branch {number} shares {branch.fork_seq} messages and has fewer"
             yield h.found(Kind.GAP, detail)
 
 
 def _copied(h: History) -> Iterator[Finding]:
-    """Find messages that are stored more often than anybody wrote them: copied, not shared."""
+    """Find messages that are stored more often than they were written: copied, not shared."""
     for id_, times in Counter(message.id for message in h.stored).items():
         writers = len(h.writers.get(id_, ()))
         if times > max(writers, 1):
@@ -200,31 +200,31 @@ def _copied(h: History) -> Iterator[Finding]:
 
 
 def _moves(h: History) -> Iterator[tuple[Invoked, Acked, State]]:
-    """Return the acknowledged movements with the head that each was told."""
+    """Yield the acknowledged moves with the head that each returned."""
     for begun, ack in h.acks():
         if begun.verb not in GROWTH and ack.branch is not None and ack.last is not None:
             yield begun, ack, (ack.branch, ack.last)
 
 
 def _vanished(h: History) -> Iterator[Finding]:
-    """Find heads that were told, and are not on any branch."""
+    """Find acknowledged heads that are not on any branch."""
     for begun, ack in h.acks():
         if ack.branch is None or ack.last is None or _is_there(h, (ack.branch, ack.last)):
             continue
-        detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}) was told the head "
-        yield h.found(Kind.LOST, f"{detail}{ack.branch}:{ack.last}, and there is no such")
+        detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}) returned the head "
+        yield h.found(Kind.LOST, f"{detail}{ack.branch}:{ack.last}, which does not exist")
 
 
 def _misled(h: History) -> Iterator[Finding]:
-    """Find appends that were told a head at which none of their messages lies."""
+    """Find appends that returned a head at which none of their messages is stored."""
     for begun, ack in h.acks():
         if begun.verb not in GROWTH or ack.branch is None or ack.last is None:
             continue
         if ack.last and _is_there(h, (ack.branch, ack.last)):
             at = h.branches[ack.branch - 1].history[ack.last - 1]
             if at.id not in begun.ids:
-                detail = f"{begun.ids[-1]!r} (op {ack.op} of {ack.worker!r}) was told the head "
-                detail += f"{ack.branch}:{ack.last}, where {at.id!r} lies"
+                detail = f"{begun.ids[-1]!r} (op {ack.op} of {ack.worker!r}) was acknowledged with "
+                detail += f"the head {ack.branch}:{ack.last}, where {at.id!r} is stored"
                 yield h.found(Kind.REORDER, detail, *begun.ids)
 
 
@@ -233,33 +233,33 @@ def _is_there(h: History, state: State) -> bool:
 
 
 def _told_twice(h: History) -> Iterator[Finding]:
-    """Find a branch that was given to two movements of which each opens one."""
-    told = Counter(state[0] for begun, _, state in _moves(h) if begun.verb in {"undo", "redo"})
-    for number, times in told.items():
+    """Find a branch that several moves returned although each of them opens one."""
+    returned = Counter(state[0] for begun, _, state in _moves(h) if begun.verb in {"undo", "redo"})
+    for number, times in returned.items():
         if times > 1:
-            yield h.found(Kind.DUPLICATE, f"branch {number} was given to {times} movements")
+            yield h.found(Kind.DUPLICATE, f"branch {number} was returned to {times} moves")
 
 
 def _wrong_move(h: History) -> Iterator[Finding]:
-    """Find movements that, applied to the state before, do not give what there is."""
+    """Find moves that, applied to the state before, do not produce what is stored."""
     for begun, ack, state in _moves(h):
         if not _is_there(h, state):
             continue
         branch = h.branches[state[0] - 1]
         opened = _opened(h, branch, begun) and state[1] == _landed(branch, begun)
         if not opened and not _stayed(h, begun, state):
-            detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}, told {state[0]}:{state[1]}) "
-            detail += f"does not lead from the end of branch {state[0] - 1} to what is there"
+            detail = f"{begun.verb} (op {ack.op} of {ack.worker!r}, head {state[0]}:{state[1]}) "
+            detail += f"does not lead from the end of branch {state[0] - 1} to what is stored"
             yield h.found(Kind.WRONG_MOVE, detail)
 
 
 def _landed(branch: Branch, begun: Invoked) -> int:
-    """Return how long the history was when a movement had opened this branch."""
+    """Return the length of the history right after a move opened this branch."""
     return len(begun.ids) if begun.verb == "replace" else branch.fork_seq
 
 
 def _unexplained(h: History) -> Iterator[Finding]:
-    """Find branches that no movement can have opened."""
+    """Find branches that no move can have opened."""
     claims: dict[int, list[tuple[Invoked, State]]] = {}
     for begun, _, state in _moves(h):
         claims.setdefault(state[0], []).append((begun, state))
@@ -267,16 +267,16 @@ def _unexplained(h: History) -> Iterator[Finding]:
     for branch in h.branches[1:]:
         claimed = [(b, s) for b, s in claims.get(branch.number, []) if b.verb == branch.reason]
         explained = any(_opened(h, branch, begun) for begun, _ in claimed)
-        # A claim that is wrong is found by `_wrong_move`.
+        # A wrong claim is found by `_wrong_move`.
         if not explained and all(_stayed(h, begun, state) for begun, state in claimed):
             unknown.append(branch)
     for branch in _unmatched(h, unknown):
-        detail = f"branch {branch.number} ({branch.reason}) is there; who opened it so?"
+        detail = f"no recorded operation can have opened branch {branch.number} ({branch.reason})"
         yield h.found(Kind.WRONG_MOVE if branch.number in claims else Kind.INVENTED, detail)
 
 
 def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
-    """Return the branches that are left when each write of unknown outcome may have opened one."""
+    """Yield the branches not explained even if each write of unknown outcome opened one."""
     writes = [w.begun for w in h.writes if not w.refused and not isinstance(w.end, Acked)]
     taken: dict[int, Branch] = {}
 
@@ -285,7 +285,7 @@ def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
             if at in tried or not _opened(h, branch, begun):
                 continue
             tried.add(at)
-            # Whoever has it may do with another one.
+            # The branch that took this write may be explained by another one.
             if at not in taken or match(taken[at], tried):
                 taken[at] = branch
                 return True
@@ -297,7 +297,7 @@ def _unmatched(h: History, branches: Sequence[Branch]) -> Iterator[Branch]:
 
 
 def _overtaken(h: History) -> Iterator[Finding]:
-    """Find states that come before one that was settled before anybody began to make them."""
+    """Find states that precede one that was settled before the operation for them began."""
     furthest: State = (0, 0)
     settled = sorted(_settled(h), key=itemgetter(0))
     cursor = 0
@@ -306,12 +306,12 @@ def _overtaken(h: History) -> Iterator[Finding]:
             furthest = max(furthest, settled[cursor][1])
             cursor += 1
         if latest < furthest:
-            detail = f"{what} began when the session was at {furthest[0]}:{furthest[1]} already"
+            detail = f"{what} began when the session was already at {furthest[0]}:{furthest[1]}"
             yield h.found(kind, detail)
 
 
 def _settled(h: History) -> Iterator[tuple[int, State]]:
-    """Return the times at which it was known that a session had come to a state."""
+    """Yield the times by which a session was known to have reached a state."""
     for begun, ack in h.acks():
         if ack.branch is not None and ack.last is not None and begun.verb != "fork":
             state = (ack.branch, ack.last)
@@ -322,17 +322,17 @@ def _settled(h: History) -> Iterator[tuple[int, State]]:
 
 
 def _begun(h: History) -> Iterator[tuple[int, State, str, Kind]]:
-    """Return the times at which writes and reads began, and the latest state that they made or saw.
+    """Yield the times at which writes and reads began, with the latest state each produced or saw.
 
-    An append may be a retry that only found its messages: then it is not known when that was, only
-    that the session was on that branch.
+    An append may be a retry that only found its messages: then the state is not known, only that
+    the session was on that branch.
     """
     for begun, ack in h.acks():
         if ack.branch is None or ack.last is None or not _is_there(h, (ack.branch, ack.last)):
             continue
         alone = begun.verb not in GROWTH or len(h.writers[begun.ids[-1]]) == 1
         latest = (ack.branch, ack.last) if alone else _end(h.branches[ack.branch - 1])
-        what = f"{begun.verb} (op {ack.op} of {ack.worker!r}, told {ack.branch}:{ack.last})"
+        what = f"{begun.verb} (op {ack.op} of {ack.worker!r}, head {ack.branch}:{ack.last})"
         yield begun.at, latest, what, Kind.REORDER
     for read in _whole_reads(h):
         what = f"a read of {read.branch}:{len(read.ids)} by {read.worker!r}"
@@ -346,18 +346,18 @@ def _whole_reads(h: History) -> Iterator[Read]:
 
 
 def _torn_read(h: History) -> Iterator[Finding]:
-    """Find reads of a branch that was never so short."""
+    """Find reads of a branch that return fewer messages than it ever had."""
     for read in _whole_reads(h):
         branch = h.branches[(read.branch or 1) - 1]
         if not branch.fork_seq <= len(read.ids):
-            detail = f"a read by {read.worker!r} shows {len(read.ids)} messages of branch "
-            detail += f"{branch.number}, which begins with {branch.fork_seq}"
+            detail = f"a read by {read.worker!r} returned {len(read.ids)} messages of branch "
+            detail += f"{branch.number}, which started with {branch.fork_seq}"
             yield h.found(Kind.STALE_READ, detail)
 
 
 _Rule: TypeAlias = Callable[[History], Iterator[Finding]]
 _ALWAYS: tuple[_Rule, ...] = (_gap, _copied, _told_twice)
-# These go from state to state, and need branches that are numbered.
+# These compare states, and need branches that are numbered without gaps.
 _BY_STATE: tuple[_Rule, ...] = (
     _vanished,
     _misled,
@@ -369,31 +369,31 @@ _BY_STATE: tuple[_Rule, ...] = (
 
 
 def rules(h: History) -> tuple[_Rule, ...]:
-    """Return the rules that can be applied to a session."""
+    """Return the rules that apply to a session."""
     if not h.moves:
         return ()
     return _ALWAYS if any(_gap(h)) else (*_ALWAYS, *_BY_STATE)
 
 
-# --- forks: two sessions at once ----------------------------------------------------------------
+# --- forks: rules over two sessions -------------------------------------------------------------
 
 
 def forks(histories: Mapping[str, History]) -> Iterator[Finding]:
-    """Find forks that do not begin with a state their parent was in when they were made."""
+    """Find forks that do not begin with a state of their parent at the time of the fork."""
     for h in histories.values():
         for begun, ack in h.acks():
             if begun.verb != "fork" or ack.child is None or any(_gap(h)):
                 continue
             child = histories.get(ack.child)
             if child is None or not child.branches:
-                yield h.found(Kind.LOST, f"the fork {ack.child!r} (op {ack.op}) is not there")
+                yield h.found(Kind.LOST, f"the fork {ack.child!r} (op {ack.op}) does not exist")
             elif not any(_is_fork(h, child, begun, state) for state in _states(h, begun)):
-                detail = f"the fork {ack.child!r} (op {ack.op} of {ack.worker!r}) begins with what "
-                yield h.found(Kind.WRONG_MOVE, f"{detail}its parent was not at that time")
+                detail = f"the fork {ack.child!r} (op {ack.op} of {ack.worker!r}) does not begin "
+                yield h.found(Kind.WRONG_MOVE, f"{detail}with a state of its parent at that time")
 
 
 def _states(h: History, begun: Invoked) -> Iterator[State]:
-    """Return the states a session may have been in since this write began."""
+    """Yield the states a session may have been in since this write began."""
     furthest = max((state for at, state in _settled(h) if at < begun.at), default=(0, 0))
     for branch in h.branches:
         for length in range(branch.fork_seq, len(branch.history) + 1):
@@ -402,7 +402,7 @@ def _states(h: History, begun: Invoked) -> Iterator[State]:
 
 
 def _is_fork(h: History, child: History, begun: Invoked, state: State) -> bool:
-    """Return whether a session begins as a fork of this state would."""
+    """True if a session begins as a fork of this state would."""
     first = child.branches[0]
     history: Sequence[Stored] = h.branches[state[0] - 1].history[: state[1]]
     asked: int | None = len(history)

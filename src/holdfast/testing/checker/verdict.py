@@ -1,4 +1,4 @@
-"""What is concluded: findings, and how much happened."""
+"""The result of a check: findings, and how much activity was checked."""
 
 import enum
 from collections import Counter
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Kind(enum.StrEnum):
-    """What can be wrong with a history."""
+    """The kinds of violation."""
 
     LOST = "LOST"
     DUPLICATE = "DUPLICATE"
@@ -23,7 +23,7 @@ class Kind(enum.StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One broken promise: what, in which session, about which messages, in words."""
+    """One violation: its kind, the session, a description, and the messages concerned."""
 
     kind: Kind
     session: str
@@ -36,12 +36,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """How much happened in a run; a run in which nothing happened proves nothing.
+    """How much activity a run recorded; a run without any proves nothing.
 
     `kills` counts killed workers that had begun a write, `retries` the writes of an id that an
-    earlier write may have stored, `duplicates` the acknowledgements that said so, `overlaps` the
-    writes that began while another worker was writing to the same session, `moves` the movements
-    and forks that were acknowledged, `branches` those that they left beside the first.
+    earlier write may have stored, `duplicates` the acknowledgements that reported a retry,
+    `overlaps` the writes that began while another worker was writing to the same session, `moves`
+    the acknowledged moves and forks, `branches` the branches beyond the first of each session.
     """
 
     workers: int = 0
@@ -67,14 +67,14 @@ _SHOWN = 20
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What `check` found, and how much it had to look at."""
+    """What `check` found, and how much activity it checked."""
 
     findings: tuple[Finding, ...]
     coverage: Coverage
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing is wrong; ask `vacuous` whether anything was tried."""
+        """True if there are no findings; see `vacuous` for whether anything was tested."""
         return not self.findings
 
     @property
@@ -83,14 +83,14 @@ class Verdict(msgspec.Struct, frozen=True):
         return frozenset(finding.kind for finding in self.findings)
 
     def vacuous(self, require: Sequence[str] = _HAPPENED) -> list[str]:
-        """Return those of the named fields of `Coverage` that stayed at zero."""
+        """Return those of the named fields of `Coverage` that are zero."""
         unnamed = set(require).difference(Coverage.__struct_fields__)
         if unnamed:
             raise ValueError(f"coverage does not count {', '.join(sorted(unnamed))}")
         return [name for name in require if not getattr(self.coverage, name)]
 
     def require(self, happened: Sequence[str] = _HAPPENED) -> None:
-        """Raise AssertionError for findings, and for a run in which `happened` did not."""
+        """Raise AssertionError for findings, and if one of the `happened` counts is zero."""
         idle = self.vacuous(happened)
         if idle:
             raise AssertionError(f"this run proves nothing: no {', no '.join(idle)}\n{self}")
@@ -98,9 +98,9 @@ class Verdict(msgspec.Struct, frozen=True):
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        """Return a short table for people."""
+        """Return a short human-readable table."""
         counts = Counter(finding.kind for finding in self.findings)
-        summary = "nothing wrong" if self.ok else f"{len(self.findings)} findings"
+        summary = "no findings" if self.ok else f"{len(self.findings)} findings"
         did = ", ".join(
             f"{name.replace('_', ' ')} {getattr(self.coverage, name)}"
             for name in Coverage.__struct_fields__

@@ -1,4 +1,4 @@
-"""What every backend must do, as a pytest class: shipped for people who write one.
+"""What every backend must do, as a pytest class: shipped for backend authors.
 
     from holdfast.testing.conformance import BackendConformance
 
@@ -7,14 +7,14 @@
         def open_backend(self, folder, *, tenant, readonly, clock):
             return MyBackend(folder / "store", tenant=tenant, readonly=readonly, clock=clock)
 
-The tests speak to the public API, and to the seam itself only where the API cannot reach. Each
-gets a folder and a clock of its own; whatever is opened on the same folder must be the same store.
-A store that ends with its backend says `persistent = False`, and is then never opened twice. One
-whose bytes are kept where it cannot look for traces of what was erased says `proves = False`, and
-must then say so with every erasure.
-Give the backend a long lease (minutes): the tests move the clock when one has to run out.
+The tests use the public API, and the backend protocol only where the API cannot reach. Each has a
+folder and a clock of its own; every backend opened on the same folder must be the same store. If
+the store ends with its backend, set `persistent = False`: then it is never opened twice. If it
+cannot search its own bytes for residue of erased data, set `proves = False`: then every erasure
+must report that. Give the backend a long lease (minutes): the tests advance the clock when one has
+to expire.
 
-What takes seconds is marked `long`; register that mark, or leave it out with `-m "not long"`.
+Tests that take seconds are marked `long`; register that mark, or skip them with `-m "not long"`.
 """
 
 from holdfast.testing.conformance.appending import Appending
@@ -94,4 +94,4 @@ class BackendConformance(
     DamagedData,
     Twins,
 ):
-    """All that is promised of a store, whatever keeps it."""
+    """The whole promise of a store, for any backend."""

@@ -25,26 +25,26 @@ class Appending(Setting):
         assert session.messages() == []
 
     def test_seq_counts_from_one_without_gaps(self, store: Store, session: Session) -> None:
-        """Single messages and batches are numbered 1, 2, 3 …, also when read later."""
+        """Single messages and batches are numbered 1, 2, 3 …, also after reopening."""
         assert session.append(Message.user("a")) == Head(1, 1)
         assert session.append(Message.user("b"), Message.user("c")) == Head(1, 3)
         again = self.later(store).session("the session")
         assert [(m.seq, m.text) for m in again.messages()] == [(1, "a"), (2, "b"), (3, "c")]
         assert again.head() == Head(1, 3)
 
-    def test_what_the_caller_says_of_place_and_turn_does_not_count(self, session: Session) -> None:
-        """`seq` and `turn_id` are the store's to give."""
+    def test_the_callers_seq_and_turn_id_are_ignored(self, session: Session) -> None:
+        """The store assigns `seq` and `turn_id`; the caller's values are ignored."""
         session.append(Message(role="user", seq=9, turn_id="x.9"))
         (stored,) = session.messages()
         assert (stored.seq, stored.turn_id) == (1, None)
 
     def test_an_empty_batch_changes_nothing(self, session: Session) -> None:
-        """Appending nothing gives the head."""
+        """Appending nothing returns the head."""
         session.append(Message.user("a"))
         assert session.append() == Head(1, 1)
 
     def test_a_retry_stores_nothing_and_gives_the_same_receipt(self, session: Session) -> None:
-        """The same ids again: the receipt of then, though the history has grown."""
+        """The same ids again return the original receipt, although the history has grown."""
         batch = [Message.user("a"), Message.assistant("b")]
         receipt = session.append(*batch)
         session.append(Message.user("c"))
@@ -52,7 +52,7 @@ class Appending(Setting):
         assert [m.text for m in session.messages()] == ["a", "b", "c"]
 
     def test_a_retry_may_come_after_reopening(self, store: Store, session: Session) -> None:
-        """Idempotency does not live in memory."""
+        """Idempotency survives reopening the store."""
         message = Message.user("a", id="mine")
         receipt = session.append(message)
         again = self.later(store).session("the session")
@@ -60,14 +60,14 @@ class Appending(Setting):
         assert len(again.messages()) == 1
 
     def test_a_retry_may_bring_new_messages(self, session: Session) -> None:
-        """What is there already is left out; the rest is stored behind the head, in order."""
+        """Stored messages are skipped; the rest is stored after the head, in order."""
         first, second = Message.user("a"), Message.user("b")
         session.append(first)
         assert session.append(first, second) == Head(1, 2)
         assert [m.text for m in session.messages()] == ["a", "b"]
 
     def test_a_retry_is_no_conflict_though_the_clock_moved(self, session: Session) -> None:
-        """A time that the store filled in does not make a retry another message."""
+        """A time that the store filled in does not make a retry a different message."""
         message = Message.user("a")
         session.append(message)
         before = session.messages()
@@ -76,7 +76,7 @@ class Appending(Setting):
         assert session.messages() == before
 
     def test_a_retry_ignores_expect(self, session: Session) -> None:
-        """A write that went through is acknowledged, whatever head its retry still expects."""
+        """The retry of a committed write is acknowledged, whatever head it expects."""
         message, start = Message.user("a"), session.head()
         receipt = session.append(message, expect=start)
         assert session.append(message, expect=start) == receipt
@@ -107,19 +107,19 @@ class Appending(Setting):
             session.append(other)
 
     def test_equal_texts_under_two_ids_are_two_messages(self, session: Session) -> None:
-        """Nothing is compared by content."""
+        """Messages are compared by id, not by content."""
         session.append(Message.user("yes"), Message.user("yes"))
         session.append(Message.user("yes"))
         assert [m.text for m in session.messages()] == ["yes"] * 3
 
     def test_an_id_twice_in_one_batch_is_stored_once(self, session: Session) -> None:
-        """With the same body it is one message, at its first place."""
+        """With the same body it is one message, at its first position."""
         twice = Message.user("a", id="mine")
         assert session.append(twice, Message.user("b"), twice) == Head(1, 2)
         assert [m.text for m in session.messages()] == ["a", "b"]
 
     def test_an_id_twice_in_one_batch_with_two_bodies_is_refused(self, session: Session) -> None:
-        """Whichever was stored, the other would be lost."""
+        """Storing one of the bodies would lose the other."""
         with pytest.raises(IdConflict):
             session.append(Message.user("a", id="mine"), Message.user("b", id="mine"))
         assert session.messages() == []
@@ -132,7 +132,7 @@ class Appending(Setting):
         assert [s.messages()[0].text for s in (one, two)] == ["a", "b"]
 
     def test_expect_compares_the_head(self, session: Session) -> None:
-        """The head one saw lets a write through; any other refuses it and stores nothing."""
+        """The current head lets a write through; any other raises, and nothing is stored."""
         start = session.head()
         seen = session.append(Message.user("a"), expect=start)
         with pytest.raises(HeadMoved) as refused:
@@ -147,8 +147,8 @@ class Appending(Setting):
         with pytest.raises(HeadMoved):
             session.append(Message.user("a"), expect=head)
 
-    def test_of_those_who_expect_one_head_one_wins(self, session: Session) -> None:
-        """Compare-and-append among threads: one goes through, the others are refused."""
+    def test_of_writers_that_expect_one_head_one_wins(self, session: Session) -> None:
+        """Compare-and-append from several threads: one succeeds, the others are refused."""
         start, outcomes = session.head(), list[object]()
 
         def write(text: str) -> None:
@@ -163,7 +163,7 @@ class Appending(Setting):
         assert session.head() == Head(1, 1)
 
     def test_threads_that_write_at_once_lose_nothing(self, session: Session) -> None:
-        """Each batch is whole and its own writer's order is kept; every receipt is the truth."""
+        """Each batch is whole, each writer's order is kept, and every receipt is correct."""
         receipts: dict[str, int] = {}
 
         def write(writer: int) -> None:
@@ -183,13 +183,13 @@ class Appending(Setting):
         assert all(a == b for a, b in pairs)
 
     def test_a_bad_message_refuses_its_whole_batch(self, session: Session) -> None:
-        """Nothing before it and nothing behind it is stored."""
+        """No message of the batch is stored."""
         with pytest.raises(BadMessage):
             session.append(Message.user("a"), Message(role="boss"), Message.user("b"))  # type: ignore[arg-type]
         assert session.messages() == []
 
     def test_what_is_no_message_is_refused(self, session: Session) -> None:
-        """The error says what to make instead."""
+        """The error names the constructors to use."""
         with pytest.raises(BadMessage, match=r"Message\.user"):
             session.append({"role": "user", "content": "hi"})  # type: ignore[arg-type]
 
@@ -201,7 +201,7 @@ class Appending(Setting):
         assert session.messages() == []
 
     def test_refusals_change_no_count(self, session: Session) -> None:
-        """After every kind of refusal the session is told as before."""
+        """After every kind of refusal `info` is unchanged."""
         session.append(Message.user("a", id="mine"))
         before = session.info()
         for refused in (

@@ -1,4 +1,4 @@
-"""Files and large parts: kept once by content, given back exactly."""
+"""Files and large parts: stored once by content, returned exactly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGE = 64 * 1024
 
 
 def sha(data: bytes) -> str:
-    """Name data as the store does."""
+    """Return the hash by which the store names data."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -28,7 +28,7 @@ class Blobs(Setting):
     def test_a_file_goes_in_with_data_and_comes_out_by_hash(
         self, store: Store, session: Session, data: bytes
     ) -> None:
-        """The message tells name, type, hash and size; the store gives the bytes."""
+        """The message has name, type, hash and size; `Store.blob` returns the bytes."""
         session.append(Message.user(["look", File(name="a.bin", mime="x/y", data=data)]))
         again = self.later(store)
         part = again.session("the session").messages()[0].parts[1]
@@ -42,7 +42,7 @@ class Blobs(Setting):
         assert [given] == session.messages()
 
     def test_files_inside_tool_results(self, store: Store, session: Session) -> None:
-        """They are files like any other."""
+        """They are stored like any other file."""
         session.append(Message.tool("c", [Text("shot"), File(name="s.png", data=_DATA)]))
         again = self.later(store)
         (result,) = again.session("the session").messages()[0].tool_results
@@ -50,7 +50,7 @@ class Blobs(Setting):
         assert again.blob(sha(_DATA)) == _DATA
 
     def test_the_same_data_is_kept_once(self, store: Store) -> None:
-        """However often, in one message, in one session or in several."""
+        """Repeated data in one message, in one session or in several is one blob."""
         for key in ("one", "two"):
             store.session(key).append(Message.user([File(data=_DATA), File(name="b", data=_DATA)]))
         stats = store.stats()
@@ -73,7 +73,7 @@ class Blobs(Setting):
         assert session.messages() == [read]
 
     def test_a_file_without_its_data_is_refused(self, session: Session) -> None:
-        """A hash that names nothing here would be a file that cannot be read."""
+        """A hash without stored data would be a file that cannot be read."""
         unknown = File(sha256=sha(b"never stored"))
         for message in (Message.user([unknown]), Message.tool("c", [unknown])):
             with pytest.raises(BadMessage):
@@ -83,7 +83,7 @@ class Blobs(Setting):
         assert session.messages() == []
 
     def test_one_message_may_bring_what_the_next_names(self, session: Session) -> None:
-        """Within a batch the data may come first and the hash after it, or not at all."""
+        """A hash may name data of an earlier message of the batch, or the batch is refused."""
         named = Message.user([File(sha256=sha(_DATA))])
         try:
             session.append(Message.user([File(data=_DATA)]), named)
@@ -94,14 +94,14 @@ class Blobs(Setting):
 
     @pytest.mark.parametrize("name", ["0" * 64, "", "nonsense", "\0", "\ud800"])
     def test_an_unknown_blob_is_not_found(self, store: Store, name: str) -> None:
-        """An error, never empty bytes."""
+        """An unknown hash raises; it never returns empty bytes."""
         with pytest.raises(MessageNotFound):
             store.blob(name)
 
     @pytest.mark.parametrize("size", [_LARGE - 20, _LARGE, _LARGE + 1, 300_000])
     @pytest.mark.parametrize("letter", ["x", "é", "\0", "\ud800"])
     def test_large_parts_come_back_whole(self, store: Store, size: int, letter: str) -> None:
-        """On both sides of 64 KiB, every kind of part that can be large."""
+        """Every kind of part that can be large, below and above 64 KiB."""
         text = letter * size
         message = Message(
             role="assistant",
@@ -130,7 +130,7 @@ class Blobs(Setting):
     @pytest.mark.long
     @pytest.mark.parametrize("letter", ["x", "\ud800"])
     def test_a_message_of_50_mb(self, store: Store, letter: str) -> None:
-        """Text and file alike."""
+        """A message of 50 MB is stored and read back, as text and as a file."""
         text, data = letter * 50_000_000, b"y" * 50_000_000
         store.session("s").append(Message.user([text, File(data=data)]))
         again = self.later(store)

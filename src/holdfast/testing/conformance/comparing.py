@@ -1,4 +1,4 @@
-"""Comparing heads, and waiting for turns: a movement happens on what its caller saw, or not."""
+"""Expected heads and open turns: an operation applies to the head its caller saw, or not."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -17,7 +17,7 @@ from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting, together
 from holdfast.testing.conformance.talking import everything, talk, texts
 
-# Every verb that takes part in comparing, as it is used on a session of some messages.
+# Every operation that takes `expect=`, as it is called on a session with some messages.
 _COMPARED: dict[str, Callable[[Session, Any], object]] = {
     "append": lambda session, expect: session.append(Message.user("x"), expect=expect),
     "fork": lambda session, expect: session.fork(1, expect=expect),
@@ -32,48 +32,48 @@ _MOVES = ["rewind", "undo", "redo", "replace", "clear"]
 
 
 class Comparing(Setting):
-    """`expect=` of every verb that takes it, and turns that are open meanwhile."""
+    """`expect=` of every operation that takes it, and open turns."""
 
     # ------------------------------------------------------------------------------------ expect
 
-    @pytest.mark.parametrize("verb", _COMPARED)
-    def test_a_stale_head_is_refused(self, session: Session, verb: str) -> None:
-        """`HeadMoved` tells both heads, and nothing is changed."""
+    @pytest.mark.parametrize("operation", _COMPARED)
+    def test_a_stale_head_is_refused(self, session: Session, operation: str) -> None:
+        """`HeadMoved` has both heads, and nothing is changed."""
         _prepare(session)
         for stale in (Head(1, 3), Head(1, 4), Head(2, 2), Head(2, 4), Head(3, 3)):
             before = everything(session)
             with pytest.raises(HeadMoved) as moved:
-                _COMPARED[verb](session, stale)
+                _COMPARED[operation](session, stale)
             assert (moved.value.expected, moved.value.actual) == (stale, Head(2, 3))
             assert everything(session) == before
 
-    @pytest.mark.parametrize("verb", _COMPARED)
-    def test_the_head_of_now_is_let_through(self, session: Session, verb: str) -> None:
-        """As if nothing was compared."""
+    @pytest.mark.parametrize("operation", _COMPARED)
+    def test_the_head_of_now_is_let_through(self, session: Session, operation: str) -> None:
+        """The current head has the same effect as no `expect=`."""
         _prepare(session)
-        if verb == "redo":
+        if operation == "redo":
             session.undo()
         before = everything(session)
-        _COMPARED[verb](session, session.head())
+        _COMPARED[operation](session, session.head())
         assert everything(session) != before
 
-    @pytest.mark.parametrize("verb", _COMPARED)
+    @pytest.mark.parametrize("operation", _COMPARED)
     @pytest.mark.parametrize("expect", [3, "head", (2, 3)])
     def test_what_is_no_head_is_refused(
         self,
         session: Session,
-        verb: str,
+        operation: str,
         expect: Any,  # noqa: ANN401
     ) -> None:
         """`Invalid` names it."""
         _prepare(session)
         before = everything(session)
         with pytest.raises(Invalid, match="expect"):
-            _COMPARED[verb](session, expect)
+            _COMPARED[operation](session, expect)
         assert everything(session) == before
 
     def test_no_head_ever_comes_twice(self, session: Session) -> None:
-        """Whatever is undone and done again: who saw a head knows that it was not moved since."""
+        """No sequence of undo and redo repeats a head: an equal head means that nothing moved."""
         session.append(*talk("u a u a"))
         seen = [session.head()]
         moves: list[Callable[[], Head]] = [
@@ -104,7 +104,7 @@ class Comparing(Setting):
                 session.append(Message.user("late"), expect=old)
 
     def test_threads_that_compare_lose_nothing(self, session: Session) -> None:
-        """Undo, redo, append and replace at once: each on the head it saw, or not at all."""
+        """Concurrent undo, redo, append and replace apply to the head they saw, or not at all."""
         session.append(*talk("u a u a"))
         done: list[tuple[Head, Head]] = []
 
@@ -132,24 +132,24 @@ class Comparing(Setting):
 
     # ------------------------------------------------------------------------------- open turns
 
-    @pytest.mark.parametrize("verb", _MOVES)
-    def test_an_open_turn_stops_a_movement(self, session: Session, verb: str) -> None:
-        """`SessionBusy`, whoever asks, and nothing is changed."""
+    @pytest.mark.parametrize("operation", _MOVES)
+    def test_an_open_turn_stops_a_movement(self, session: Session, operation: str) -> None:
+        """`SessionBusy` for every caller, and nothing is changed."""
         _prepare(session)
-        if verb == "redo":
+        if operation == "redo":
             session.undo()
         with session.turn() as turn:
             before = everything(session)
             with pytest.raises(SessionBusy) as busy:
-                _COMPARED[verb](session, None)
+                _COMPARED[operation](session, None)
             assert busy.value.session_id == session.id
             assert everything(session) == before
             turn.user("goes on")
-        if verb != "redo":
-            _COMPARED[verb](session, None)
+        if operation != "redo":
+            _COMPARED[operation](session, None)
 
     def test_an_open_turn_stops_nothing_else(self, session: Session) -> None:
-        """Append, fork, summarize, update, enqueue."""
+        """Append, fork, summarize, update and enqueue work during a turn."""
         with session.turn() as turn:
             turn.user("question")
             session.append(Message.user("meanwhile"))
@@ -160,11 +160,11 @@ class Comparing(Setting):
             turn.assistant("answer")
         assert texts(session) == ["question", "meanwhile", "both", "answer"]
 
-    @pytest.mark.parametrize("verb", _MOVES)
+    @pytest.mark.parametrize("operation", _MOVES)
     def test_a_turn_that_a_crash_left_open_is_recovered_first(
-        self, store: Store, session: Session, verb: str
+        self, store: Store, session: Session, operation: str
     ) -> None:
-        """Its reply is kept where it was, its tools are settled, its holder is out."""
+        """Its partial reply is stored, its tools get an outcome, and its holder loses the turn."""
         _prepare(session)
         turn = self.begin(session)
         turn.assistant("", tool_calls=[ToolCall("c", "tool")])
@@ -173,13 +173,13 @@ class Comparing(Setting):
         reply.write("half")
         reply.flush()
         self.expire(store)
-        if verb == "redo":
-            # The partial reply is appended by the recovery, and then there is nothing to redo.
+        if operation == "redo":
+            # The recovery appends the partial reply, so there is nothing to redo.
             with pytest.raises(BadQuery):
                 session.redo()
             assert session.info().state == "interrupted"
             return
-        _COMPARED[verb](session, session.head())
+        _COMPARED[operation](session, session.head())
         kept = session.messages(branch=2)[-1]
         assert (kept.text, kept.status, kept.seq) == ("half", "partial", 5)
         (told,) = session.turns()

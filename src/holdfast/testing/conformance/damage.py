@@ -1,4 +1,4 @@
-"""What cannot be read is an error or is marked, never an empty history; the rest stays readable."""
+"""Unreadable data is an error or marked, never an empty history; the rest stays readable."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from holdfast.testing.conformance.setting import Setting
 
 
 class DamagedData(Setting):
-    """Promise 11. The seam writes what no verb would."""
+    """Promise 11. The backend protocol is used to write what no operation would."""
 
     def spoil(self, store: Store, session: Session, *, body: bytes | None = None) -> None:
-        """Store a message that does not fit its checksum, or whose body means nothing."""
+        """Store a message with a wrong checksum, or with a body that cannot be decoded."""
         self.sound = False
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             head = tx.head(number_of(session))
             assert head is not None
             item = codec.encode(Message.user("spoilt"), to_datetime(tx.now()))
@@ -31,13 +31,13 @@ class DamagedData(Setting):
             tx.add_messages(head.branch, [MessageRow(head.seq + 1, item.id, None, crc, kept)])
             tx.put_head(msgspec.structs.replace(head, seq=head.seq + 1))
 
-        store.backend.write(verb)
+        store.backend.write(operation)
 
     @pytest.mark.parametrize("body", [None, b"{}", b"no JSON at all", b"\xff\xfe"])
     def test_a_damaged_message_costs_only_itself(
         self, store: Store, session: Session, body: bytes | None
     ) -> None:
-        """It stands in its place with its bytes, marked; it is reported, once."""
+        """It keeps its position and its bytes, is marked, and is reported once."""
         session.append(Message.user("before"))
         self.spoil(store, session, body=body)
         session.append(Message.user("behind"))
@@ -52,7 +52,7 @@ class DamagedData(Setting):
     def test_verify_says_which_message_of_which_session(
         self, store: Store, session: Session
     ) -> None:
-        """And nothing of those that are well."""
+        """`verify` names the damaged message and its session, and no others."""
         store.session("well").append(Message.user("a"))
         session.append(Message.user("a"))
         self.spoil(store, session)
@@ -60,16 +60,16 @@ class DamagedData(Setting):
         assert {(d.session_id, d.seq) for d in damage} == {(session.id, 2)}
 
     def test_a_missing_message_is_an_error(self, store: Store, session: Session) -> None:
-        """A history that lacks what its head promises is never shown as if it were whole."""
+        """A history shorter than its head says raises; it is never returned as if it were whole."""
         self.sound = False
         session.append(Message.user("a"))
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             head = tx.head(number_of(session))
             assert head is not None
             tx.put_head(msgspec.structs.replace(head, seq=head.seq + 2))
 
-        store.backend.write(verb)
+        store.backend.write(operation)
         with pytest.raises(Damaged):
             session.messages()
         assert [m.text for m in session.messages(before=2)] == ["a"]
@@ -78,33 +78,33 @@ class DamagedData(Setting):
     def test_the_latest_falls_back_past_what_cannot_be_read(
         self, store: Store, session: Session
     ) -> None:
-        """To the newest that can; the other is reported."""
+        """`latest` returns the newest readable session; the damaged one is reported."""
         session.append(Message.user("a"))
         spoilt, unreadable = store.session("spoilt"), store.session("unreadable")
         self.spoil(store, spoilt)
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             row = tx.session(number_of(unreadable))
             assert row is not None
             tx.put_session(msgspec.structs.replace(row, goal=b'{"objective":'))
 
-        store.backend.write(verb)
+        store.backend.write(operation)
         latest = store.latest()
         assert latest is not None
         assert latest.id == session.id
         assert {d.session_id for d in store.damage} == {spoilt.id, unreadable.id}
 
     def test_a_list_shows_what_can_be_read(self, store: Store, session: Session) -> None:
-        """One session that cannot be described does not hide the others."""
+        """One session whose identity is damaged does not hide the others."""
         self.sound = False
         other = store.session("other")
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             row = tx.session(number_of(other))
             assert row is not None
             tx.put_session(msgspec.structs.replace(row, goal=b"[1"))
 
-        store.backend.write(verb)
+        store.backend.write(operation)
         found = store.sessions()
         assert [(info.id, info.state) for info in found] == [
             (other.id, "damaged"),
@@ -115,17 +115,17 @@ class DamagedData(Setting):
     def test_a_draft_that_cannot_be_read_does_not_stop_recovery(
         self, store: Store, session: Session
     ) -> None:
-        """Its bytes are kept in the partial message."""
+        """The draft's bytes are kept in the partial message."""
         turn = self.begin(session)
         reply = turn.stream()
         reply.write("half")
         reply.flush()
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             assert tx.head(number_of(session)) is not None
             tx.put_draft(number_of(session), 1, 1, b'{"deltas": nonsense')
 
-        store.backend.write(verb)
+        store.backend.write(operation)
         self.expire(store)
         recovered = session.recover()
         assert recovered is not None

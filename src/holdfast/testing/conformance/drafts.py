@@ -24,10 +24,10 @@ _TEXTS = ["plain", "nul \0", "half \ud83d", "\ude00 other half", "é😀", ""]
 
 
 class Drafts(Setting):
-    """`Turn.stream` and what becomes of it."""
+    """`Turn.stream`: flushing, closing, and what is stored."""
 
     def test_closing_makes_one_message(self, store: Store, session: Session) -> None:
-        """Neighbouring deltas of one kind are one part, but a signature ends a thought.
+        """Consecutive deltas of one kind are one part, but a signature ends a thinking part.
 
         The receipt is the message.
         """
@@ -59,13 +59,13 @@ class Drafts(Setting):
         assert (given.id, given.parts, given.seq) == (stored.id, stored.parts, 1)
 
     def test_the_receipt_is_the_message_as_stored(self, session: Session) -> None:
-        """What `close` gives equals what is read."""
+        """What `close` returns equals what is read."""
         with session.turn() as turn, turn.stream() as reply:
             reply.write("a")
         assert [reply.message] == session.messages()
 
     def test_flushed_text_is_no_message_yet(self, session: Session) -> None:
-        """Readers see the reply when it is whole, and once."""
+        """Readers see the reply once, when it is complete."""
         with session.turn() as turn:
             with turn.stream() as reply:
                 reply.write("a")
@@ -78,7 +78,7 @@ class Drafts(Setting):
     @pytest.mark.parametrize("flushed", [True, False])
     @pytest.mark.parametrize("text", _TEXTS)
     def test_any_text(self, session: Session, text: str, flushed: bool) -> None:  # noqa: FBT001
-        """Also a character that two deltas cut in half."""
+        """Any text is kept, also a character that is split between two deltas."""
         with session.turn() as turn, turn.stream() as reply:
             for delta in (text, "-", text):
                 reply.write(delta)
@@ -90,7 +90,7 @@ class Drafts(Setting):
     def test_much_text_is_flushed_by_itself(
         self, store: Store, session: Session, letter: str
     ) -> None:
-        """4 KiB do not wait for the timer: a crash right behind the write loses less than that."""
+        """4 KiB are flushed without the timer, so a crash after a write loses less than that."""
         turn = self.begin(session)
         reply = turn.stream()
         written = ""
@@ -105,7 +105,7 @@ class Drafts(Setting):
         assert len(lost.encode()) < 4096  # noqa: PLR2004 - the promise's
 
     def test_leaving_the_block_by_an_exception_makes_it_partial(self, session: Session) -> None:
-        """What was streamed is kept and marked."""
+        """The streamed text is kept and marked as partial."""
         with pytest.raises(ValueError, match="cut"), session.turn() as turn, turn.stream() as reply:
             reply.write("half an ans")
             raise ValueError("cut")
@@ -113,7 +113,7 @@ class Drafts(Setting):
         assert session.turns()[0].state == "failed"
 
     def test_ending_the_turn_closes_its_draft(self, session: Session) -> None:
-        """A reply that nobody closed is kept as partial, before the end is recorded."""
+        """A reply that was not closed is kept as partial, before the turn's end is recorded."""
         with session.turn() as turn:
             reply = turn.stream()
             reply.write("half")
@@ -128,7 +128,7 @@ class Drafts(Setting):
             reply.write("more")
 
     def test_closing_the_store_keeps_the_last_words(self, store: Store, session: Session) -> None:
-        """What was written before the close is stored, though no flush was due yet."""
+        """Text written before the close is stored, although no flush was due."""
         self.need_persistence()
         turn = self.begin(session)
         reply = turn.stream()
@@ -141,7 +141,7 @@ class Drafts(Setting):
         assert recovered.partial.text == "last words"
 
     def test_an_empty_reply_is_no_message(self, session: Session) -> None:
-        """Nothing was said; the next reply of the turn is not touched by it."""
+        """No message is stored, and the next reply of the turn is not affected."""
         with session.turn() as turn:
             with turn.stream() as reply:
                 pass
@@ -151,7 +151,7 @@ class Drafts(Setting):
         assert [m.text for m in session.messages()] == ["a"]
 
     def test_a_reply_of_usage_alone_is_kept(self, session: Session) -> None:
-        """Tokens were spent, though nothing was said."""
+        """A reply without text that has usage is stored: tokens were spent."""
         with session.turn() as turn, turn.stream() as reply:
             reply.usage(Usage(5, 0))
         assert session.usage().usage == Usage(5, 0)
@@ -168,7 +168,7 @@ class Drafts(Setting):
         assert [m.text for m in session.messages()] == ["a", "b"]
 
     def test_closing_twice_is_closing_once(self, session: Session) -> None:
-        """The second gives the same message; writing after it is refused."""
+        """The second close returns the same message; writing after it is refused."""
         with session.turn() as turn:
             reply = turn.stream()
             reply.write("a")
@@ -188,7 +188,7 @@ class Drafts(Setting):
         assert session.usage().by_model[0].model == "other"
 
     def test_calls_of_a_streamed_reply_are_in_the_ledger(self, session: Session) -> None:
-        """As those of any assistant message."""
+        """They are recorded as those of any assistant message."""
         with session.turn() as turn:
             with turn.stream() as reply:
                 reply.tool_call("c", "find")
@@ -197,7 +197,7 @@ class Drafts(Setting):
         assert [(t.call_id, t.outcome) for t in session.turns()[0].tools] == [("c", "done")]
 
     def test_what_a_caller_changes_later_is_not_what_was_said(self, session: Session) -> None:
-        """Arguments are taken when the call is made."""
+        """Arguments are copied at the call; later changes by the caller have no effect."""
         arguments: dict[str, Any] = {"q": 1}
         with session.turn() as turn, turn.stream() as reply:
             reply.tool_call("c", "find", arguments)
@@ -223,7 +223,7 @@ class Drafts(Setting):
         ],
     )
     def test_a_bad_value_is_refused_at_once(self, session: Session, say: Any) -> None:  # noqa: ANN401
-        """`BadMessage` from the call itself; the reply and its turn go on and end well."""
+        """The call itself raises `BadMessage`; the reply and its turn continue and end normally."""
         with session.turn() as turn, turn.stream() as reply:
             reply.write("good")
             with pytest.raises(BadMessage):
@@ -233,7 +233,7 @@ class Drafts(Setting):
         assert session.turns()[0].state == "sealed"
 
     def test_a_bad_model_is_refused_at_once(self, session: Session) -> None:
-        """It would make the reply impossible to store."""
+        """`BadMessage`: with such a model the reply could not be stored."""
         with session.turn() as turn:
             with pytest.raises(BadMessage, match="model"):
                 turn.stream(model=5)  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ class Drafts(Setting):
     def test_a_late_flush_of_a_closed_reply_touches_nothing(
         self, store: Store, session: Session
     ) -> None:
-        """The timer of one reply may come after the next has begun: both stay whole."""
+        """The flush timer of one reply may fire after the next has begun: both stay intact."""
         with session.turn() as turn:
             where = (number_of(session), int(turn.id.rpartition(".")[2]))
             one, two = (Opening(name, None, self.clock.micros()) for name in ("one", "two"))
@@ -263,7 +263,7 @@ class Drafts(Setting):
     def test_a_late_flush_of_an_older_reply_leaves_the_newer_alone(
         self, store: Store, session: Session
     ) -> None:
-        """Also if the older one was never closed: nothing of it is put into the newer one."""
+        """Also if the older one was never closed, none of its text gets into the newer one."""
         with session.turn() as turn:
             where = (number_of(session), int(turn.id.rpartition(".")[2]))
             one, two = (Opening(name, None, self.clock.micros()) for name in ("one", "two"))
@@ -279,7 +279,7 @@ class Drafts(Setting):
         return codec.encode(message, to_datetime(self.clock.micros()))
 
     def test_messages_between_flushes_keep_their_order(self, session: Session) -> None:
-        """What others append while a reply is streamed comes before it: it was stored first."""
+        """Messages appended while a reply is streamed come before it: they were stored first."""
         with session.turn() as turn, turn.stream() as reply:
             reply.write("slow")
             reply.flush()

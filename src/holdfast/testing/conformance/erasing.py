@@ -1,4 +1,4 @@
-"""Purge with `forks="erase"`: what was said is gone from forks as well, who said it when is not."""
+"""Purge with `forks="erase"`: content is erased in forks as well; role and time are kept."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -20,7 +20,7 @@ class Erasing(Setting):
     """Tombstones."""
 
     def test_erasing_leaves_tombstones_in_forks(self, store: Store, session: Session) -> None:
-        """Who said something when is still there, what was said is not; the fork's own stays."""
+        """Role and time of shared messages stay, their content is erased; the fork's own stays."""
         with session.turn(model="m") as turn:
             turn.add(Message.user(["secret", File(data=_FILE)], name="n", metadata={"x": 1}))
             turn.assistant("secret", usage=Usage(5), tool_calls=[ToolCall("c", "tool")])
@@ -46,7 +46,7 @@ class Erasing(Setting):
         assert store.damage == []
 
     def test_erasing_in_forks_of_forks(self, store: Store, session: Session) -> None:
-        """Everywhere, and nothing but what the purged session had said."""
+        """The purged session's own messages are erased in every descendant, and no others."""
         session.append(Message.user("secret"), Message.assistant("secret"))
         fork = session.fork()
         fork.append(Message.user("fork's"))
@@ -64,10 +64,10 @@ class Erasing(Setting):
         assert told == {fork.id: "fork's", second.id: "fork's", cleared.id: "new"}
 
     @pytest.mark.parametrize("middle", ["lives", "was purged"])
-    def test_erasing_reaches_what_a_fork_placed_again(
+    def test_erasing_reaches_what_a_fork_stored_again(
         self, store: Store, session: Session, middle: str
     ) -> None:
-        """A copy by replace is the same words; whoever shares the copy loses them as well."""
+        """A copy made by `replace` is erased as well, also in sessions that share the copy."""
         session.append(Message.user("secret"), Message.user([File(data=_FILE)]))
         fork = session.fork()
         fork.replace([Message.system("new"), *fork.messages()])
@@ -84,8 +84,8 @@ class Erasing(Setting):
             assert texts(fork) == ["new", "", ""]
             assert fork.info().preview is None
 
-    def test_erasing_what_nobody_shares(self, store: Store, session: Session) -> None:
-        """Is a purge like any other."""
+    def test_erasing_what_no_fork_shares(self, store: Store, session: Session) -> None:
+        """Where no fork shares a message it is a purge like any other."""
         session.append(*talk("u a"))
         session.fork(0)
         report = store.purge(session.id, forks="erase")
@@ -93,7 +93,7 @@ class Erasing(Setting):
         assert store.stats().messages == 0
 
     def test_erasing_in_the_middle(self, store: Store, session: Session) -> None:
-        """What the grandparent said stays; a fork keeps that, and loses what was between."""
+        """A fork keeps the grandparent's messages and loses those of the purged session."""
         session.append(Message.user("first"))
         middle = session.fork()
         middle.append(Message.user("secret"))
@@ -105,7 +105,7 @@ class Erasing(Setting):
         assert texts(session) == ["first"]
 
     def test_erasing_what_was_kept_before(self, store: Store, session: Session) -> None:
-        """A fork of a fork, whose parents go one after the other, in both ways."""
+        """A fork of a fork, whose ancestors are purged one after the other, in both modes."""
         session.append(Message.user("one"))
         middle = session.fork()
         middle.append(Message.user("two"))
@@ -119,7 +119,7 @@ class Erasing(Setting):
         assert (stats.sessions, stats.messages, stats.branches) == (0, 0, 0)
 
     def test_tombstones_stay_what_they_are(self, store: Store, session: Session) -> None:
-        """They are forked, rewound to, summarized and given back; nobody takes their place."""
+        """They can be forked, rewound to, summarized and replaced with; their ids stay taken."""
         session.append(Message.user("secret", id="a"), Message.assistant("secret", id="b"))
         fork = session.fork()
         fork.append(Message.user("own"))
@@ -153,7 +153,7 @@ class Erasing(Setting):
         assert fork.info().preview == "own"
 
     def test_the_text_is_gone_from_followers_too(self, store: Store, session: Session) -> None:
-        """Who follows a fork from its start is told of tombstones."""
+        """A follower of a fork from its start receives tombstones."""
         session.append(Message.user("secret"))
         fork = session.fork()
         fork.append(Message.user("own"))

@@ -1,4 +1,4 @@
-"""Finding sessions: by name, the newest, and page by page."""
+"""Resolving sessions by name, the latest session, and paging through the list."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Finding(Setting):
             assert store.get(f"run {ref}").id == by_run.id
 
     def test_a_key_goes_before_a_title(self, store: Store) -> None:
-        """What names exactly one session goes before what may name several."""
+        """A name that is unique takes precedence over one that several sessions may have."""
         titled = store.create(title="word")
         keyed = store.session("word")
         assert store.get("word").id == keyed.id != titled.id
@@ -61,14 +61,14 @@ class Finding(Setting):
             store.get(ref)
 
     def test_a_title_that_several_have(self, store: Store) -> None:
-        """`AmbiguousRef` tells the ids to choose from."""
+        """`AmbiguousRef` has the ids to choose from."""
         made = [store.create(title="same") for _ in range(2)]
         with pytest.raises(AmbiguousRef) as refused:
             store.get("same")
         assert all(session.id in str(refused.value) for session in made)
 
     def test_a_run_that_several_have(self, store: Store) -> None:
-        """One run may touch several sessions; then it names none alone."""
+        """One run may write to several sessions; then it is ambiguous as a name."""
         for _ in range(2):
             with store.create().turn(run_id="run"):
                 pass
@@ -76,7 +76,7 @@ class Finding(Setting):
             store.get("run")
 
     def test_a_run_of_several_turns_is_one_session(self, store: Store) -> None:
-        """It names the session once."""
+        """It resolves to that session."""
         session = store.create()
         for _ in range(3):
             with session.turn(run_id="run"):
@@ -84,14 +84,14 @@ class Finding(Setting):
         assert store.get("run").id == session.id
 
     def test_a_prefix_needs_four_characters(self, store: Store) -> None:
-        """Three could be anything."""
+        """Three characters are not taken as a prefix."""
         session = store.create()
         assert store.get(session.id[:4]).id == session.id
         with pytest.raises(SessionNotFound):
             store.get(session.id[:3])
 
     def test_a_prefix_that_several_have(self, store: Store) -> None:
-        """`AmbiguousRef`; one character more tells them apart."""
+        """`AmbiguousRef`; one character more resolves it."""
         for id_ in ("abcdx", "abcdy", "abcd2"):
             self.make(store, id_)
         with pytest.raises(AmbiguousRef) as refused:
@@ -108,7 +108,7 @@ class Finding(Setting):
         assert store.get("abcd").id == "abcd"
 
     def make(self, store: Store, id_: str) -> None:
-        """Make a session with an id of our choice, which only the seam allows."""
+        """Create a session with a chosen id, which only the backend protocol allows."""
         who = sessions.identity(id=id_)
         store.backend.write(sessions.create(who, reuse=False))
 
@@ -119,7 +119,7 @@ class Finding(Setting):
         assert store.latest() is None
 
     def test_a_session_without_messages_can_be_the_latest(self, store: Store) -> None:
-        """It was made last, and nothing about it is damaged."""
+        """It was created last, and is not damaged."""
         store.session("old").append(Message.user("a"))
         new = store.session("new")
         latest = store.latest()
@@ -128,7 +128,7 @@ class Finding(Setting):
         assert store.damage == []
 
     def test_the_latest_is_the_one_written_to_last(self, store: Store) -> None:
-        """Whatever the clock says, and whichever was made last."""
+        """Order of writes counts, not the clock and not the order of creation."""
         one, two = store.session("one"), store.session("two")
         for session in (one, two, one):
             self.clock.advance(-100)
@@ -143,7 +143,7 @@ class Finding(Setting):
         assert latest.id == two.id
 
     def test_the_latest_of_a_scope_an_agent_or_a_folder(self, store: Store) -> None:
-        """Alone and together."""
+        """Each filter alone, and all together."""
         made = {}
         for scope in ("s", "t"):
             for agent in ("a", "b"):
@@ -166,7 +166,7 @@ class Finding(Setting):
     # ------------------------------------------------------------------------------- sessions
 
     def test_the_list_is_newest_first(self, store: Store) -> None:
-        """With what `info` tells of each."""
+        """Each row equals the session's `info`."""
         made = [store.session(str(n)) for n in range(3)]
         made[0].append(Message.user("a"))
         page = store.sessions()
@@ -195,7 +195,7 @@ class Finding(Setting):
         ],
     )
     def test_filters(self, store: Store, asked: dict[str, Any], keys: str) -> None:
-        """Each alone and together; text is looked for in title, preview and key, in any case."""
+        """Each alone and together; text matches title, preview and key, ignoring case."""
         store.session("a").update(pinned=True)
         store.session("a").append(Message.user("  say  HELLO\nworld "))
         store.session("b", scope="s", title="École \0 x").update(archived=True)
@@ -205,7 +205,7 @@ class Finding(Setting):
         assert sorted(info.key or "" for info in found) == list(keys)
 
     def test_pages(self, store: Store) -> None:
-        """The cursor goes on where the page ended; every session is met once, filters kept."""
+        """The cursor continues after the page, with its filters; every session occurs once."""
         for n in range(7):
             store.session(str(n), scope="odd" if n % 2 else "even")
         for size in (1, 2, 3, 7, 50):
@@ -213,7 +213,7 @@ class Finding(Setting):
             assert self.walk(store, size, scope="odd") == list("531")
 
     def test_pages_while_others_write(self, store: Store) -> None:
-        """A session that nobody writes to is met exactly once, and none is met twice."""
+        """A session that is not written to occurs exactly once, and none occurs twice."""
         for n in range(8):
             store.session(str(n))
         seen: list[str] = []
@@ -247,7 +247,7 @@ class Finding(Setting):
             assert len(page) == 0
 
     def test_the_preview(self, store: Store) -> None:
-        """The first thing a user said that is not hidden, else what the model said; folded."""
+        """The first visible user message, else the first reply; white space is collapsed."""
         session = store.create()
         session.append(Message.system("rules"), Message.assistant(" Hello\n there "))
         assert session.info().preview == "Hello there"

@@ -1,4 +1,4 @@
-"""Following: everything written later, once, in order."""
+"""Following: every later message, once, in order."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -24,7 +24,7 @@ class FollowingOthers(Setting):
     """Promise 13."""
 
     def test_from_the_start_and_from_a_head(self, session: Session) -> None:
-        """Every message behind the head, and nothing twice."""
+        """Every message after the head, each once."""
         session.append(Message.user("a"), Message.user("b"))
         head = session.head()
         session.append(Message.user("c"))
@@ -53,7 +53,7 @@ class FollowingOthers(Setting):
         assert follower.poll() is None
 
     def test_what_another_opening_writes_arrives(self, session: Session) -> None:
-        """A second opening of the same store stands for another process."""
+        """A second opening of the same store simulates another process."""
         self.need_persistence()
         follower = session.follow()
         other = self.open().session("the session")
@@ -63,7 +63,7 @@ class FollowingOthers(Setting):
         thread.join(_LONG)
 
     def test_a_follower_can_be_resumed(self, store: Store, session: Session) -> None:
-        """Its head is all it needs to remember, also across reopening."""
+        """Its head is enough to resume it, also after reopening."""
         session.append(*(Message.user(str(n)) for n in range(4)))
         follower = session.follow()
         assert [next(follower).text for _ in range(2)] == ["0", "1"]
@@ -71,13 +71,13 @@ class FollowingOthers(Setting):
         assert [m.text for m in drain(again.follow(follower.head))] == ["2", "3"]
 
     def test_a_long_history(self, session: Session) -> None:
-        """More than a follower reads at once."""
+        """A history longer than a follower's page."""
         session.append(*(Message.user(str(n)) for n in range(1200)))
         seen = [m.text for m in drain(session.follow())]
         assert seen == [str(n) for n in range(1200)]
 
     def test_closing_the_store_ends_the_follower(self, store: Store, session: Session) -> None:
-        """The loop ends; the thread is not left behind."""
+        """The follower's loop ends, and its thread exits."""
         session.append(Message.user("a"))
         seen: list[str] = []
         arrived = threading.Event()
@@ -96,7 +96,7 @@ class FollowingOthers(Setting):
         assert seen == ["a"]
 
     def test_following_a_store(self, store: Store) -> None:
-        """Tells which sessions were written to, in order; its number resumes it."""
+        """It yields the sessions that were written to, in order; its activity number resumes it."""
         one, two = store.session("one"), store.session("two")
         one.append(Message.user("a"))
         seen = drain(store.follow())
@@ -120,12 +120,12 @@ class FollowingOthers(Setting):
             store.follow(since=since)
 
     def test_a_number_of_the_future_waits(self, store: Store, session: Session) -> None:
-        """Nothing was written behind it."""
+        """The follower waits: nothing was written after that number."""
         session.append(Message.user("a"))
         assert store.follow(since=2**70).poll() is None
 
     def test_a_head_that_never_was(self, session: Session) -> None:
-        """A branch that is none is `BadQuery`; a seq of the future waits."""
+        """A branch that does not exist is `BadQuery`; a seq of the future waits."""
         session.append(Message.user("a"))
         with pytest.raises(BadQuery):
             session.follow(after=Head(7, 0)).poll()
@@ -133,8 +133,8 @@ class FollowingOthers(Setting):
 
     # --------------------------------------------------------------------------------- branches
 
-    def test_a_follower_is_told_that_the_branch_changed(self, session: Session) -> None:
-        """What it was given is in view up to `kept`; what comes behind that follows."""
+    def test_a_follower_yields_a_branch_change(self, session: Session) -> None:
+        """Delivered messages up to `kept` stay in the history; the new ones after that follow."""
         session.append(*talk("u a u a"))
         follower = session.follow()
         assert len(drain(follower)) == 4
@@ -150,7 +150,7 @@ class FollowingOthers(Setting):
         assert follower.head == session.head()
 
     def test_a_redo_brings_messages_back(self, session: Session) -> None:
-        """They are delivered again: the follower was told that they went."""
+        """They are delivered again, because their removal was reported."""
         session.append(*talk("u a u a"))
         follower = session.follow()
         drain(follower)
@@ -163,7 +163,7 @@ class FollowingOthers(Setting):
         ]
 
     def test_what_a_replace_keeps_is_not_delivered_again(self, session: Session) -> None:
-        """Only what is new behind it."""
+        """Only the new messages after the shared prefix are delivered."""
         session.append(*talk("u a u a"))
         old = session.messages()
         follower = session.follow(after=session.head())
@@ -176,7 +176,7 @@ class FollowingOthers(Setting):
     def test_a_follower_that_comes_late_misses_nothing(
         self, store: Store, session: Session
     ) -> None:
-        """The rest of its branch first, then every change, one after the other."""
+        """It gets the rest of its branch first, then every branch change in order."""
         session.append(*talk("u a"))
         seen = session.head()
         session.append(*talk("u a"))
@@ -197,7 +197,7 @@ class FollowingOthers(Setting):
         ]
 
     def test_a_new_follower_begins_with_the_history_of_now(self, session: Session) -> None:
-        """What was abandoned before is not told."""
+        """Branches abandoned before are not reported."""
         session.append(*talk("u a u a"))
         session.rewind(2)
         session.append(Message.user("other"))
@@ -206,7 +206,7 @@ class FollowingOthers(Setting):
         assert follower.head == session.head()
 
     def test_going_over_to_another_branch(self, session: Session) -> None:
-        """`kept` counts what both histories begin with."""
+        """`kept` is the length of the common prefix of both histories."""
         session.append(*talk("u a u a"))
         session.rewind(1)
         session.append(*talk("s s s"))
@@ -219,7 +219,7 @@ class FollowingOthers(Setting):
         ]
 
     def test_a_follower_in_the_middle_of_many_changes(self, session: Session) -> None:
-        """Whatever happens, applying what it is told gives the history."""
+        """Applying the delivered items always yields the history."""
         follower = session.follow()
         view: list[Message] = []
         for n in range(12):
@@ -236,7 +236,7 @@ class FollowingOthers(Setting):
         assert follower.head == session.head()
 
     def test_a_follower_resumes_anywhere(self, session: Session) -> None:
-        """After each item its head is all that is needed to get the rest."""
+        """After each item its head is enough to get the rest."""
         session.append(*talk("u a u a"))
         whole = session.follow()
         session.undo()
@@ -252,7 +252,7 @@ class FollowingOthers(Setting):
         assert [type(item) for item in told].count(BranchChanged) == 2
 
     def test_a_follower_of_a_fork(self, session: Session) -> None:
-        """From its first message, which is the parent's; what the parent does is not told."""
+        """It starts with the parent's messages; later writes to the parent are not delivered."""
         session.append(*talk("u a"))
         fork = session.fork()
         follower = fork.follow()
@@ -263,8 +263,8 @@ class FollowingOthers(Setting):
         assert [item.text for item in drain(follower)][:1] == ["own"]
         assert follower.head == fork.head()
 
-    def test_the_store_tells_of_movements(self, store: Store, session: Session) -> None:
-        """With the head on its new branch."""
+    def test_a_store_follower_yields_moves(self, store: Store, session: Session) -> None:
+        """A move is reported with the head on its new branch."""
         session.append(*talk("u a"))
         follower = store.follow()
         drain(follower)
@@ -284,7 +284,7 @@ class FollowingOthers(Setting):
 
 
 def _applied(view: list[Message], told: Sequence[Message | BranchChanged]) -> list[Message]:
-    """Do with a view what a follower tells."""
+    """Apply a follower's items to a view."""
     for item in told:
         view = view[: item.kept] if isinstance(item, BranchChanged) else [*view, item]
     return view

@@ -1,4 +1,4 @@
-"""`session.erase`: one message is forgotten, by everybody who had it, and by nobody else."""
+"""`session.erase`: one message is erased in every session that has it, and nothing else."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -32,8 +32,8 @@ _SECRET = "the secret that must not be told"  # noqa: S105 - it is what a user s
 class Forgetting(Setting):
     """Erasure of one message."""
 
-    def test_a_message_is_erased_and_keeps_its_place(self, store: Store, session: Session) -> None:
-        """Id, seq, role and time stay, the words, names and files go; all others are as before."""
+    def test_an_erased_message_keeps_its_position(self, store: Store, session: Session) -> None:
+        """Id, seq, role and time stay; text, names and files go; other messages are unchanged."""
         with session.turn(model="m") as turn:
             turn.add(Message.user([_SECRET, File(data=_FILE)], name="n", metadata={"x": _SECRET}))
             turn.assistant("fine", usage=Usage(5, 7))
@@ -54,7 +54,7 @@ class Forgetting(Setting):
         assert later.stats().blobs == 0
 
     def test_erasing_is_proved(self, session: Session) -> None:
-        """All that is kept was searched for pieces of it, and none was found."""
+        """All stored bytes were searched for fragments of it, and none was found."""
         session.append(Message.user(_SECRET), Message.user("other"))
         scan = session.erase(1).scan
         self.check_proof(scan)
@@ -62,14 +62,14 @@ class Forgetting(Setting):
         assert scan.fragments >= 1
 
     def test_what_others_said_as_well_is_no_trace(self, store: Store, session: Session) -> None:
-        """The proof is not fooled by the same words where they belong."""
+        """The same words in another message are not taken for residue."""
         session.append(Message.user(_SECRET), Message.user(_SECRET))
         store.session("b", title=_SECRET).append(Message.user(f"I quote: {_SECRET}"))
         self.check_proof(session.erase(1).scan)
         assert texts(session) == ["", _SECRET]
 
     @pytest.mark.parametrize("by", ["id", "seq", "head"])
-    def test_the_one_to_erase_is_named_like_any_place(self, session: Session, by: str) -> None:
+    def test_the_message_to_erase_is_named_by_any_position(self, session: Session, by: str) -> None:
         """By its id, its seq, or a head."""
         session.append(*talk("u a u"))
         place = {"id": session.messages()[1].id, "seq": 2, "head": Head(1, 2)}[by]
@@ -102,14 +102,14 @@ class Forgetting(Setting):
         place: Any,  # noqa: ANN401
         error: type[Exception],
     ) -> None:
-        """Is refused as anywhere, and nothing is changed."""
+        """An invalid position is refused, and nothing is changed."""
         session.append(*talk("u a u"))
         with pytest.raises(error, match="message"):
             session.erase(place)
         assert texts(session) == ["u1", "a2", "u3"]
 
     def test_erasing_again_changes_nothing(self, session: Session) -> None:
-        """It is reported as erased nowhere."""
+        """The report of the second erasure counts nothing."""
         session.append(*talk("u a"))
         session.erase(1)
         before = everything(session)
@@ -117,10 +117,10 @@ class Forgetting(Setting):
         assert (report.places, report.erased_in, report.blobs) == (0, (), 0)
         assert everything(session) == before
 
-    # -------------------------------------------------------------------------- wherever it is
+    # ------------------------------------------------------------------- everywhere it is stored
 
     def test_forks_and_parents_lose_it_together(self, store: Store, session: Session) -> None:
-        """Whoever is asked to forget it, and whatever kin they are."""
+        """Erasing it in any session of a lineage erases it in all of them."""
         session.append(Message.user(_SECRET, id="s"), Message.assistant("fine"))
         fork = session.fork()
         fork.append(Message.user("fork's"))
@@ -129,10 +129,10 @@ class Forgetting(Setting):
         apart = session.fork(0)
         apart.append(Message.user("apart"))
         report = second.erase("s")
-        everybody = {session.id, fork.id, second.id, going_on.id}
-        assert (report.places, set(report.erased_in)) == (1, everybody)
+        family = {session.id, fork.id, second.id, going_on.id}
+        assert (report.places, set(report.erased_in)) == (1, family)
         store = self.later(store)
-        for id in everybody:
+        for id in family:
             found = store.get(id)
             assert found.messages()[0].status == "erased"
             assert texts(found)[:2] == ["", "fine"]
@@ -140,7 +140,7 @@ class Forgetting(Setting):
         assert texts(store.get(apart.id)) == ["apart"]
 
     def test_copies_by_replace_go_too(self, session: Session) -> None:
-        """On other branches, in forks, and in what was above them."""
+        """On other branches, in forks, and in ancestors."""
         session.append(Message.user(_SECRET, id="s"), Message.user([File(data=_FILE)], id="f"))
         fork = session.fork()
         fork.replace([Message.system("new"), *fork.messages()])
@@ -156,7 +156,7 @@ class Forgetting(Setting):
         assert (report.places, report.blobs) == (3, 1)
 
     def test_all_versions_of_a_message_go(self, session: Session) -> None:
-        """What was edited under its id was the same message, on whatever branch it is left."""
+        """Edited versions under its id are the same message, on every branch."""
         session.append(Message.user("the first version", id="s"), Message.assistant("a"))
         session.replace([Message.user("the second version", id="s")])
         session.undo()
@@ -165,7 +165,7 @@ class Forgetting(Setting):
         assert [texts(session, branch=n)[:1] for n in (1, 2)] == [[""], [""]]
 
     def test_what_was_abandoned_is_reached_by_its_id(self, session: Session) -> None:
-        """Or by its number on its branch."""
+        """By its id, or by its seq on its branch."""
         session.append(*talk("u a u a"))
         lost = session.messages()[2:]
         session.rewind(2)
@@ -174,10 +174,10 @@ class Forgetting(Setting):
         assert texts(session, branch=1) == ["u1", "a2", "", ""]
         assert session.rewind(Head(1, 4)).seq == 4
 
-    def test_somebody_elses_message_with_the_same_id_stays(
+    def test_another_sessions_message_with_the_same_id_stays(
         self, store: Store, session: Session
     ) -> None:
-        """In another lineage always, in the same if it says something else."""
+        """In another lineage always; in the same lineage if its body differs."""
         session.append(Message.user("root"))
         one, other, same = session.fork(), session.fork(), session.fork()
         stranger = store.create()
@@ -194,7 +194,7 @@ class Forgetting(Setting):
     def test_what_a_purge_kept_for_a_fork_can_be_erased(
         self, store: Store, session: Session
     ) -> None:
-        """The fork shares it with nobody any more."""
+        """After the purge the fork alone has it."""
         session.append(Message.user(_SECRET, id="s"), Message.assistant("fine"))
         fork = session.fork()
         store.purge(session.id)
@@ -203,7 +203,7 @@ class Forgetting(Setting):
         assert texts(fork) == ["", "fine"]
 
     def test_in_the_trash_it_is_erased_as_well(self, store: Store, session: Session) -> None:
-        """Restoring brings back the rest."""
+        """Restoring the session brings back the other messages."""
         session.append(Message.user(_SECRET, id="s"), Message.assistant("fine"))
         fork = session.fork()
         store.trash(session.id)
@@ -212,7 +212,7 @@ class Forgetting(Setting):
         assert texts(session) == ["", "fine"]
 
     def test_a_file_that_others_need_stays(self, store: Store, session: Session) -> None:
-        """And goes with the last of them."""
+        """The file is removed with the last message that names it."""
         file = File(data=_FILE)
         session.append(Message.user([file]), Message.user([file]))
         first, second = session.erase(1), session.erase(2)
@@ -220,16 +220,16 @@ class Forgetting(Setting):
         assert store.stats().blob_bytes == 0
 
     def test_a_large_text_goes_whole(self, store: Store, session: Session) -> None:
-        """Also what is kept beside its row."""
+        """Also what is stored outside its row."""
         session.append(Message.tool("c", [Text("long " * 20_000), File(data=_FILE)]))
         report = session.erase(1)
         assert report.blobs == 2
         assert store.stats().blobs == 0
 
-    # ------------------------------------------------------------------------- what goes on
+    # ------------------------------------------------------------------------- what still works
 
     def test_an_open_turn_goes_on(self, session: Session) -> None:
-        """Nobody waits: what a turn said is erased while it is open, and its reply is stored."""
+        """A message of an open turn is erased without waiting, and the turn's reply is stored."""
         with session.turn() as turn:
             turn.user(_SECRET)
             with turn.stream() as reply:
@@ -252,7 +252,7 @@ class Forgetting(Setting):
     @pytest.mark.parametrize("provider", PROVIDERS)
     @pytest.mark.parametrize("gone", [1, 2, 3, 4, 5, 6])
     def test_windows_stay_legal(self, session: Session, provider: Any, gone: int) -> None:  # noqa: ANN401
-        """Whatever is erased: a call, its result, the first or the last word."""
+        """Erasing a call, its result, the first or the last message leaves a legal window."""
         said = [
             Message.user("what is it?"),
             calling("c1", "c2"),
@@ -268,7 +268,7 @@ class Forgetting(Setting):
         assert _SECRET not in str(window.messages) or gone != 3
 
     def test_an_erased_summary_stands_for_nothing(self, session: Session) -> None:
-        """What it stood for is in view again."""
+        """The messages it covered are in the window again."""
         session.append(*talk("u a u a"))
         session.summarize(_SECRET)
         session.append(Message.user("next"))
@@ -278,7 +278,7 @@ class Forgetting(Setting):
         assert "u1" in shown
 
     def test_undo_fork_and_follow_over_what_was_erased(self, session: Session) -> None:
-        """They count it like any message."""
+        """A tombstone counts like any message."""
         session.append(*talk("u a u a"))
         session.erase(3)
         assert session.fork(3).info().messages == 3
@@ -286,7 +286,7 @@ class Forgetting(Setting):
         assert session.undo().seq == 2
 
     def test_a_tool_call_is_erased_and_its_ledger_stays(self, session: Session) -> None:
-        """What ran is still known, what it was given is not."""
+        """The ledger keeps that the tool ran; its arguments are erased."""
         with session.turn() as turn:
             turn.user("run it")
             turn.assistant("", tool_calls=[ToolCall("c", "tool", {"x": _SECRET})])
@@ -297,7 +297,7 @@ class Forgetting(Setting):
         assert [(line.name, line.outcome) for line in ended.tools] == [("tool", "done")]
 
     def test_many_at_once_erase_each_once(self, session: Session) -> None:
-        """Beside somebody who appends; every report counts what it did."""
+        """With a concurrent append; every report counts what it erased."""
         session.append(*(Message.user(f"{_SECRET} {n}", id=f"m{n}") for n in range(8)))
         places: list[int] = []
 
@@ -316,7 +316,7 @@ class Forgetting(Setting):
     def test_it_is_refused_where_nothing_may_be_written(
         self, store: Store, session: Session
     ) -> None:
-        """Read-only, or purged meanwhile."""
+        """In a read-only store, and in a session purged meanwhile."""
         session.append(*talk("u"))
         if self.persistent:
             reader = self.open(readonly=True)
@@ -328,7 +328,7 @@ class Forgetting(Setting):
             session.erase(1)
 
     def test_another_tenants_message_stays(self) -> None:
-        """Whatever it has in common with ours."""
+        """Also if its id, key and text are the same."""
         self.need_persistence()
         stores = [self.open(tenant=tenant) for tenant in "AB"]
         sessions = [store.session("k") for store in stores]
@@ -340,7 +340,7 @@ class Forgetting(Setting):
         assert [texts(session) for session in sessions] == [[""], [_SECRET]]
 
     def test_the_twin_erases_as_well(self, store: Store, session: Session) -> None:
-        """The same report."""
+        """The async twin returns the same report."""
         session.append(*talk("u a"))
 
         async def work() -> None:

@@ -22,7 +22,7 @@ class Forking(Setting):
     """`fork`."""
 
     def test_a_fork_begins_with_the_history(self, store: Store, session: Session) -> None:
-        """Message by message the same; nothing is stored again, and nothing is spent."""
+        """The messages are the same; none is stored again, and no usage is added."""
         for text in "ab":
             with session.turn() as turn:
                 turn.user(text)
@@ -40,7 +40,7 @@ class Forking(Setting):
         assert found.head() == Head(1, 4)
 
     def test_what_is_inherited(self, store: Store) -> None:
-        """Where and as what it runs; not who it is."""
+        """Scope, agent, model and folder are inherited; key, title and metadata are not."""
         parent = store.session(
             "k", scope="s", agent="g", model="m", cwd="/", title="t", metadata={"x": 1}
         )
@@ -57,7 +57,7 @@ class Forking(Setting):
         assert (own.key, store.session("k2").id) == ("k2", own.id)
 
     def test_both_go_on_apart(self, session: Session) -> None:
-        """What is said in one is not said in the other."""
+        """Messages appended to one do not appear in the other."""
         session.append(*talk("u a"))
         fork = session.fork()
         session.append(Message.user("here"))
@@ -69,7 +69,7 @@ class Forking(Setting):
         assert (session.info().turns, fork.info().turns) == (0, 1)
 
     def test_moving_one_leaves_the_other(self, session: Session) -> None:
-        """Also when a fork goes back into what it shares."""
+        """Also when a fork is rewound into the history it shares."""
         for text in "ab":
             take_turn(session, text)
         fork = session.fork()
@@ -86,7 +86,7 @@ class Forking(Setting):
         assert [fork.redo().seq for _ in range(2)] == [2, 4]
 
     def test_the_branches_of_a_fork(self, session: Session) -> None:
-        """They are numbered anew, and tell whose branch they leave."""
+        """They are numbered from 1, and name the parent's branch they start from."""
         take_turn(session, "a")
         session.clear()
         take_turn(session, "b")
@@ -115,7 +115,7 @@ class Forking(Setting):
         assert (empty.messages(), empty.info().relation) == ([], "fork")
 
     def test_forks_of_forks(self, store: Store, session: Session) -> None:
-        """Each adds to what it shares; any part reads as if it were one history."""
+        """Each adds to what it shares; every range reads as if it were one history."""
         session.append(*(Message.user(f"0.{n}") for n in range(60)))
         newest, wanted = session, texts(session)
         for depth in range(1, 5):
@@ -132,7 +132,7 @@ class Forking(Setting):
         assert [m.text for m in found.messages(after=45, limit=10)] == wanted[45:55]
 
     def test_a_fork_of_what_was_abandoned(self, session: Session) -> None:
-        """With its preview; the session stays where it is."""
+        """The fork has that branch's preview; the session's head does not move."""
         session.append(Message.user("first"), Message.user("second"))
         session.replace([Message.user("edited")])
         fork = session.fork(Head(1, 2))
@@ -140,7 +140,7 @@ class Forking(Setting):
         assert texts(session) == ["edited"]
 
     def test_the_preview_is_that_of_its_own_history(self, session: Session) -> None:
-        """A fork before the first user's word shows what the assistant said."""
+        """A fork before the first user message shows the assistant's text."""
         session.append(Message.system("s"), Message.assistant("hello"), Message.user("why"))
         assert [session.fork(at).info().preview for at in range(4)] == [None, None, "hello", "why"]
         early = session.fork(1)
@@ -148,7 +148,7 @@ class Forking(Setting):
         assert early.info().preview == "mine"
 
     def test_ids_of_the_shared_history_are_known(self, session: Session) -> None:
-        """Appending one is a retry, or refused in another body; what lies behind is new."""
+        """Appending one is a retry, or refused with another body; ids after the fork are new."""
         session.append(Message.user("a", id="a"), Message.user("b", id="b"))
         fork = session.fork(1)
         assert fork.append(Message.user("a", id="a")) == Head(1, 1)
@@ -158,7 +158,7 @@ class Forking(Setting):
         assert texts(session) == ["a", "b"]
 
     def test_files_of_the_shared_history(self, store: Store, session: Session) -> None:
-        """They are read through the fork, and may be named in it."""
+        """They can be read through the fork, and named by hash in it."""
         session.append(Message.user([File(data=b"file")]), Message.user("x" * 200_000))
         fork = session.fork()
         fork.append(Message.user([fork.messages()[0].parts[0]]))
@@ -166,7 +166,7 @@ class Forking(Setting):
         assert store.stats().blobs == 2
 
     def test_a_fork_compares(self, session: Session) -> None:
-        """And makes nothing when the history moved."""
+        """With a stale `expect=` no fork is created."""
         session.append(*talk("u"))
         seen = session.head()
         assert session.fork(expect=seen).head() == Head(1, 1)
@@ -176,7 +176,7 @@ class Forking(Setting):
         assert len(session.children()) == 1
 
     def test_a_key_that_is_taken(self, store: Store, session: Session) -> None:
-        """`KeyTaken`, also by the parent, and nothing is made."""
+        """`KeyTaken`, also for the parent's key, and nothing is created."""
         with pytest.raises(KeyTaken):
             session.fork(key="the session")
         assert store.stats().sessions == 1
@@ -194,7 +194,7 @@ class Forking(Setting):
         assert store.stats().sessions == 1
 
     def test_a_fork_while_a_turn_is_open(self, session: Session) -> None:
-        """The turn goes on in the parent; the fork has none, and can begin its own."""
+        """The turn continues in the parent; the fork has none, and can open its own."""
         with session.turn() as turn:
             turn.user("q")
             reply = turn.stream()
@@ -208,7 +208,7 @@ class Forking(Setting):
         assert texts(fork) == ["q", "x", "X"]
 
     def test_a_fork_of_a_crashed_session(self, store: Store, session: Session) -> None:
-        """It recovers nothing in the parent, which stays to be recovered."""
+        """The fork does not recover the parent, whose turn stays open."""
         turn = self.begin(session)
         turn.user("q")
         self.expire(store)
@@ -231,7 +231,7 @@ class Forking(Setting):
             session.fork().append(Message.user("x"))
 
     def test_undoing_into_the_parent_charges_nothing_twice(self, session: Session) -> None:
-        """What the fork's history held before, and is appended again, was paid by the parent."""
+        """Messages of the shared history that are appended again were charged to the parent."""
         reply = Message.assistant("a", usage=Usage(5))
         session.append(Message.user("q"), reply)
         fork = session.fork()
@@ -240,7 +240,7 @@ class Forking(Setting):
         assert fork.usage().usage == fork.info().usage == Usage()
 
     def test_what_a_fork_cannot_do(self, session: Session) -> None:
-        """It has done nothing yet that could be redone."""
+        """A new fork has nothing to redo."""
         session.append(*talk("u a"))
         session.undo()
         with pytest.raises(BadQuery, match="redo"):

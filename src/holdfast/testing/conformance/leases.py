@@ -1,4 +1,4 @@
-"""One turn at a time: who holds the session, and what becomes of a holder who lost it."""
+"""One turn at a time: who holds a session, and what happens to a holder that lost it."""
 
 # ruff: noqa: PT012, SIM117 - what must raise is often a whole block, and nesting shows what is open
 
@@ -41,7 +41,7 @@ class Leases(Setting):
     """Promise 8."""
 
     def test_a_second_turn_is_refused(self, store: Store, session: Session) -> None:
-        """`SessionBusy` says who holds the session, and since when."""
+        """`SessionBusy` names the holder of the session, and since when."""
         with session.turn():
             since = session.turns()[0].started_at
             for other in (session, store.get(session.id)):
@@ -57,7 +57,7 @@ class Leases(Setting):
             pass
 
     def test_sessions_are_held_one_by_one(self, store: Store) -> None:
-        """A turn holds its own session alone."""
+        """A turn holds only its own session."""
         with store.session("one").turn() as one, store.session("two").turn() as two:
             one.user("a")
             two.user("b")
@@ -87,7 +87,7 @@ class Leases(Setting):
                 session.turn(wait=0.05).__enter__()
 
     def test_a_lease_that_has_not_run_out_holds(self, store: Store, session: Session) -> None:
-        """Just before its end nobody else gets in."""
+        """Just before a lease expires other callers are still refused."""
         turn = self.begin(session)
         self.clock.advance(store.backend.lease - 1)
         with pytest.raises(SessionBusy):
@@ -96,7 +96,7 @@ class Leases(Setting):
         turn.user("still mine")
 
     def test_a_lease_that_ran_out_is_taken_over(self, store: Store, session: Session) -> None:
-        """The next turn recovers the old one, says so, and has the higher number."""
+        """The next turn recovers the old one, reports that, and has the higher number."""
         old = self.begin(session)
         old.user("a")
         self.expire(store)
@@ -110,7 +110,7 @@ class Leases(Setting):
     def test_a_holder_whose_lease_ran_out_goes_on_until_a_takeover(
         self, store: Store, session: Session
     ) -> None:
-        """Being late alone loses nothing."""
+        """An expired lease alone loses nothing; a takeover does."""
         with session.turn() as turn:
             self.expire(store)
             turn.user("late, but nobody came")
@@ -121,7 +121,7 @@ class Leases(Setting):
     def test_the_old_holder_writes_nothing(
         self, store: Store, session: Session, write: str, taken_by: str
     ) -> None:
-        """After a takeover every kind of write is `TurnLost` and leaves no trace."""
+        """After a takeover every kind of write raises `TurnLost` and stores nothing."""
         old = self.begin(session)
         old.assistant("a", tool_calls=[ToolCall("c", "n")])
         reply = old.stream()
@@ -145,7 +145,7 @@ class Leases(Setting):
     def test_the_old_holders_draft_stays_out_of_the_new_ones(
         self, store: Store, session: Session
     ) -> None:
-        """Both stream; each reply holds its own text alone."""
+        """Both stream; each reply has only its own text."""
         old = self.begin(session)
         late = old.stream()
         late.write("old")
@@ -164,7 +164,7 @@ class Leases(Setting):
         ]
 
     def test_leaving_a_lost_turn_says_so(self, store: Store, session: Session) -> None:
-        """The block that thought it had sealed its turn learns that it had not."""
+        """Leaving the block raises `TurnLost`, since the turn was not sealed."""
         with pytest.raises(TurnLost), session.turn() as old:
             old.user("a")
             self.expire(store)
@@ -174,7 +174,7 @@ class Leases(Setting):
     def test_leaving_a_lost_turn_by_an_exception_raises_that(
         self, store: Store, session: Session
     ) -> None:
-        """The exception goes its way and tells of the lost turn in a note."""
+        """The exception is raised as it is, with a note about the lost turn."""
         with pytest.raises(ValueError, match="mine") as raised, session.turn():
             self.expire(store)
             session.recover()

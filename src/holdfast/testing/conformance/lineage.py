@@ -1,4 +1,4 @@
-"""Lineage: sessions that come from others, and what each relation shares."""
+"""Lineage: sessions derived from others, and what each relation shares."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -43,7 +43,7 @@ class Lineage(Setting):
         assert child.head() == Head(1, shared + 1)
 
     def test_continue_is_what_is_meant(self, store: Store, session: Session) -> None:
-        """Unless it is said otherwise; and it tells so in its branch."""
+        """`continue` is the default relation, and the reason of the first branch."""
         session.append(*talk("u a"))
         child = store.create(parent=session)
         assert child.info().relation == "continue"
@@ -51,7 +51,7 @@ class Lineage(Setting):
         assert store.create().info().relation is None
 
     def test_a_new_run_inherits_where_it_runs(self, store: Store) -> None:
-        """What is said of it goes before what the parent has."""
+        """Its own arguments take precedence over what the parent has."""
         parent = store.create(scope="s", agent="g", model="m", cwd="/", title="t")
         info = store.create(parent=parent).info()
         assert (info.scope, info.agent, info.model, info.cwd) == ("s", "g", "m", "/")
@@ -60,7 +60,7 @@ class Lineage(Setting):
         assert (info.scope, info.agent, info.model, info.cwd) == ("s2", "g2", "m2", "/2")
 
     def test_a_parent_is_named_as_any_session(self, store: Store) -> None:
-        """By itself, id, the beginning of it, key, title or run."""
+        """By the session itself, its id, an id prefix, its key, title or run."""
         parent = store.create(key="the key", title="The Title")
         with parent.turn(run_id="the run"):
             pass
@@ -77,13 +77,13 @@ class Lineage(Setting):
         parent: Any,  # noqa: ANN401
         error: type[HoldfastError],
     ) -> None:
-        """It is refused as `get` refuses it, and nothing is made."""
+        """It is refused as by `get`, and nothing is created."""
         with pytest.raises(error):
             store.create(parent=parent)
         assert store.stats().sessions == 0
 
     def test_a_session_of_another_store_is_no_parent(self, store: Store) -> None:
-        """Its number may be somebody else's here: it would share a history that is not its own."""
+        """Its row number may belong to another session here, whose history it would then share."""
         other = self.open(tenant="another")
         theirs, mine = other.create(), store.create()
         theirs.append(Message.user("theirs"))
@@ -95,7 +95,7 @@ class Lineage(Setting):
         assert (store.stats().sessions, other.stats().sessions) == (1, 1)
 
     def test_a_parent_from_another_opening(self, store: Store, session: Session) -> None:
-        """It is the same session, whoever holds it."""
+        """A session handle of another opening is the same session."""
         self.need_persistence()
         session.append(*talk("u a"))
         there = self.open().get(session.id)
@@ -114,7 +114,7 @@ class Lineage(Setting):
         assert store.stats().sessions == 1
 
     @pytest.mark.parametrize("relation", ["fork", "reset", "delegate", "import"])
-    def test_a_relation_to_nobody(self, store: Store, relation: Relation) -> None:
+    def test_a_relation_without_a_parent(self, store: Store, relation: Relation) -> None:
         """`Invalid`: it needs a parent."""
         with pytest.raises(Invalid, match="relation"):
             store.create(relation=relation)
@@ -127,7 +127,7 @@ class Lineage(Setting):
         assert store.create(key="next", parent=session).key == "next"
 
     def test_a_parent_with_an_open_exchange(self, store: Store, session: Session) -> None:
-        """The new run begins before it, as a fork does."""
+        """The new session begins before the exchange, as a fork does."""
         with session.turn() as turn:
             turn.user("q")
             turn.assistant("", tool_calls=talk("+c")[0].tool_calls)
@@ -138,8 +138,8 @@ class Lineage(Setting):
 
     # --------------------------------------------------------------------------------- the edges
 
-    def test_the_lineage_is_told_from_the_root(self, store: Store) -> None:
-        """Every ancestor, its relation and how much is shared; itself last."""
+    def test_the_lineage_starts_at_the_root(self, store: Store) -> None:
+        """Every ancestor with its relation and how much is shared; the session itself last."""
         root = store.create(title="root")
         take_turn(root, "a")
         run = store.create(parent=root, title="run")
@@ -161,8 +161,8 @@ class Lineage(Setting):
         ]
         assert root.lineage() == helper.lineage()[:1]
 
-    def test_children_are_told_oldest_first(self, store: Store, session: Session) -> None:
-        """The direct ones, whatever their relation."""
+    def test_children_are_listed_oldest_first(self, store: Store, session: Session) -> None:
+        """The direct children, of every relation."""
         made = [store.create(parent=session, relation=relation) for relation in _RELATIONS]
         store.create(parent=made[0])
         store.create()
@@ -172,8 +172,8 @@ class Lineage(Setting):
         assert {link.parent for link in found} == {session.id}
         assert made[1].children() == []
 
-    def test_edges_tell_what_is_in_the_trash(self, store: Store, session: Session) -> None:
-        """It is still there."""
+    def test_lineage_shows_what_is_in_the_trash(self, store: Store, session: Session) -> None:
+        """A trashed session still appears in lineages, marked as trashed."""
         child = store.create(parent=session, title="child")
         store.trash(session.id)
         assert [link.state for link in child.lineage()] == ["trashed", "live"]
@@ -182,8 +182,8 @@ class Lineage(Setting):
         store.restore(session.id)
         assert [link.state for link in child.lineage()] == ["live", "trashed"]
 
-    def test_edges_tell_what_was_purged(self, store: Store) -> None:
-        """While a fork needs it, with its own parent; afterwards nothing but its id."""
+    def test_lineage_shows_what_was_purged(self, store: Store) -> None:
+        """While a fork needs it, with its own parent; afterwards only its id."""
         sessions = [store.create(title="0")]
         sessions[0].append(Message.user("0"))
         for n in range(1, 4):
@@ -208,7 +208,7 @@ class Lineage(Setting):
     # ---------------------------------------------------------------------------------- long chains
 
     def test_a_run_per_day(self, store: Store) -> None:
-        """Each has its own id and run; the history is whole, its turns are those of each run."""
+        """Each has its own id and run; the history is whole, and turns belong to their run."""
         newest: Session | None = None
         for day in range(5):
             newest = store.create(parent=newest, scope="work")
@@ -224,7 +224,7 @@ class Lineage(Setting):
 
     @pytest.mark.parametrize("runs", [100, pytest.param(1000, marks=pytest.mark.long)])
     def test_a_chain_of_many_runs(self, store: Store, runs: int) -> None:
-        """It reads whole and in parts; nothing was copied on the way."""
+        """It reads whole and in parts; no message was copied."""
         newest = store.create()
         newest.append(Message.user("0"))
         for n in range(1, runs):
@@ -243,7 +243,7 @@ class Lineage(Setting):
         assert found.redo().seq == runs
 
     def test_runs_that_said_nothing_make_no_way_longer(self, store: Store) -> None:
-        """A history runs through the branches that hold its messages, and its own."""
+        """A history's ancestry contains only branches with messages, and its own."""
         newest = store.create()
         newest.append(Message.user("a"))
         for _ in range(50):
@@ -257,7 +257,7 @@ class Lineage(Setting):
         assert texts(newest) == ["a"]
 
     def test_undo_and_redo_make_no_way_longer(self, store: Store, session: Session) -> None:
-        """However often the mind is changed."""
+        """The ancestry does not grow with the number of undos and redos."""
         session.append(*talk("u a u a"))
         for _ in range(50):
             session.undo()
@@ -270,7 +270,7 @@ class Lineage(Setting):
     # ------------------------------------------------------------------------------------- latest
 
     def test_the_latest_is_never_a_delegate(self, store: Store) -> None:
-        """A helper's session is not what a user comes back to."""
+        """A delegate's session is not one that a user resumes."""
         mine = store.create(scope="s")
         mine.append(Message.user("a"))
         helper = store.create(parent=mine, relation="delegate", scope="s", agent="g", cwd="/")
@@ -287,7 +287,7 @@ class Lineage(Setting):
     def test_the_latest_may_be_any_other_relative(
         self, store: Store, session: Session, relation: Relation
     ) -> None:
-        """It was made last."""
+        """A relative of any other relation is the latest if it was created last."""
         session.append(*talk("u a"))
         child = store.create(parent=session, relation=relation)
         latest = store.latest()

@@ -1,4 +1,4 @@
-"""The list of sessions: its orders, cursors and filters, its marks, and what is damaged in it."""
+"""The list of sessions: orders, cursors, filters and marks, and damaged sessions in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ListingSessions(Setting):
     # ------------------------------------------------------------------------------------- order
 
     def test_pinned_first(self, store: Store) -> None:
-        """Then the others, each by activity; with any size of page, and with filters."""
+        """Then the others, each group by activity; with any page size, and with filters."""
         for n in range(9):
             store.session(str(n), scope="s" if n % 2 else "t").update(pinned=n in {1, 4, 6})
         store.session("1").append(Message.user("x"))
@@ -38,7 +38,7 @@ class ListingSessions(Setting):
         assert self.pages(store, 2) == list("187654320")
 
     def test_pinned_first_while_others_write(self, store: Store) -> None:
-        """What nobody writes to or pins is met exactly once, and none is met twice."""
+        """A session that is not changed occurs exactly once, and none occurs twice."""
         for n in range(12):
             store.session(str(n)).update(pinned=n < 4)  # noqa: PLR2004
         seen: list[str] = []
@@ -55,7 +55,7 @@ class ListingSessions(Setting):
         assert set(seen) >= {"1", "2", "4", "6", "8", "9", "10", "11"}
 
     def test_a_last_page_has_no_cursor(self, store: Store) -> None:
-        """Also where a section ends with the page."""
+        """Also where the pinned section ends with the page."""
         for n in range(4):
             store.session(str(n)).update(pinned=n < 2)  # noqa: PLR2004
         first = store.sessions(order="pinned", limit=2)
@@ -70,7 +70,7 @@ class ListingSessions(Setting):
             store.sessions(order=order)
 
     def test_a_cursor_of_another_order_is_refused(self, store: Store) -> None:
-        """`BadQuery`: it means something else there."""
+        """`BadQuery`: a cursor is valid only in its own order."""
         for n in range(3):
             store.session(str(n)).update(pinned=n == 0)
         by_activity = store.sessions(limit=1).cursor
@@ -107,7 +107,7 @@ class ListingSessions(Setting):
             assert self.pages(store, size, until=times["c"]) == list("ba")
 
     def test_times_as_texts(self, store: Store) -> None:
-        """As in a search: so long ago, or a day, a month, a year, a moment."""
+        """As in a search: an age, a day, a month, a year, or an exact time."""
         store.session("a")
         self.clock.advance(40 * _DAY)
         store.session("b")
@@ -133,7 +133,7 @@ class ListingSessions(Setting):
         bound: str,
         value: Any,  # noqa: ANN401
     ) -> None:
-        """`BadQuery` names it and says what is one; so does a time without a zone."""
+        """`BadQuery` names it and describes valid times; also for a time without a zone."""
         asked: dict[str, Any] = {bound: value}
         with pytest.raises(BadQuery, match=f"{bound}: expected a time such as 7d"):
             store.sessions(**asked)
@@ -144,7 +144,7 @@ class ListingSessions(Setting):
     # ------------------------------------------------------------------------------------- states
 
     def test_states(self, store: Store) -> None:
-        """Open, interrupted and done: each is a filter, with any size of page."""
+        """Open, interrupted and done: each is a filter, with any page size."""
         for n in range(9):
             session = store.session(str(n))
             if n % 3 == 0:
@@ -162,7 +162,7 @@ class ListingSessions(Setting):
         assert self.pages(store, 1, order="pinned", state="interrupted") == list("630")
 
     def test_a_state_among_many_others(self, store: Store) -> None:
-        """A page is filled however many lie between."""
+        """A page is filled, however many sessions of other states lie between."""
         first, last = store.session("first"), None
         self.begin(first)
         for n in range(60):
@@ -181,7 +181,7 @@ class ListingSessions(Setting):
     # -------------------------------------------------------------------------------------- marks
 
     def test_branches_and_forks_are_counted(self, store: Store, session: Session) -> None:
-        """By the list as by `info`: what was begun, and what was split off and is still there."""
+        """By the list as by `info`: all branches, and the forks that still exist."""
         session.append(Message.user("a"), Message.user("b"))
         assert self.marks(store, session) == (1, 0)
         session.rewind(1)
@@ -200,13 +200,13 @@ class ListingSessions(Setting):
         assert self.marks(self.later(store), session) == (3, 2)
 
     def marks(self, store: Store, session: Session) -> tuple[int, int]:
-        """Return the marks of a session, which the list and `info` agree upon."""
+        """Return the marks of a session; assert that the list and `info` agree."""
         (listed,) = [info for info in store.sessions(limit=100) if info.id == session.id]
         assert listed == store.get(session.id).info()
         return listed.branches, listed.forks
 
     def test_a_list_of_many_with_forks(self, store: Store) -> None:
-        """Each has its own."""
+        """Every session has its own counts."""
         made = [store.session(str(n)) for n in range(70)]
         for n, session in enumerate(made):
             for _ in range(n % 3):
@@ -219,7 +219,7 @@ class ListingSessions(Setting):
     # ------------------------------------------------------------------------------------- damage
 
     def test_a_damaged_session_is_listed_as_damaged(self, store: Store, session: Session) -> None:
-        """With what can be read of it, in its place; it hides no other, and is reported."""
+        """It is listed in order with its readable fields, hides no other, and is reported."""
         self.sound = False
         session.append(Message.user("before"))
         other = store.session("other", title="The other", scope="s")
@@ -240,20 +240,20 @@ class ListingSessions(Setting):
         assert self.pages(store, 5, trashed=True) == []
 
     def check_damaged(self, info: SessionInfo, session: Session) -> None:
-        """Compare with what the session was."""
+        """Compare with the session before the damage."""
         assert (info.id, info.state, info.interrupted) == (session.id, "damaged", False)
         assert (info.title, info.scope, info.preview) == ("The other", "s", "first words")
         assert (info.messages, info.branches, info.goal, info.metadata) == (1, 1, None, {})
 
     def spoil_identity(self, store: Store, session: Session) -> None:
-        """Write what no verb would: a session that cannot be described."""
+        """Write what no operation would: a session whose identity cannot be decoded."""
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             row = tx.session(number_of(session))
             assert row is not None
             tx.put_session(msgspec.structs.replace(row, goal=b"[1"))
 
-        store.backend.write(verb)
+        store.backend.write(operation)
 
     # -------------------------------------------------------------------------------------- tools
 

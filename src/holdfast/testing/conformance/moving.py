@@ -1,4 +1,4 @@
-"""Going back and over to other branches: nothing is lost, and everything is counted right."""
+"""Moving the head back and to other branches: nothing is lost, and all counts are right."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.testing.conformance.talking import everything, take_turn, talk, te
 
 
 class Moving(Setting):
-    """`rewind` and `branches`, and what is told after any movement."""
+    """`rewind` and `branches`, and what is reported after any move."""
 
     # ---------------------------------------------------------------------------------- rewind
 
     def test_a_rewind_loses_nothing(self, store: Store, session: Session) -> None:
-        """The history ends earlier; what was behind it can still be read, and gone back to."""
+        """The history ends earlier; the rest can still be read, and rewound to."""
         session.append(*talk("u a u a"))
         whole = session.messages()
         rows = store.stats().messages
@@ -47,7 +47,7 @@ class Moving(Setting):
         assert [m.text for m in session.messages(branch=1, before=4, limit=1)] == ["u3"]
 
     def test_going_where_one_is_changes_nothing(self, session: Session) -> None:
-        """The same head, and no new branch; whatever names the place."""
+        """The same head, and no new branch, however the position is named."""
         session.append(*talk("u a"))
         session.rewind(1)
         before = everything(session)
@@ -56,7 +56,7 @@ class Moving(Setting):
         assert everything(session) == before
 
     def test_an_id_that_was_left_behind_is_new_again(self, session: Session) -> None:
-        """Placed again where the history is now, in another body if it has one."""
+        """It can be appended to the current history, also with another body."""
         session.append(Message.user("a", id="a"), Message.user("b", id="b"))
         session.rewind(1)
         assert session.append(Message.user("a", id="a")) == Head(2, 1)
@@ -66,7 +66,7 @@ class Moving(Setting):
         assert texts(session, branch=1) == ["a", "b"]
 
     def test_through_many_branches(self, session: Session) -> None:
-        """Each leaves the one before; the history runs through all of them."""
+        """Each branch starts from the one before; the history runs through all of them."""
         wanted = []
         for n in range(40):
             session.append(Message.user(f"{n}"), Message.user(f"{n} lost"))
@@ -77,9 +77,9 @@ class Moving(Setting):
         assert [m.text for m in session.messages(after=5, before=9)] == wanted[5:8]
         assert texts(session, branch=20) == [*wanted[:20], "19 lost"]
 
-    # ------------------------------------------------------------------------------ what is told
+    # -------------------------------------------------------------------------- what is reported
 
-    def test_the_branches_tell_what_was_left_when_and_why(self, session: Session) -> None:
+    def test_the_branches_record_what_was_abandoned_when_and_why(self, session: Session) -> None:
         """By number; only the last is active."""
         session.append(*talk("u +a -a u a"))
         session.rewind(2)
@@ -108,7 +108,7 @@ class Moving(Setting):
         assert found[-1].abandoned_at is None
 
     def test_every_branch_can_be_read_forked_and_gone_back_to(self, session: Session) -> None:
-        """Whatever was done since."""
+        """Abandoned branches stay readable, forkable and valid targets of a rewind."""
         for step in "abc":
             session.append(*talk("u a"), Message.user(step))
             session.rewind(1)
@@ -123,7 +123,7 @@ class Moving(Setting):
         assert {b.head: session.messages(branch=b.number) for b in session.branches()[:5]} == seen
 
     def test_counts_and_spending_stay_and_the_preview_follows(self, session: Session) -> None:
-        """`turns`, `usage` and `cost` are what happened; messages and preview what is in view."""
+        """`turns`, `usage` and `cost` never shrink; messages and preview follow the head."""
         session.append(Message.assistant("hello"))
         for text in ("one", "two"):
             with session.turn(model="m") as turn:
@@ -157,7 +157,7 @@ class Moving(Setting):
         ]
 
     def test_an_id_of_an_abandoned_branch_is_not_charged_again(self, session: Session) -> None:
-        """It was paid once; what is new is paid."""
+        """Its usage was counted once; only new messages are charged."""
         reply = Message.assistant("a", usage=Usage(5), cost=Decimal("0.1"), model="m")
         session.append(Message.user("q"), reply)
         session.rewind(1)
@@ -171,7 +171,7 @@ class Moving(Setting):
         assert session.usage().usage == Usage(12)
 
     def test_a_movement_counts_as_activity(self, store: Store, session: Session) -> None:
-        """The session is the latest, and its time is that of the movement."""
+        """The session becomes the latest, with the time of the move."""
         session.append(*talk("u a u a"))
         for move in (partial(session.rewind, 1), session.redo, session.undo, session.clear):
             store.create().append(Message.user("x"))
@@ -183,7 +183,7 @@ class Moving(Setting):
             assert session.info().updated_at > before
 
     def test_input_that_waits_goes_on_waiting(self, session: Session) -> None:
-        """It belongs to the session, not to a branch."""
+        """Queued input belongs to the session, not to a branch."""
         session.append(*talk("u a"))
         session.enqueue("waiting")
         session.clear()
@@ -196,7 +196,7 @@ class Moving(Setting):
         assert session.queued() == []
 
     def test_waiting_input_is_not_taken_for_another_message(self, session: Session) -> None:
-        """Its id may lie on a branch that the session goes back to; the input is not lost."""
+        """Its id may be on a branch that the session moves back to; the input is not lost."""
         session.append(Message.user("said", id="mine"))
         session.clear()
         with suppress(IdConflict):

@@ -70,7 +70,7 @@ class Naming(Setting):
         "key", ["x" * 4097, "é" * 2049, "\ud800" * 1366, "", None, 5, b"key", ["key"]]
     )
     def test_no_key(self, store: Store, key: Any) -> None:  # noqa: ANN401
-        """`BadMessage` names it; nothing is made."""
+        """`BadMessage` names it; nothing is created."""
         with pytest.raises(BadMessage, match="key"):
             store.session(key)
         if key is not None:
@@ -79,7 +79,7 @@ class Naming(Setting):
         assert store.stats().sessions == 0
 
     def test_by_key_as_it_was_left(self, store: Store) -> None:
-        """The same session; what is said beyond the key counts only when it is made."""
+        """The same session; other arguments than the key count only at its creation."""
         first = store.session("k", title="first", metadata={"a": 1})
         first.append(Message.user("a"))
         again = self.later(store).session("k", title="second", scope="s", metadata={"b": 2})
@@ -89,7 +89,7 @@ class Naming(Setting):
         assert len(again.messages()) == 1
 
     def test_what_is_said_when_it_is_made(self, store: Store) -> None:
-        """All of it is told by `info`."""
+        """`info` returns all arguments of the creation."""
         session = store.session(
             "k",
             scope="s\0",
@@ -106,27 +106,27 @@ class Naming(Setting):
         assert (info.pinned, info.archived, info.trashed, info.goal) == (False, False, False, None)
 
     def test_without_create(self, store: Store) -> None:
-        """`SessionNotFound`, and nothing is made."""
+        """`SessionNotFound`, and nothing is created."""
         with pytest.raises(SessionNotFound):
             store.session("k", create=False)
         assert store.stats().sessions == 0
 
     def test_create_refuses_a_taken_key(self, store: Store) -> None:
-        """`KeyTaken`: it makes new sessions only."""
+        """`KeyTaken`: `create` never returns an existing session."""
         store.session("k")
         with pytest.raises(KeyTaken):
             store.create(key="k")
         assert store.stats().sessions == 1
 
     def test_sessions_without_a_key(self, store: Store) -> None:
-        """Each is its own; two of one scope at the same moment are two."""
+        """Each is a session of its own, also two of one scope at the same time."""
         made = [store.create(scope="s") for _ in range(5)]
         assert len({session.id for session in made}) == 5  # noqa: PLR2004
         assert len(store.sessions(scope="s")) == 5  # noqa: PLR2004
         assert all(session.key is None for session in made)
 
     def test_threads_that_open_one_key(self, store: Store) -> None:
-        """Get one session."""
+        """All threads get the same session."""
         found: list[Session] = []
         together(*(partial(lambda: found.append(store.session("k"))) for _ in range(6)))
         assert len({session.id for session in found}) == 1

@@ -1,4 +1,4 @@
-"""Where a history can be left: how a place is named, and that no tool exchange is cut in two."""
+"""Positions in a history: how they are named, and that no tool exchange is split."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -16,7 +16,7 @@ from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
 from holdfast.testing.conformance.talking import calling, everything, talk, texts
 
-# A conversation, and where one goes who asks for each seq from 0 on.
+# A conversation, and the resulting position for each requested seq from 0 on.
 _BOUNDARIES = {
     "no tools": ("u a u a", [0, 1, 2, 3, 4]),
     "one call": ("u +a -a a", [0, 1, 1, 3, 4]),
@@ -58,7 +58,7 @@ class Places(Setting):
 
     @pytest.mark.parametrize("name", _BOUNDARIES)
     def test_a_fork_is_never_inside_a_tool_exchange(self, session: Session, name: str) -> None:
-        """It begins at the nearest place before it, and tells where it was to begin."""
+        """It begins at the nearest legal position before, and records the requested one."""
         line, allowed = _BOUNDARIES[name]
         session.append(*talk(line))
         whole = session.messages()
@@ -71,7 +71,7 @@ class Places(Setting):
 
     @pytest.mark.parametrize("name", _BOUNDARIES)
     def test_a_rewind_is_never_inside_a_tool_exchange(self, session: Session, name: str) -> None:
-        """The head that it gives tells where it went."""
+        """It returns the head it moved to."""
         line, allowed = _BOUNDARIES[name]
         session.append(*talk(line))
         whole, end = session.messages(), session.head()
@@ -85,7 +85,7 @@ class Places(Setting):
 
     @pytest.mark.parametrize("name", _BOUNDARIES)
     def test_a_summary_stands_for_whole_exchanges(self, store: Store, name: str) -> None:
-        """What it covers ends at the nearest place before one; if that is nothing: `BadQuery`."""
+        """Its coverage ends before a split exchange; `BadQuery` if nothing is covered then."""
         line, allowed = _BOUNDARIES[name]
         for asked, got in enumerate(allowed):
             session = store.create()
@@ -99,15 +99,15 @@ class Places(Setting):
                     session.summarize("text", upto=asked)
                 assert session.messages() == whole
 
-    def test_the_end_of_a_history_is_a_place(self, session: Session) -> None:
-        """Also when the last call was not answered: nothing is moved that nobody asked to move."""
+    def test_the_end_of_a_history_is_a_legal_position(self, session: Session) -> None:
+        """Also when the last call is unanswered: a fork at the end keeps everything."""
         session.append(*talk("u +a"))
         assert session.rewind(2) == Head(1, 2)
         assert session.fork().head() == Head(1, 2)
 
     @pytest.mark.parametrize("between", [70, 200, 300, 1100])
     def test_an_exchange_with_much_in_between(self, session: Session, between: int) -> None:
-        """Others may append while a tool runs; its exchange stays whole."""
+        """Other writers may append while a tool runs; its exchange stays whole."""
         session.append(*talk("u +a"), *(Message.user("x") for _ in range(between)))
         session.append(Message.tool("a", "result"), Message.user("end"))
         for asked in (2, 10, between - 5, between + 2):
@@ -115,7 +115,7 @@ class Places(Setting):
         assert session.fork(between + 3).head().seq == between + 3
 
     def test_a_long_chain_of_exchanges(self, session: Session) -> None:
-        """Each overlaps the next, so that none can be left before the first."""
+        """Each overlaps the next, so every position inside is moved to before the first."""
         chain = [calling("c0")]
         for n in range(200):
             chain += [calling(f"c{n + 1}"), Message.tool(f"c{n}", "result")]
@@ -134,7 +134,7 @@ class Places(Setting):
     # --------------------------------------------------------------------- calls of an open turn
 
     def test_what_an_open_turn_waits_for_is_answered_later(self, session: Session) -> None:
-        """A fork or summary now would end in a call whose result comes a moment later."""
+        """A fork or summary here would end in a call whose result is still to come."""
         session.append(Message.user("before"))
         with session.turn() as turn:
             turn.user("question")
@@ -152,7 +152,7 @@ class Places(Setting):
     def test_what_a_turn_never_answered_is_no_exchange_once_it_is_over(
         self, session: Session
     ) -> None:
-        """Nobody will answer it, so it may stand at the end."""
+        """It will not be answered, so a history may end with it."""
         with session.turn() as turn:
             turn.assistant("", tool_calls=[ToolCall("a", "tool")])
             assert session.fork().head().seq == 0
@@ -160,7 +160,7 @@ class Places(Setting):
         assert session.fork().head().seq == 1
 
     def test_a_call_id_used_again_by_an_open_turn(self, session: Session) -> None:
-        """Some models number their calls anew in each turn; an old one is not awaited."""
+        """Some models restart their call ids in each turn; an old call is not awaited."""
         session.append(Message.user("before"))
         with session.turn() as turn:
             turn.assistant("", tool_calls=[ToolCall("call_1", "tool")])
@@ -175,7 +175,7 @@ class Places(Setting):
 
     # ----------------------------------------------------------------------------------- naming
 
-    def test_a_seq_an_id_and_a_head_name_the_same_place(self, session: Session) -> None:
+    def test_a_seq_an_id_and_a_head_name_the_same_position(self, session: Session) -> None:
         """And seq 0 is before the first message."""
         session.append(*talk("u a u"))
         second = session.messages()[1].id
@@ -185,7 +185,7 @@ class Places(Setting):
             assert session.fork(nothing).messages() == []
 
     def test_an_id_on_an_abandoned_branch(self, session: Session) -> None:
-        """It is found, and the history is the one that it had there."""
+        """It is found, with the history of that branch."""
         session.append(*talk("u a u a"))
         lost = session.messages()
         session.rewind(1)
@@ -196,7 +196,7 @@ class Places(Setting):
         assert moved == Head(3, 4)
 
     def test_an_id_that_two_branches_have(self, session: Session) -> None:
-        """The current history goes before what was left."""
+        """The current history takes precedence over abandoned branches."""
         first = Message.user("first", id="one")
         session.append(first, Message.user("same", id="two"))
         session.replace([Message.user("new"), Message.user("same", id="two")])
@@ -206,7 +206,7 @@ class Places(Setting):
         assert texts(session.fork("one")) == ["first"]
 
     def test_a_head_of_an_abandoned_branch(self, session: Session) -> None:
-        """Any of its places, also those it shares with others."""
+        """Any position of it, also those it shares with other branches."""
         session.append(*talk("u a u a"))
         session.rewind(2)
         session.append(Message.user("other"))
@@ -216,36 +216,38 @@ class Places(Setting):
         assert texts(session.fork(session.branches()[0].head)) == ["u1", "a2", "u3", "a4"]
 
     def test_boundaries_on_an_abandoned_branch(self, session: Session) -> None:
-        """Exchanges are looked for on the branch that the place is on."""
+        """Exchanges are searched on the branch of the position."""
         session.append(*talk("u +a -a a"))
         session.rewind(1)
         session.append(Message.assistant("other"), Message.user("more"))
         assert session.fork(Head(1, 2)).head().seq == 1
         assert session.fork(Head(2, 2)).head().seq == 2
 
-    @pytest.mark.parametrize("verb", _VERBS)
+    @pytest.mark.parametrize("operation", _VERBS)
     @pytest.mark.parametrize("place", _NO_PLACES, ids=repr)
-    def test_what_names_no_place_is_refused(
-        self, session: Session, verb: str, place: Place
+    def test_an_invalid_position_is_refused(
+        self, session: Session, operation: str, place: Place
     ) -> None:
         """`Invalid`, and nothing is changed."""
         session.append(*talk("u a u"))
-        _refused(session, verb, place, Invalid)
+        _refused(session, operation, place, Invalid)
 
-    @pytest.mark.parametrize("verb", _VERBS)
+    @pytest.mark.parametrize("operation", _VERBS)
     @pytest.mark.parametrize("place", _NOWHERE, ids=repr)
-    def test_a_place_that_is_not_there(self, session: Session, verb: str, place: Place) -> None:
+    def test_a_position_that_does_not_exist(
+        self, session: Session, operation: str, place: Place
+    ) -> None:
         """`MessageNotFound`: beyond the end, on no branch, an id that no branch has."""
         session.append(*talk("u a u"))
-        _refused(session, verb, place, MessageNotFound)
+        _refused(session, operation, place, MessageNotFound)
 
     def test_a_rewind_to_nowhere_in_particular(self, session: Session) -> None:
-        """`None` names no place; only a fork may leave it out."""
+        """`None` is not a position; only a fork may omit it."""
         session.append(*talk("u a u"))
         _refused(session, "rewind", None, BadQuery)
 
     def test_ids_of_other_sessions_name_nothing_here(self, store: Store, session: Session) -> None:
-        """Also of a fork's own messages, which its parent does not have."""
+        """Also ids of a fork's own messages, which its parent does not have."""
         session.append(*talk("u a"))
         fork = session.fork(1)
         fork.append(Message.user("mine", id="mine"))
@@ -255,9 +257,11 @@ class Places(Setting):
         _refused(fork, "rewind", session.messages()[1].id, MessageNotFound)
 
 
-def _refused(session: Session, verb: str, place: Place | None, error: type[HoldfastError]) -> None:
-    """Try it, and look that nothing came of it."""
+def _refused(
+    session: Session, operation: str, place: Place | None, error: type[HoldfastError]
+) -> None:
+    """Assert that an operation is refused and changes nothing."""
     before = everything(session)
     with pytest.raises(error):
-        _VERBS[verb](session, place)
+        _VERBS[operation](session, place)
     assert everything(session) == before

@@ -1,4 +1,4 @@
-"""Purge: what is erased is gone; what forks share stays for them, or is erased in them."""
+"""Purge: everything of a session is erased; what forks share is kept, or erased in them."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -54,7 +54,7 @@ class Purging(Setting):
     """Promise 14."""
 
     def test_everything_of_a_session_goes(self, store: Store, session: Session) -> None:
-        """Also what it had abandoned; the report counts it, the key and the names are free."""
+        """Also abandoned branches; the report counts them, and the key and names are free."""
         with session.turn(run_id="run") as turn:
             turn.user(["a", File(data=_FILE)])
             turn.assistant("", tool_calls=[ToolCall("c", "tool")])
@@ -92,7 +92,7 @@ class Purging(Setting):
         call: str,
         needed: bool,  # noqa: FBT001
     ) -> None:
-        """`SessionNotFound` from every verb, also while a fork still needs its messages."""
+        """`SessionNotFound` from every operation, also while a fork still needs its messages."""
         session.append(*talk("u a"))
         fork = session.fork(1) if needed else None
         store.purge(session.id)
@@ -104,7 +104,7 @@ class Purging(Setting):
             assert texts(fork) == ["u1"]
 
     def test_others_are_untouched(self, store: Store) -> None:
-        """Whatever they have in common with it by chance."""
+        """Also if they have equal ids, titles or files."""
         sessions = [store.create(title="t", scope="s") for _ in range(3)]
         for session in sessions:
             with session.turn(run_id="run") as turn:
@@ -118,7 +118,7 @@ class Purging(Setting):
         assert [texts(session, branch=1) for session in others] == [["same"], ["same"]]
 
     def test_an_open_turn_stops_it(self, store: Store, session: Session) -> None:
-        """`SessionBusy` while its holder lives; what a crash left open goes with the rest."""
+        """`SessionBusy` while its holder is alive; a turn left open by a crash is purged too."""
         turn = self.begin(session)
         turn.user("a")
         reply = turn.stream()
@@ -136,7 +136,7 @@ class Purging(Setting):
         assert (stats.sessions, stats.messages, stats.open_turns) == (0, 0, 0)
 
     def test_a_busy_fork_does_not_stop_it(self, store: Store, session: Session) -> None:
-        """The fork's turn goes on, whichever way its parent goes."""
+        """The fork's turn continues, in both modes of the purge."""
         for forks in ("keep", "erase"):
             parent = store.create()
             parent.append(*talk("u a"))
@@ -158,7 +158,7 @@ class Purging(Setting):
     # --------------------------------------------------------------------------------- forks, kept
 
     def test_a_fork_keeps_what_it_shares(self, store: Store, session: Session) -> None:
-        """To the last message of it; the rest of the parent goes."""
+        """Every shared message is kept; the rest of the parent is erased."""
         for text in "abc":
             take_turn(session, text)
         fork = session.fork(4)
@@ -174,7 +174,7 @@ class Purging(Setting):
         assert again.redo().seq == 2
 
     def test_what_was_kept_goes_with_the_last_fork(self, store: Store, session: Session) -> None:
-        """And each report counts what really went."""
+        """Each report counts what was really erased."""
         session.append(*(Message.user(str(n)) for n in range(10)))
         long, short = session.fork(8), session.fork(3)
         reports = [store.purge(gone.id) for gone in (session, long, short)]
@@ -185,7 +185,7 @@ class Purging(Setting):
 
     @pytest.mark.parametrize("order", list(itertools.permutations(range(5)))[::7])
     def test_in_any_order(self, store: Store, order: tuple[int, ...]) -> None:
-        """What is left keeps its whole history, on every branch, until it goes itself."""
+        """The remaining sessions keep their whole history, on every branch."""
         sessions = _family(store)
         histories = {session.id: _histories(session) for session in sessions}
         rows = store.stats().messages
@@ -203,7 +203,7 @@ class Purging(Setting):
         assert (stats.blobs, stats.turns) == (0, 0)
 
     def test_what_a_fork_left_behind_is_kept_for_it(self, store: Store, session: Session) -> None:
-        """It may come back to it."""
+        """An abandoned branch of the fork is kept, as the fork may go back to it."""
         session.append(*talk("u a u a"))
         fork = session.fork()
         fork.rewind(1)
@@ -217,7 +217,7 @@ class Purging(Setting):
     def test_a_fork_of_what_was_abandoned_is_kept_whole(
         self, store: Store, session: Session
     ) -> None:
-        """Only those branches of the parent stay that somebody needs."""
+        """Only the parent's branches that a session still needs are kept."""
         session.append(*talk("u a u a"))
         session.rewind(1)
         session.append(*talk("s s s"))
@@ -232,7 +232,7 @@ class Purging(Setting):
     def test_a_child_that_shares_nothing_keeps_nothing(
         self, store: Store, session: Session
     ) -> None:
-        """Its edge goes on naming where it came from."""
+        """Its lineage still names the parent."""
         session.append(*talk("u a"))
         empty = session.fork(0)
         helper = store.create(parent=session, relation="delegate")
@@ -245,7 +245,7 @@ class Purging(Setting):
     def test_a_fork_in_the_trash_needs_its_history_too(
         self, store: Store, session: Session
     ) -> None:
-        """It can be restored."""
+        """A trashed fork can be restored, so its history is kept."""
         session.append(*talk("u a"))
         fork = session.fork()
         store.trash(fork.id)
@@ -254,7 +254,7 @@ class Purging(Setting):
         assert texts(fork) == ["u1", "a2"]
 
     def test_forks_of_what_was_purged_go_on(self, store: Store, session: Session) -> None:
-        """They are forked, continued, replaced and undone as any."""
+        """They can be forked, continued, replaced and undone like any session."""
         for text in "ab":
             take_turn(session, text)
         fork = session.fork()
@@ -270,7 +270,7 @@ class Purging(Setting):
         assert texts(second) == ["a", "A", "b"]
 
     def test_the_title_and_names_go_at_once(self, store: Store) -> None:
-        """Of a session that was purged only its id stays, and only while it is needed."""
+        """Only the id of a purged session is kept, and only while it is needed."""
         session = store.session("k", title="secret", scope="s", agent="g", cwd="/")
         session.update(metadata={"secret": 1})
         with session.turn(run_id="run") as turn:
@@ -292,7 +292,7 @@ class Purging(Setting):
 
     # ------------------------------------------------------------------------------------- blobs
 
-    def test_blobs_stay_until_the_last_who_needs_them(self, store: Store) -> None:
+    def test_blobs_stay_until_their_last_user_is_purged(self, store: Store) -> None:
         """Two sessions, and an abandoned branch of a third."""
         sessions = [store.create() for _ in range(3)]
         for session in sessions:
@@ -306,7 +306,7 @@ class Purging(Setting):
             store.blob(sha(_FILE))
 
     def test_a_blob_that_a_fork_shares(self, store: Store, session: Session) -> None:
-        """It goes when the message goes."""
+        """It is removed with the shared message."""
         session.append(Message.user([File(data=_FILE)]), Message.user([File(data=b"other")]))
         fork = session.fork(1)
         assert store.purge(session.id).blobs == 1
@@ -315,7 +315,7 @@ class Purging(Setting):
         assert store.stats().blobs == 0
 
     def test_a_blob_that_waiting_input_names(self, store: Store, session: Session) -> None:
-        """Input that was accepted can be taken, whoever brought its file."""
+        """Queued input keeps its file, whichever session stored it."""
         other = store.create()
         other.append(Message.user([File(data=_FILE)]))
         session.enqueue(Message.user(["look", File(sha256=sha(_FILE))]))
@@ -327,7 +327,7 @@ class Purging(Setting):
         assert store.stats().blobs == 0
 
     def test_a_blob_that_came_with_waiting_input(self, store: Store, session: Session) -> None:
-        """It was never anybody else's."""
+        """The queued input was its only user, so it is removed."""
         session.enqueue(Message.user([File(data=_FILE)]))
         assert store.purge(session.id).queued == 1
         with pytest.raises(MessageNotFound):
@@ -336,7 +336,7 @@ class Purging(Setting):
     # --------------------------------------------------------------------------------- following
 
     def test_activity_numbers_are_never_given_again(self, store: Store) -> None:
-        """A follower that came as far as a purged session misses nothing that comes later."""
+        """A follower whose last item was a purged session misses no later activity."""
         kept, gone = store.create(), store.create()
         for session in (kept, gone):
             session.append(Message.user("a"))
@@ -352,8 +352,8 @@ class Purging(Setting):
         assert [a.session_id for a in told] == [kept.id, new.id]
         assert min(a.number for a in told) > max(seen)
 
-    def test_a_follower_of_what_is_purged_is_told(self, store: Store, session: Session) -> None:
-        """`SessionNotFound`; it does not wait for ever for what will never come."""
+    def test_a_follower_of_a_purged_session_raises(self, store: Store, session: Session) -> None:
+        """It raises `SessionNotFound` instead of waiting forever."""
         session.append(*talk("u a"))
         follower = session.follow()
         assert follower.poll() is not None
@@ -362,7 +362,7 @@ class Purging(Setting):
             drain(follower)
 
     def test_all_of_them_one_by_one(self, store: Store) -> None:
-        """An emptied store is as good as new, and its reports add up."""
+        """An emptied store works like a new one, and the reports add up."""
         for _ in range(3):
             _family(store)
         stats = store.stats()
@@ -377,7 +377,7 @@ class Purging(Setting):
 
 
 def _family(store: Store) -> list[Session]:
-    """Make five relatives, who share histories, abandoned branches and files in every way."""
+    """Create five related sessions that share histories, abandoned branches and files."""
     root = store.create()
     take_turn(root, "a")
     root.append(Message.user(["file", File(data=_FILE)]))

@@ -20,7 +20,7 @@ class Queueing(Setting):
     """`enqueue`, `queued`, `take_queued`."""
 
     def test_input_waits_and_is_taken_in_order(self, store: Store, session: Session) -> None:
-        """It is in the history, of the turn that took it, when `take_queued` returns."""
+        """When `take_queued` returns, it is in the history, as part of the turn that took it."""
         with session.turn() as turn:
             turn.user("a")
             for text in ("b", "c"):
@@ -51,13 +51,13 @@ class Queueing(Setting):
             message.metadata,
         )
 
-    def test_the_receipt_tells_what_waits(self, session: Session) -> None:
-        """What `enqueue` gives equals what `queued` lists."""
+    def test_the_receipt_is_the_queued_message(self, session: Session) -> None:
+        """What `enqueue` returns equals what `queued` lists."""
         given = session.enqueue(["look", File(name="f", data=_DATA)])
         assert session.queued() == [given]
 
     def test_a_retry_does_not_wait_twice(self, session: Session) -> None:
-        """Neither while it waits nor after it was taken."""
+        """A retry is not queued again, neither while the input waits nor after it was taken."""
         message = Message.user("a")
         session.enqueue(message)
         session.enqueue(message)
@@ -69,7 +69,7 @@ class Queueing(Setting):
         assert len(session.messages()) == 1
 
     def test_a_queued_id_with_another_body_is_refused(self, session: Session) -> None:
-        """Against what waits and against what was said."""
+        """It is compared with queued input and with stored messages."""
         session.enqueue(Message.user("a", id="waits"))
         session.append(Message.user("a", id="said"))
         for id in ("waits", "said"):
@@ -103,7 +103,7 @@ class Queueing(Setting):
         assert again.blob(sha) == _DATA
 
     def test_input_that_was_appended_meanwhile_is_taken_as_it_is(self, session: Session) -> None:
-        """The same message on both ways is in the history once."""
+        """A message that was queued and appended is in the history once."""
         message = Message.user("a")
         session.enqueue(message)
         session.append(message)
@@ -115,7 +115,7 @@ class Queueing(Setting):
     def test_a_conflict_does_not_stop_the_queue(self, session: Session) -> None:
         """If an id that waits is appended with another body, one of the two calls is refused.
 
-        Whichever it is, the input behind it can still be taken, and nothing is lost unsaid.
+        In both cases the input after it can still be taken, and nothing is lost silently.
         """
         session.enqueue(Message.user("waits", id="mine"))
         session.enqueue("next")
@@ -135,7 +135,7 @@ class Queueing(Setting):
             assert [m.text for m in following.take_queued()] == ["b"]
 
     def test_a_lost_turn_takes_nothing(self, store: Store, session: Session) -> None:
-        """The input stays for the holder."""
+        """The input stays queued for the current holder."""
         old = self.begin(session)
         session.enqueue("a")
         self.expire(store)
@@ -145,7 +145,7 @@ class Queueing(Setting):
             assert [m.text for m in new.take_queued()] == ["a"]
 
     def test_bad_input_is_refused(self, session: Session) -> None:
-        """Before it could ever make a turn fail."""
+        """`enqueue` refuses it, so that it cannot make a turn fail later."""
         for bad in (None, 5, [5], Message(role="boss")):  # type: ignore[arg-type]
             with pytest.raises(BadMessage):
                 session.enqueue(bad)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ class Reading(Setting):
         assert [m.text for m in found] == [str(n) for n in seqs]
 
     def test_paging_back_meets_every_message_once(self, session: Session) -> None:
-        """Also while others write."""
+        """Also during concurrent writes."""
         session.append(*(Message.user(str(n)) for n in range(7)))
         seen: list[str] = []
         before: int | None = None
@@ -103,7 +103,7 @@ class Reading(Setting):
         assert len(session.turns(limit=2**70)) == 3
 
     def test_a_closed_store_answers_nothing(self, store: Store, session: Session) -> None:
-        """Every verb is an error, none an empty answer; closing twice is no error."""
+        """Every operation raises, none returns an empty result; closing twice is no error."""
         session.append(Message.user("a"))
         store.close()
         store.close()
@@ -183,7 +183,7 @@ class Reading(Setting):
         left_open.cancel()
 
     def test_an_empty_store_for_reading_only_refuses_writes(self) -> None:
-        """Whether or not there is a store to read: nothing is made."""
+        """Also if there is no store to read; nothing is created."""
         if self.persistent:
             self.open().close()
         reader = self.open(readonly=True)
@@ -192,7 +192,7 @@ class Reading(Setting):
         assert reader.latest() is None
 
     def test_a_healthy_store_verifies(self, store: Store, session: Session) -> None:
-        """`verify` finds nothing, `health` has no complaint about what the tests did."""
+        """`verify` finds no damage, and `health` reports no problem."""
         with session.turn() as turn:
             turn.user("x" * 100_000)
             turn.assistant("y")
@@ -211,7 +211,7 @@ class Reading(Setting):
         assert store.stats().open_turns == 0
 
     def test_stats_count_what_is_stored(self, store: Store, session: Session) -> None:
-        """What is abandoned counts, what is shared counts once, what is in the trash is told."""
+        """Abandoned messages count, shared ones count once, and trashed sessions are counted."""
         session.append(*(Message.user(str(n)) for n in range(4)))
         session.rewind(2)
         session.append(Message.user("other"))
@@ -223,8 +223,8 @@ class Reading(Setting):
         store.restore(fork.id)
         assert store.stats().trashed == 0
 
-    def test_stats_tell_growth_and_spending_by_day(self, store: Store) -> None:
-        """Of all sessions, by the day they were begun and the day that it was spent."""
+    def test_stats_have_growth_and_spending_by_day(self, store: Store) -> None:
+        """Sessions by the day they were created, usage by the day it was spent."""
         for day in range(3):
             session = store.create()
             session.append(*(Message.user("x") for _ in range(day)))

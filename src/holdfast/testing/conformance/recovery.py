@@ -1,4 +1,4 @@
-"""After a crash: all that was stored is kept, and what is not known is said not to be known."""
+"""After a crash: everything stored is kept, and unknown outcomes are recorded as unknown."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -18,10 +18,10 @@ from holdfast.testing.conformance.setting import Setting
 
 
 class Recovery(Setting):
-    """Promise 9. A crash is a turn that nobody ends, and whose lease runs out."""
+    """Promise 9. A crash is simulated by a turn that is never ended and whose lease expires."""
 
     def crash(self, session: Session) -> str:
-        """Leave everything open that can be open; give the turn's id."""
+        """Leave a turn, a draft and tool calls open; return the turn's id."""
         turn = self.begin(session, model="m")
         turn.user("question")
         calls = [ToolCall(name, "tool") for name in ("done", "running", "called")]
@@ -46,7 +46,7 @@ class Recovery(Setting):
         assert session.recover() is None
 
     def test_the_holder_is_alive(self, session: Session) -> None:
-        """`SessionBusy`: nobody recovers from under a living holder."""
+        """`SessionBusy`: a session is not recovered while its holder is alive."""
         turn = self.begin(session)
         with pytest.raises(SessionBusy):
             session.recover()
@@ -89,7 +89,7 @@ class Recovery(Setting):
     def test_the_crash_is_shown_before_it_is_recovered(
         self, store: Store, session: Session
     ) -> None:
-        """By `session`, `get`, `latest`, `info` and `sessions`; not afterwards."""
+        """By `session`, `get`, `latest`, `info` and `sessions`; not after the recovery."""
         self.crash(session)
         for crashed in (False, True):
             if crashed:
@@ -106,7 +106,7 @@ class Recovery(Setting):
         assert session.info().state == "done"
 
     def test_looking_changes_nothing(self, store: Store, session: Session) -> None:
-        """A crash stays to be recovered however often it is looked at."""
+        """Reads do not recover a session."""
         self.crash(session)
         self.expire(store)
         for _ in range(2):
@@ -117,7 +117,7 @@ class Recovery(Setting):
         assert len(session.messages()) == 3
 
     def test_the_next_turn_recovers_first(self, store: Store, session: Session) -> None:
-        """And says in `recovered` what it had to keep; its own messages come behind."""
+        """Its `recovered` reports what was kept; its own messages come after that."""
         name = self.crash(session)
         self.expire(store)
         with self.later(store).session("the session").turn() as turn:
@@ -133,7 +133,7 @@ class Recovery(Setting):
             assert turn.recovered is None
 
     def test_what_was_not_flushed_invents_nothing(self, store: Store, session: Session) -> None:
-        """A draft in which nothing was stored leaves no message."""
+        """A draft without flushed text leaves no message."""
         turn = self.begin(session)
         turn.user("a")
         reply = turn.stream()
@@ -145,7 +145,7 @@ class Recovery(Setting):
         assert reply.message is None
 
     def test_a_closed_reply_is_not_made_partial(self, store: Store, session: Session) -> None:
-        """It was a message already; recovery does not store it again."""
+        """It is a stored message; recovery does not store it again."""
         turn = self.begin(session)
         with turn.stream() as reply:
             reply.write("whole")
@@ -157,7 +157,7 @@ class Recovery(Setting):
         assert [(m.text, m.status) for m in session.messages()] == [("whole", "complete")]
 
     def test_what_others_appended_meanwhile_stays(self, store: Store, session: Session) -> None:
-        """It is not the turn's and is not counted as such; the partial reply comes behind it."""
+        """It does not belong to the turn; the partial reply comes after it."""
         turn = self.begin(session)
         reply = turn.stream()
         reply.write("half")
@@ -170,7 +170,7 @@ class Recovery(Setting):
         assert [m.text for m in session.messages()] == ["meanwhile", "half"]
 
     def test_usage_of_the_partial_reply_counts(self, store: Store, session: Session) -> None:
-        """In the session's sums, too."""
+        """It is added to the session's sums."""
         self.crash(session)
         self.expire(store)
         session.recover()
@@ -178,7 +178,7 @@ class Recovery(Setting):
         assert session.usage().cost == Decimal("0.25")
 
     def test_sums_that_are_full_do_not_stop_recovery(self, store: Store, session: Session) -> None:
-        """Whatever is wrong with counts, the text of the reply is kept and the session is free."""
+        """If usage cannot be added up, the reply's text is still kept and the session is free."""
         turn = self.begin(session)
         largest = Usage(MAX_COUNT)
         with suppress(Invalid):

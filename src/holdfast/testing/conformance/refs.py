@@ -1,4 +1,4 @@
-"""The names of sessions: those a store gives, titles in any case, and names that several have."""
+"""The names of sessions: reserved names, titles ignoring case, and ambiguous names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.session import Session, number_of
 from holdfast.store import Store
 from holdfast.testing.conformance.setting import Setting
 
-# Letters that fold to others, to several, or together with an accent; and what patterns are of.
+# Letters that fold to others, to several, or together with an accent; and wildcard characters.
 _LETTERS = (
     "aAkKsSeEiI0~%[*\0\ud800\u0301\u0307\u0345\u212a\u017f\u00df\u1e9e\ufb01\u00e9\u00c9\u0130\u0131"
     "\u03a3\u03c3\u03c2"
 )
 
-# Everything that takes the name of a session and looks in the living ones first.
+# Every operation that takes the name of a session and searches the untrashed ones first.
 _USES: dict[str, Callable[[Store, str], str | None]] = {
     "get": lambda store, ref: store.get(ref).id,
     "parent": lambda store, ref: store.create(parent=ref).info().parent,
@@ -33,13 +33,13 @@ _USES: dict[str, Callable[[Store, str], str | None]] = {
 
 
 class Refs(Setting):
-    """One resolver, wherever a session is named."""
+    """Every operation that takes a name resolves it in the same way."""
 
-    # ----------------------------------------------------------------------------- store's own
+    # ------------------------------------------------------------------------- reserved names
 
     @pytest.mark.parametrize("use", _USES)
     def test_latest_is_the_one_written_to_last(self, store: Store, use: str) -> None:
-        """Everywhere; of a scope, if one is named, whatever characters it has."""
+        """In every operation; within a scope, if one is named, whatever characters it has."""
         for scope in ("s", "a:b", "é \0"):
             for _ in range(2):
                 last = store.create(scope=scope)
@@ -54,7 +54,7 @@ class Refs(Setting):
             store.get("@latest:S")
 
     def test_latest_is_what_latest_gives(self, store: Store) -> None:
-        """No delegate, nothing of the trash; nothing at all in an empty store."""
+        """No delegate and no trashed session; `SessionNotFound` in an empty store."""
         with pytest.raises(SessionNotFound):
             store.get("@latest")
         session = store.create()
@@ -65,7 +65,7 @@ class Refs(Setting):
         assert store.get("@latest").id == latest.id == session.id
 
     def test_latest_passes_over_what_cannot_be_read(self, store: Store, session: Session) -> None:
-        """And says so."""
+        """The damaged session is skipped, and reported."""
         self.sound = False
         other = store.session("other")
         self.spoil_goal(store, other)
@@ -74,7 +74,7 @@ class Refs(Setting):
 
     @pytest.mark.parametrize("use", _USES)
     def test_pinned_is_the_only_one(self, store: Store, use: str) -> None:
-        """None is `SessionNotFound`; several are candidates."""
+        """`SessionNotFound` if none is pinned; several are candidates."""
         with pytest.raises(SessionNotFound):
             store.get("@pinned")
         one, two = store.create(title="one"), store.create(title="two")
@@ -88,7 +88,7 @@ class Refs(Setting):
         assert _USES[use](store, "@pinned") == one.id
 
     def test_a_pinned_one_in_the_trash_is_not_meant(self, store: Store) -> None:
-        """`restore` gives it back."""
+        """After `restore` it is found again."""
         session = store.create()
         session.update(pinned=True)
         store.trash(session.id)
@@ -98,7 +98,7 @@ class Refs(Setting):
         assert store.get("@pinned").id == session.id
 
     def test_these_names_mean_the_same_whatever_is_called_so(self, store: Store) -> None:
-        """A key or title does not change what they mean; other names may begin with @."""
+        """A session with such a key or title does not shadow them; other names may begin with @."""
         named = [store.session(ref, title=ref) for ref in ("@latest", "@pinned", "@latest:s")]
         newest = store.session("@home")
         for ref in ("@latest:s", "@pinned"):
@@ -112,7 +112,7 @@ class Refs(Setting):
 
     @pytest.mark.parametrize("ref", ["", " ", "\t\n", "-", "@latest:", 5, b"key"])
     def test_not_a_name(self, store: Store, ref: Any) -> None:  # noqa: ANN401
-        """`BadRef`, everywhere, and nothing happens; also where a session has this key."""
+        """`BadRef` in every operation, and nothing is changed; also if a session has this key."""
         store.session("-")
         store.session(" ")
         for use in _USES.values():
@@ -142,14 +142,14 @@ class Refs(Setting):
         ],
     )
     def test_a_title_but_for_case(self, store: Store, title: str, ref: str) -> None:
-        """As Unicode folds it; wildcards mean themselves."""
+        """By Unicode case folding; wildcards are literal."""
         store.create(title=f"{title} and more")
         store.create(title=f"x{title}")
         session = store.create(title=title)
         assert self.later(store).get(ref).id == session.id
 
     def test_titles_are_alike_as_they_are_folded(self, store: Store) -> None:
-        """Whatever they begin with: every backend finds what comparing all of them finds."""
+        """Every backend finds the same titles as a comparison with all of them."""
         chance = random.Random(5)  # noqa: S311 - not a secret
         words = ["".join(chance.choices(_LETTERS, k=chance.randint(1, 3))) for _ in range(150)]
         made = {store.create(title=word).id: word for word in words}
@@ -160,11 +160,11 @@ class Refs(Setting):
             assert {row.id for row in found} == alike or len(found) == 20 < len(alike)  # noqa: PLR2004
 
     def titled(self, title: str) -> Query[list[SessionRow]]:
-        """Ask the seam, which exact names do not get in the way of."""
+        """Query the backend protocol, where exact names do not take precedence."""
         return lambda snapshot: snapshot.find_titled(title, trashed=False)
 
     def test_an_exact_title_goes_before_one_but_for_case(self, store: Store) -> None:
-        """And every exact name does; several that fit but for case are candidates."""
+        """As does every exact name; several matches that ignore case are candidates."""
         made = {title: store.create(title=title) for title in ("word", "Word", "WORD")}
         for title, session in made.items():
             assert store.get(title).id == session.id
@@ -181,7 +181,7 @@ class Refs(Setting):
             store.get("key")
 
     def test_a_title_but_for_case_in_the_trash(self, store: Store) -> None:
-        """Found by what looks there, and only by that; here and there is ambiguous to purge."""
+        """Only operations on the trash find it; `purge` refuses a name found in and out of it."""
         thrown = store.create(title="A Title")
         store.trash(thrown.id)
         with pytest.raises(SessionNotFound):
@@ -194,8 +194,8 @@ class Refs(Setting):
 
     # --------------------------------------------------------------------------------- candidates
 
-    def test_candidates_tell_what_they_are(self, store: Store) -> None:
-        """Id, key, title or first words, when written to; the newest first, 20 at most."""
+    def test_candidates_are_described(self, store: Store) -> None:
+        """Id, key, title or preview, and last write; the newest first, 20 at most."""
         one = store.session("k", title="same")
         two = store.create(title="same")
         one.append(Message.user("the first\nwords"))
@@ -221,7 +221,7 @@ class Refs(Setting):
         assert len(refused.value.candidates) == 20  # noqa: PLR2004
 
     def test_another_tenants_sessions_are_no_candidates(self, store: Store) -> None:
-        """Nor found, by any name."""
+        """They are not found by any name, either."""
         self.need_persistence()
         theirs = self.open(tenant="other")
         theirs.create(title="Same", scope="s").update(pinned=True)
@@ -232,11 +232,11 @@ class Refs(Setting):
         assert store.get("SAME").id == store.get("@latest").id == mine.id
 
     def spoil_goal(self, store: Store, session: Session) -> None:
-        """Write what no verb would: a session that cannot be described."""
+        """Write what no operation would: a session whose identity cannot be decoded."""
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             row = tx.session(number_of(session))
             assert row is not None
             tx.put_session(msgspec.structs.replace(row, goal=b"[1"))
 
-        store.backend.write(verb)
+        store.backend.write(operation)

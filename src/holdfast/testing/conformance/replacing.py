@@ -1,4 +1,4 @@
-"""Replace: these messages are the history now; what it begins with alike is shared."""
+"""Replace: the given messages become the history; the common prefix is shared."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -25,7 +25,7 @@ class Replacing(Setting):
     """`replace`."""
 
     def test_the_common_beginning_is_shared(self, store: Store, session: Session) -> None:
-        """Only what is new is stored; ids, times and metadata of the given messages are kept."""
+        """Only new messages are stored; ids, times and metadata of the given ones are kept."""
         session.append(*(Message.user(str(n), metadata={"n": n}) for n in range(10)))
         old = session.messages()
         rows = store.stats().messages
@@ -46,7 +46,7 @@ class Replacing(Setting):
         assert everything(session) == before
 
     def test_more_at_the_end_is_an_append(self, store: Store, session: Session) -> None:
-        """Nothing is left behind, so no branch is."""
+        """Nothing is abandoned, so no branch is opened."""
         session.append(*talk("u a"))
         assert session.replace([*session.messages(), *talk("s s")]) == Head(1, 4)
         assert len(session.branches()) == 1
@@ -84,7 +84,7 @@ class Replacing(Setting):
             session.append(old[1])
 
     def test_another_order(self, session: Session) -> None:
-        """The same messages, each once, as they are given."""
+        """The same messages, each once, in the given order."""
         session.append(*talk("u a s"))
         old = session.messages()
         session.replace(old[::-1])
@@ -101,7 +101,7 @@ class Replacing(Setting):
             assert mine == msgspec.structs.replace(theirs, turn_id=None)
 
     def test_a_message_given_twice(self, session: Session) -> None:
-        """It is there once; two bodies under one id are refused."""
+        """It is stored once; two bodies under one id are refused."""
         session.append(*talk("u"))
         one = Message.user("one", id="one")
         session.replace([one, one])
@@ -112,7 +112,7 @@ class Replacing(Setting):
         assert everything(session) == before
 
     def test_the_id_of_input_that_waits(self, session: Session) -> None:
-        """No other body may take it: the input would be taken for stored, and be lost."""
+        """No other body may use it: the queued input would count as stored, and be lost."""
         session.append(*talk("u"))
         session.enqueue(Message.user("waiting", id="mine"))
         before = everything(session)
@@ -132,7 +132,7 @@ class Replacing(Setting):
         assert everything(session) == before
 
     def test_a_history_longer_than_a_batch(self, store: Store, session: Session) -> None:
-        """What was appended in several batches can be given back at once."""
+        """A history appended in several batches can be replaced in one call."""
         session.append(*(Message.user(str(n)) for n in range(codec.MAX_BATCH)))
         session.append(*(Message.user(str(n)) for n in range(5)))
         old = session.messages()
@@ -149,7 +149,7 @@ class Replacing(Setting):
         assert everything(session) == before
 
     def test_files_and_large_parts_given_back(self, store: Store, session: Session) -> None:
-        """As they were read, behind something new; they are kept once."""
+        """As they were read, after a new message; their data is stored once."""
         session.append(Message.user([File(name="f", data=b"file")]), Message.user("x" * 200_000))
         old, stats = session.messages(), store.stats()
         session.replace([Message.user("new"), *old])
@@ -160,7 +160,7 @@ class Replacing(Setting):
     # ------------------------------------------------------------------------------- tool pairs
 
     def test_an_edited_result_keeps_its_call(self, session: Session) -> None:
-        """The shared beginning ends before the exchange; the history is what was given."""
+        """The shared prefix ends before the exchange; the history is as given."""
         session.append(*talk("u +a,b -a -b a"))
         old = session.messages()
         edited = msgspec.structs.replace(old[3], parts=Message.tool("b", "better").parts)
@@ -171,7 +171,7 @@ class Replacing(Setting):
         assert (branch.asked_seq, branch.fork_seq) == (3, 1)
 
     def test_a_history_that_ends_in_a_call(self, session: Session) -> None:
-        """It is the caller's to decide what the history is."""
+        """`replace` does not change what the caller passes."""
         session.append(*talk("u +a -a a"))
         old = session.messages()
         assert session.replace(old[:2]).seq == 2
@@ -182,7 +182,7 @@ class Replacing(Setting):
     # ------------------------------------------------------------------------ what the store made
 
     def test_summaries_given_back(self, session: Session) -> None:
-        """With what they cover, shared or placed again."""
+        """Their coverage is kept, whether they are shared or stored again."""
         take_turn(session, "a")
         session.summarize("short")
         take_turn(session, "b")
@@ -194,8 +194,8 @@ class Replacing(Setting):
             (m.role, m.text, m.covers) for m in old
         ]
 
-    def test_a_summary_in_the_place_of_what_it_covers(self, session: Session) -> None:
-        """Compaction as others do it: the old branch keeps what was said."""
+    def test_a_summary_instead_of_what_it_covers(self, session: Session) -> None:
+        """Compaction by replacement: the old branch keeps the original messages."""
         for text in "abc":
             take_turn(session, text)
         session.summarize("a and b", upto=4)
@@ -217,7 +217,7 @@ class Replacing(Setting):
         assert [m.status for m in session.messages()] == ["complete", "partial"]
 
     def test_a_damaged_message_given_back(self, store: Store, session: Session) -> None:
-        """In the shared beginning it stays as it is; behind a change its bytes go along."""
+        """In the shared prefix it is unchanged; after a change its bytes are stored again."""
         self.sound = False
         session.append(*talk("u"))
 
@@ -244,7 +244,7 @@ class Replacing(Setting):
     # ------------------------------------------------------------------------- turns and spending
 
     def test_what_was_spent_is_not_spent_again(self, session: Session) -> None:
-        """Whatever is given back, in whichever order; what is new is charged."""
+        """Returned messages are never charged again, in any order; new ones are charged."""
         with session.turn(model="m") as turn:
             turn.user("q")
             turn.assistant("a", usage=Usage(5), cost=Decimal("0.1"))
@@ -264,7 +264,7 @@ class Replacing(Setting):
         assert session.info().cost == Decimal("0.3")
 
     def test_messages_stay_their_turns(self, session: Session) -> None:
-        """So that undo still counts them right."""
+        """They keep their turns, so that undo still counts them right."""
         turns = [take_turn(session, text).id for text in "abc"]
         old = session.messages()
         session.replace([Message.system("new"), *old])
@@ -275,7 +275,7 @@ class Replacing(Setting):
         assert session.undo(2).seq == 3
 
     def test_messages_that_come_back_stay_their_turns(self, session: Session) -> None:
-        """Also when they were left on another branch."""
+        """Also when they were on another branch."""
         for text in "abc":
             take_turn(session, text)
         old = session.messages()
@@ -290,7 +290,7 @@ class Replacing(Setting):
     # ------------------------------------------------------------------------------------- forks
 
     def test_in_a_fork(self, store: Store, session: Session) -> None:
-        """The beginning is shared with the parent, which does not change."""
+        """The prefix is shared with the parent, which does not change."""
         for text in "abc":
             take_turn(session, text)
         fork = session.fork()
@@ -308,7 +308,7 @@ class Replacing(Setting):
         assert session.messages() == before[1]
 
     def test_what_was_replaced_is_found_by_id(self, session: Session) -> None:
-        """On its old branch, once the history does not have it any more."""
+        """On its old branch, once the current history no longer has it."""
         session.append(Message.user("a", id="a"), Message.user("b", id="b"))
         session.replace([Message.user("a", id="a"), Message.user("c", id="c")])
         assert texts(session.fork("b")) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Retention: a plan changes nothing, and applying it takes only what is as it was."""
+"""Retention: a plan changes nothing, and applying it skips sessions changed since."""
 
 # ruff: noqa: PLR2004 - expected values are literals
 
@@ -25,14 +25,14 @@ _SECRET = "the secret that must not be told"  # noqa: S105 - it is what a user s
 
 
 class Retention(Setting):
-    """Promise 14: nothing goes because it is old, unless somebody asked."""
+    """Promise 14: nothing is deleted because of its age unless the caller asks for it."""
 
     def days(self, number: float) -> None:
-        """Let days pass."""
+        """Advance the clock by days."""
         self.clock.advance(number * _DAY)
 
     def aged(self, store: Store, *ages: float, scope: str | None = None) -> list[Session]:
-        """Make sessions that were written to so many days ago, the oldest first."""
+        """Create sessions last written to this many days ago, the oldest first."""
         made = []
         for before, after in zip(ages, (*ages[1:], 0.0), strict=True):
             made.append(store.create(scope=scope, title=f"{before} days"))
@@ -41,7 +41,7 @@ class Retention(Setting):
         return made
 
     def test_nothing_goes_without_a_rule(self, store: Store) -> None:
-        """However old it is; a scope alone is no rule."""
+        """A plan without a rule is empty; a scope alone is no rule."""
         self.aged(store, 4000, 10, scope="s")
         for plan in (store.retention(), store.retention(scope="s")):
             assert (plan.items, plan.spared, plan.frees, plan.keeps) == ((), (), 0, None)
@@ -49,7 +49,7 @@ class Retention(Setting):
         assert len(store.sessions()) == 2
 
     def test_a_plan_says_what_and_why_and_changes_nothing(self, store: Store) -> None:
-        """Who goes, since when nobody wrote, and about how much it frees."""
+        """Which sessions go, their last activity, and about how much space that frees."""
         old, _ = self.aged(store, 40, 10)
         old.append(Message.user([File(data=b"x" * 50_000)]))
         self.days(35)
@@ -66,7 +66,7 @@ class Retention(Setting):
         assert [everything(old), store.sessions(), store.stats()] == before
 
     def test_applying_puts_in_the_trash(self, store: Store) -> None:
-        """From where each comes back as it was."""
+        """Each can be restored unchanged."""
         old, young = self.aged(store, 40, 10)
         said = texts(old)
         report = store.apply(store.retention(idle=timedelta(days=30)))
@@ -79,7 +79,7 @@ class Retention(Setting):
         assert texts(store.get(old.id)) == said
 
     def test_age_counts_from_the_last_activity(self, store: Store) -> None:
-        """A session that was begun long ago and is written to is not old."""
+        """A session created long ago that is still written to is not old."""
         (session,) = self.aged(store, 100)
         session.append(Message.user("still here"))
         self.days(20)
@@ -88,7 +88,7 @@ class Retention(Setting):
         assert len(store.retention(idle="20d")) == 1
 
     def test_older_than_with_idle_is_about_the_beginning(self, store: Store) -> None:
-        """Begun 90 days ago and idle for 30: both must hold."""
+        """Created 90 days ago and idle for 30: both must hold."""
         long, *_ = self.aged(store, 100, 60, 10)
         long.append(Message.user("back"))
         self.days(40)
@@ -97,7 +97,7 @@ class Retention(Setting):
         assert {item.title for item in store.retention(older_than="90d")} == {"60 days"}
 
     def test_the_most_recent_are_kept(self, store: Store) -> None:
-        """By activity, whatever their age; they are told as spared."""
+        """By activity, whatever their age; the plan lists them as spared."""
         a, b, c = self.aged(store, 50, 40, 30)
         a.append(Message.user("again"))
         self.days(20)
@@ -107,14 +107,14 @@ class Retention(Setting):
         assert {spared.why for spared in plan.spared} == {"it is among the 2 most recent"}
 
     def test_only_the_most_recent_are_kept(self, store: Store) -> None:
-        """Without another rule that is what it means."""
+        """Without another rule all other sessions go."""
         a, b, _ = self.aged(store, 3, 2, 1)
         plan = store.retention(keep_last=1)
         assert [item.session_id for item in plan] == [a.id, b.id]
         assert {item.why for item in plan} == {"not the most recent"}
 
-    def test_a_scope_is_all_that_is_looked_at(self, store: Store) -> None:
-        """Also for the most recent and for the size."""
+    def test_only_the_scope_is_considered(self, store: Store) -> None:
+        """Only sessions of the scope count, also for the most recent and for the size."""
         (one,) = self.aged(store, 50, scope="one")
         self.aged(store, 50, scope="two")
         self.aged(store, 50)
@@ -125,7 +125,7 @@ class Retention(Setting):
         assert plan.keeps == 0
 
     def test_the_oldest_go_until_the_rest_is_small_enough(self, store: Store) -> None:
-        """And no more than that."""
+        """The oldest go until the size fits, and no more."""
         for age in (4, 3, 2, 1):
             (session,) = self.aged(store, age)
             session.append(Message.user("x" * 10_000))
@@ -148,7 +148,7 @@ class Retention(Setting):
         assert store.retention(idle="9y", max_bytes=25_000).trash[0].title == "30 days"
 
     def test_pinned_and_open_ones_stay(self, store: Store) -> None:
-        """And are told."""
+        """The plan lists them as spared."""
         pinned, opened, old = self.aged(store, 30, 20, 10)
         pinned.update(pinned=True)
         turn = self.begin(opened)
@@ -161,7 +161,7 @@ class Retention(Setting):
         assert store.apply(plan).trashed == (old.id,)
 
     def test_what_others_were_split_off_stays(self, store: Store) -> None:
-        """As long as these do; a helper's session shares nothing, and keeps nobody."""
+        """A parent stays as long as its forks; a delegate shares nothing, and keeps no parent."""
         parent, lonely = self.aged(store, 50, 50)
         helper = store.create(parent=lonely, relation="delegate")
         self.days(50)
@@ -196,7 +196,7 @@ class Retention(Setting):
         change: str,
         archived: bool,  # noqa: FBT001
     ) -> None:
-        """And told why; the others go."""
+        """The report gives the reason; the others go."""
         changed, other = self.aged(store, 50, 50)
         plan = store.retention(idle="1d")
         do, why = self._CHANGES[change]
@@ -210,7 +210,7 @@ class Retention(Setting):
             assert store.get(changed.id).info().trashed is False
 
     def test_a_plan_can_be_applied_twice(self, store: Store) -> None:
-        """The second time nobody is left."""
+        """The second time there is nothing left to do."""
         (old,) = self.aged(store, 50)
         plan = store.retention(idle="1d")
         assert store.apply(plan).trashed == (old.id,)
@@ -219,7 +219,7 @@ class Retention(Setting):
     # --------------------------------------------------------------------------------- the trash
 
     def test_the_trash_is_emptied_only_if_asked(self, store: Store) -> None:
-        """After the time that was said, counted from when it was thrown away."""
+        """After the given time, counted from when a session was trashed."""
         old, young = self.aged(store, 300, 200)
         store.trash(old.id)
         self.days(20)
@@ -236,7 +236,7 @@ class Retention(Setting):
         assert [info.id for info in store.sessions(trashed=True)] == [young.id]
 
     def test_emptying_erases_all_with_one_proof(self, store: Store) -> None:
-        """Their messages are gone from everywhere."""
+        """All their messages are erased, and one scan proves it."""
         for number in range(5):
             session = store.create()
             session.append(Message.user(f"{_SECRET} {number}"))
@@ -252,7 +252,7 @@ class Retention(Setting):
         assert store.stats().messages == 0
 
     def test_in_the_trash_forks_keep_their_parents(self, store: Store) -> None:
-        """Also a fork that is there as well, but not for long enough; both go together."""
+        """Also a fork that was trashed more recently; later both go together."""
         parent, *_ = self.aged(store, 50)
         fork = parent.fork()
         store.trash(parent.id)
@@ -267,7 +267,7 @@ class Retention(Setting):
         assert store.stats().branches == 0
 
     def test_what_was_restored_since_is_not_erased(self, store: Store) -> None:
-        """Also if it was thrown away again."""
+        """Also if it was trashed again."""
         one, two, pinned = self.aged(store, 50, 50, 50)
         for session in (one, two, pinned):
             store.trash(session.id)
@@ -290,7 +290,7 @@ class Retention(Setting):
     # ------------------------------------------------------------------------------- the archive
 
     def test_an_archive_is_written_first(self, store: Store, tmp_path: Path) -> None:
-        """With all that goes, as it is; another store takes it in."""
+        """It contains every session that goes, unchanged; another store can import it."""
         one, two = self.aged(store, 50, 40)
         one.append(Message.user(["key sk-ant-api03-0123456789abcdefghij", File(data=b"f" * 99)]))
         store.trash(two.id)
@@ -307,7 +307,7 @@ class Retention(Setting):
         assert [texts(store.get(id)) for id in (one.id, two.id)] == said
 
     def test_an_archive_that_cannot_be_written_stops_it(self, store: Store, tmp_path: Path) -> None:
-        """Nothing goes then; what is there already is not replaced."""
+        """Nothing is deleted then; an existing file is not overwritten."""
         self.aged(store, 50)
         there = tmp_path / "old.jsonl"
         there.write_text("mine")
@@ -317,7 +317,7 @@ class Retention(Setting):
         assert len(store.sessions()) == 1
 
     def test_nothing_to_go_makes_no_archive(self, store: Store, tmp_path: Path) -> None:
-        """An empty file would be mistaken for something."""
+        """An empty file could be mistaken for an archive."""
         report = store.apply(store.retention(idle="1d"), archive=tmp_path / "old.jsonl")
         assert report.archive is None
         assert not (tmp_path / "old.jsonl").exists()
@@ -347,7 +347,7 @@ class Retention(Setting):
         with pytest.raises(BadQuery, match="plan"):
             store.apply([])  # type: ignore[arg-type]
 
-    def test_who_only_reads_plans_and_does_not_apply(self, store: Store) -> None:
+    def test_a_readonly_store_plans_and_does_not_apply(self, store: Store) -> None:
         """`ReadOnly`, and nothing is changed."""
         self.need_persistence()
         (old,) = self.aged(store, 50)
@@ -358,7 +358,7 @@ class Retention(Setting):
             reader.apply(plan)
 
     def test_another_tenants_sessions_are_not_meant(self) -> None:
-        """Neither by a rule nor by somebody's plan."""
+        """Neither a rule nor another tenant's plan reaches them."""
         self.need_persistence()
         mine, theirs = self.open(tenant="A"), self.open(tenant="B")
         self.aged(mine, 50)
@@ -368,8 +368,8 @@ class Retention(Setting):
         assert theirs.apply(plan).trashed == ()
         assert len(theirs.sessions()) == len(mine.sessions()) == 1
 
-    def test_progress_is_told(self, store: Store) -> None:
-        """How many sessions are done, of how many."""
+    def test_progress_is_reported(self, store: Store) -> None:
+        """The number of sessions done, and the total."""
         self.aged(store, 50, 40, 30)
         told: list[tuple[int, int]] = []
         plan = store.retention(idle="1d")
@@ -377,7 +377,7 @@ class Retention(Setting):
         assert told == [(1, 3), (2, 3), (3, 3)]
 
     def test_the_twin_plans_and_applies(self, store: Store) -> None:
-        """The same values."""
+        """The async twin returns the same values."""
         (old,) = self.aged(store, 50)
 
         async def work() -> None:
@@ -392,7 +392,7 @@ class Retention(Setting):
 
 
 def _count_scrubs(store: Store) -> list[None]:
-    """Count from now on how often bytes are wiped."""
+    """Count how often the store wipes bytes from now on."""
     counted: list[None] = []
     wipe = store.backend.scrub
 

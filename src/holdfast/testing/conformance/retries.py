@@ -1,4 +1,4 @@
-"""Verbs that run twice: after a failed commit a verb is run again, and must not do it again."""
+"""Operations that run twice: after a failed commit one is run again, and must be idempotent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _MOVES: dict[str, Callable[[Session, Head | None], Verb[Any]]] = {
     "continue": lambda s, e: _descend(s, e, "continue"),
     "reset": lambda s, e: _descend(s, e, "reset"),
 }
-_LEFT_ALONE = {"fork", "continue", "reset", "summarize"}  # these leave an open turn as it is
+_LEFT_ALONE = {"fork", "continue", "reset", "summarize"}  # these leave an open turn unchanged
 _DELETIONS: dict[str, Callable[[Session], Verb[Any]]] = {
     "trash": lambda s: deleting.trash(number_of(s)),
     "restore": lambda s: deleting.restore(number_of(s), keyless=False),
@@ -99,7 +99,7 @@ _STEPS: dict[str, Callable[[Session], Verb[Any]]] = {
 
 
 class Retries(Setting):
-    """Promise 12: retrying is safe. Only the seam can run one verb twice."""
+    """Promise 12: retrying is safe. Only the backend protocol can run one operation twice."""
 
     @pytest.mark.parametrize("compare", [False, True])
     @pytest.mark.parametrize("move", _MOVES)
@@ -110,24 +110,24 @@ class Retries(Setting):
         move: str,
         compare: bool,  # noqa: FBT001
     ) -> None:
-        """The same answer both times, and nothing more the second time."""
+        """The same result both times, and no effect the second time."""
         session.append(*talk("u a u a"))
         if move == "redo":
             session.undo()
-        verb = _MOVES[move](session, session.head() if compare else None)
-        first = store.backend.write(verb)
+        operation = _MOVES[move](session, session.head() if compare else None)
+        first = store.backend.write(operation)
         before = (everything(session), store.stats().messages, store.stats().sessions)
-        assert store.backend.write(verb) == first
+        assert store.backend.write(operation) == first
         assert (everything(session), store.stats().messages, store.stats().sessions) == before
         again = self.later(store)
-        assert again.backend.write(verb) == first
+        assert again.backend.write(operation) == first
         assert everything(again.get(session.id)) == before[0]
 
     @pytest.mark.parametrize("move", [m for m in _MOVES if m not in _LEFT_ALONE])
     def test_a_movement_that_a_crash_came_before(
         self, store: Store, session: Session, move: str
     ) -> None:
-        """The turn that was left open is recovered once, too."""
+        """The turn that the crash left open is recovered once, too."""
         session.append(*talk("u a u a"))
         if move == "redo":
             session.undo()
@@ -137,45 +137,43 @@ class Retries(Setting):
             reply.write("half")
             reply.flush()
         self.expire(store)
-        verb = _MOVES[move](session, None)
-        first = store.backend.write(verb)
+        operation = _MOVES[move](session, None)
+        first = store.backend.write(operation)
         before = everything(session)
-        assert store.backend.write(verb) == first
+        assert store.backend.write(operation) == first
         assert everything(session) == before
         assert [t.state for t in session.turns()] == ["interrupted"]
 
     @pytest.mark.parametrize("step", _STEPS)
     def test_a_step_of_a_turn_is_made_once(self, store: Store, session: Session, step: str) -> None:
-        """By the turn's token, its number or the reply's id: nobody is in the way of itself."""
+        """Idempotent by the turn's token, its number or the reply's id."""
         if step != "open":
             store.backend.write(_open(session))
-        verb = _STEPS[step](session)
-        first = store.backend.write(verb)
+        operation = _STEPS[step](session)
+        first = store.backend.write(operation)
         before = (everything(session), _draft(store, session))
-        assert store.backend.write(verb) == first
+        assert store.backend.write(operation) == first
         assert (everything(session), _draft(store, session)) == before
         again = self.later(store)
-        assert again.backend.write(verb) == first
+        assert again.backend.write(operation) == first
         assert (everything(again.get(session.id)), _draft(again, session)) == before
 
-    @pytest.mark.parametrize("verb", _DELETIONS)
-    def test_a_deletion_is_made_once(self, store: Store, session: Session, verb: str) -> None:
-        """What is gone is gone; its fork does not notice the second time."""
+    @pytest.mark.parametrize("operation", _DELETIONS)
+    def test_a_deletion_is_made_once(self, store: Store, session: Session, operation: str) -> None:
+        """The second run deletes nothing, and leaves the fork unchanged."""
         session.append(*talk("u a"), Message.user([File(data=b"x")]))
         fork = session.fork(2)
-        if verb.startswith("restore"):
+        if operation.startswith("restore"):
             store.trash(session.id)
-        run = _DELETIONS[verb](session)
+        run = _DELETIONS[operation](session)
         store.backend.write(run)
         before = (everything(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
         store.backend.write(run)
         after = (everything(fork), _counts(store), store.sessions(), store.sessions(trashed=True))
         assert after == before
 
-    def test_a_purge_that_was_done_tells_that_there_was_nothing(
-        self, store: Store, session: Session
-    ) -> None:
-        """It invents no counts."""
+    def test_a_repeated_purge_reports_nothing(self, store: Store, session: Session) -> None:
+        """The report of the second run counts nothing."""
         session.append(*talk("u a"))
         run = deleting.purge(number_of(session), session.id, forks="keep")
         assert store.backend.write(run).messages == len(talk("u a"))

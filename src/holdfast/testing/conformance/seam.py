@@ -1,4 +1,4 @@
-"""The seam itself: a verb that raises leaves nothing, and verbs happen one after the other."""
+"""The backend protocol: an operation that raises leaves no trace, and writes are serial."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONG = 30.0
 
 
 class GaveUpError(Exception):
-    """Raised by a verb that has written already."""
+    """Raised by an operation after it has written."""
 
 
 def _head(tx: Snapshot, session: Session) -> HeadRow:
@@ -137,14 +137,14 @@ _WRITES: dict[str, Callable[[Transaction, Session], object]] = {
 
 
 class Seam(Setting):
-    """What `holdfast.backends.base` asks of a backend."""
+    """What `holdfast.backends.base` requires of a backend."""
 
     @pytest.mark.parametrize("write", _WRITES)
     @pytest.mark.parametrize("error", [GaveUpError, KeyboardInterrupt])
-    def test_a_verb_that_raises_leaves_nothing(
+    def test_an_operation_that_raises_leaves_nothing(
         self, store: Store, session: Session, write: str, error: type[BaseException]
     ) -> None:
-        """Whatever it had written is gone, here and for a later reader."""
+        """All its writes are rolled back, for this and for later readers."""
         turn = self.begin(session)
         turn.tool_started("c")
         turn.assistant("a", usage=Usage(1, 2))
@@ -153,21 +153,21 @@ class Seam(Setting):
         session.enqueue("waiting")
         before = self.everything(store, session)
 
-        def verb(tx: Transaction) -> None:
-            _head(tx, session)  # Whoever writes to a session has read it.
+        def operation(tx: Transaction) -> None:
+            _head(tx, session)  # An operation may write to a session only after it has read it.
             _WRITES[write](tx, session)
             raise error
 
         with pytest.raises(error):
-            store.backend.write(verb)
+            store.backend.write(operation)
         assert self.everything(store, session) == before
         again = self.later(store)
         assert self.everything(again, again.get(session.id)) == before
 
     def everything(self, store: Store, session: Session) -> tuple[object, ...]:
-        """All that can be read of a session, and of what is beside it."""
+        """Return everything that can be read of a session and of the store."""
         drafts = store.backend.read(lambda tx: tx.draft(number_of(session), 1))
-        # The size of a file may change though nothing that can be read has.
+        # The size of a file may change although no readable data has.
         stats: Stats = msgspec.structs.replace(store.stats(), file_bytes=0)
         return (
             session.info(),
@@ -184,22 +184,22 @@ class Seam(Setting):
         )
 
     def test_a_branch_that_was_undone_leaves_no_way(self, store: Store, session: Session) -> None:
-        """The next branch may get its number, and starts somewhere else."""
+        """The next branch may reuse its number, and starts at another position."""
         session.append(*(Message.user(str(n)) for n in range(5)))
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             _leave(tx, session)
             raise GaveUpError
 
         for at in (4, 3):
             with pytest.raises(GaveUpError):
-                store.backend.write(verb)
+                store.backend.write(operation)
             session.rewind(at)
             assert [m.text for m in session.messages()] == [str(n) for n in range(at)]
             assert [m.text for m in session.fork().messages()] == [str(n) for n in range(at)]
 
-    def test_branches_made_beside_a_verb_that_fails(self, store: Store) -> None:
-        """Those made together with it are made once, and start where they were to start."""
+    def test_branches_made_beside_an_operation_that_fails(self, store: Store) -> None:
+        """Branches opened in the same batch are opened once, from the right position."""
         sessions = [store.create() for _ in range(12)]
         for session in sessions:
             session.append(*(Message.user(str(n)) for n in range(14)))
@@ -223,8 +223,8 @@ class Seam(Setting):
             assert [m.text for m in session.fork().messages()] == wanted
             assert len(session.branches()) == 2  # noqa: PLR2004
 
-    def test_a_verb_handed_over_is_run(self, store: Store, session: Session) -> None:
-        """`submit` gives what `write` would, by waiting or by being told."""
+    def test_a_submitted_operation_is_run(self, store: Store, session: Session) -> None:
+        """`submit` returns what `write` would, by waiting or by callback."""
         told = threading.Event()
         pending = store.backend.submit(lambda tx: _advance(tx, session))
         pending.when_done(told.set)
@@ -234,14 +234,14 @@ class Seam(Setting):
         assert not pending.give_up()
         assert session.head().seq == 1
 
-    def test_a_verb_handed_over_tells_its_error(self, store: Store, session: Session) -> None:
-        """To whoever waits for it, and to nobody else."""
+    def test_a_submitted_operation_raises_its_error(self, store: Store, session: Session) -> None:
+        """Only its own caller gets the error."""
 
-        def verb(tx: Transaction) -> None:
+        def operation(tx: Transaction) -> None:
             _advance(tx, session)
             raise GaveUpError
 
-        pending = store.backend.submit(verb)
+        pending = store.backend.submit(operation)
         with pytest.raises(GaveUpError):
             pending.result()
         with pytest.raises(GaveUpError):
@@ -250,14 +250,14 @@ class Seam(Setting):
         assert session.head().seq == 1
 
     def test_flush_waits_for_what_was_handed_over(self, store: Store, session: Session) -> None:
-        """Afterwards it can be read."""
+        """After `flush` the submitted write can be read."""
         for _ in range(20):
             store.backend.submit(lambda tx: _advance(tx, session))
         store.flush()
         assert session.head().seq == 20  # noqa: PLR2004
 
-    def test_one_bad_verb_costs_only_itself(self, store: Store, session: Session) -> None:
-        """Those handed over with it go through, each once."""
+    def test_one_bad_operation_costs_only_itself(self, store: Store, session: Session) -> None:
+        """Operations submitted with it succeed, each once."""
 
         def bad(tx: Transaction) -> None:
             _advance(tx, session)
@@ -265,8 +265,8 @@ class Seam(Setting):
 
         pending = []
         for n in range(30):
-            verb = bad if n % 3 == 0 else lambda tx: _advance(tx, session)
-            pending.append(store.backend.submit(verb))
+            operation = bad if n % 3 == 0 else lambda tx: _advance(tx, session)
+            pending.append(store.backend.submit(operation))
         store.flush()
         failed = 0
         for one in pending:
@@ -279,7 +279,7 @@ class Seam(Setting):
         assert len(session.messages()) == 20  # noqa: PLR2004
 
     def test_a_snapshot_is_of_one_moment(self, store: Store, session: Session) -> None:
-        """What is written while a query runs is seen by the next one."""
+        """A write during a query is visible to the next query only."""
         session.append(Message.user("a"))
         wrote = threading.Event()
         threads: list[threading.Thread] = []
@@ -292,7 +292,7 @@ class Seam(Setting):
             first = _head(snapshot, session).seq
             threads.append(threading.Thread(target=write))
             threads[0].start()
-            # A backend that makes writers wait for readers never lets it through meanwhile.
+            # A backend that blocks writers during reads does not run the write meanwhile.
             wrote.wait(0.2)
             return first, _head(snapshot, session).seq
 
@@ -301,7 +301,7 @@ class Seam(Setting):
         assert session.head().seq == 2  # noqa: PLR2004
 
     def test_a_read_sees_every_write_before_it(self, session: Session) -> None:
-        """Also on another opening, and however many readers there are."""
+        """Also through another opening, and with any number of readers."""
         other = self.open().session("the session") if self.persistent else session
         for n in range(1, 30):
             (session if n % 2 else other).append(Message.user("x"))
@@ -309,7 +309,7 @@ class Seam(Setting):
             assert len(other.messages()) == n
 
     def test_waiting_for_a_change(self, store: Store, session: Session) -> None:
-        """`wait` returns at once if something was written since, and else when it is."""
+        """`wait` returns at once if something was written since, else at the next write."""
         seen = store.backend.wait(-1, 0)
         assert store.backend.wait(seen, 0) == seen
         session.append(Message.user("a"))

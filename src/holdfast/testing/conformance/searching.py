@@ -1,4 +1,4 @@
-"""Searching: what is found, where it is said to be, in which order, a page at a time."""
+"""Search: what is found, where it is reported, in which order, page by page."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _only(store: Store, text: str, **how: Any) -> Hit:  # noqa: ANN401
 
 
 class Searching(Setting):
-    """`search`, and what it needs of the seam."""
+    """`search`, and what it needs of the backend protocol."""
 
     # ------------------------------------------------------------------------------ what is found
 
     def test_search_a_hit(self, store: Store) -> None:
-        """It says where it is and shows why."""
+        """It has the position of the message and a snippet of the match."""
         session = store.session("k", title="A talk")
         session.append(Message.user("Where is my parcel?", id="a"), Message.user("b"))
         hit = _only(store, "PARCEL")
@@ -50,7 +50,7 @@ class Searching(Setting):
         assert hit.score > 0
 
     def test_search_everything_that_was_said(self, store: Store, session: Session) -> None:
-        """Texts, tools with what they were given and gave, names of files; not what was thought."""
+        """Texts, tools with arguments and results, file names; not reasoning."""
         session.append(
             Message.user(["hello there", File("report.pdf", data=b"secret")], id="file"),
             Message.assistant(
@@ -77,7 +77,7 @@ class Searching(Setting):
         assert _only(again, "pondering", thinking=True).snippet == "pondering"
 
     def test_search_what_was_acknowledged_is_found(self, store: Store, session: Session) -> None:
-        """At once, and by a later process."""
+        """Immediately, and by a later process."""
         for number in range(20):
             session.append(Message.user(f"word{number}", id=str(number)))
             assert _found(store, f"word{number}") == [str(number)]
@@ -86,7 +86,7 @@ class Searching(Setting):
             assert _found(again, f"word{number}") == [str(number)]
 
     def test_search_no_string_is_wrong(self, store: Store, session: Session) -> None:
-        """Whatever was said is found by itself, taken literally."""
+        """Any stored text, quoted literally, finds its message."""
         said = ['"', "a OR", "(", "*", "-", "^x", "title:", "role:user", "a:b", "\0x", "\ud800y"]
         for number, text in enumerate(said):
             session.append(Message.user(f"{text} here{number}"))
@@ -95,7 +95,7 @@ class Searching(Setting):
 
     @pytest.mark.parametrize("text", ["", " ", "role:user"])
     def test_search_no_words(self, store: Store, session: Session, text: str) -> None:
-        """What is there is listed, the newest first."""
+        """All messages are listed, the newest first."""
         for number in range(3):
             self.clock.advance(10_000)
             session.append(Message.user(str(number), id=str(number)))
@@ -105,7 +105,7 @@ class Searching(Setting):
     # ----------------------------------------------------------------------------------- filters
 
     def test_search_filters(self, store: Store) -> None:
-        """As arguments and in the text, and both hold."""
+        """As arguments and in the query text; both apply."""
         one = store.session("one", scope="mail", agent="desk", title="First things")
         two = store.session("two", scope="shop", title="Second")
         one.append(Message.user("red", id="a"))
@@ -133,7 +133,7 @@ class Searching(Setting):
             store.search("red", session="nobody")
 
     def test_search_times(self, store: Store, session: Session) -> None:
-        """A moment belongs to what is since it, and not to what is until it."""
+        """`since` includes its time, `until` does not."""
         at = to_datetime(self.clock.micros()) - timedelta(days=3)
         session.append(Message.user("red", id="a", created_at=at))
         assert _found(store, "red", since=at) == ["a"]
@@ -174,10 +174,10 @@ class Searching(Setting):
         with pytest.raises(BadQuery, match="text"):
             store.search("x" * 100_001)
 
-    # -------------------------------------------------------------------------- what can be seen
+    # -------------------------------------------------------------------------------- visibility
 
     def test_search_what_was_undone(self, store: Store, session: Session) -> None:
-        """Only with `all_branches`, and again after a redo."""
+        """It is found only with `all_branches`, and again after a redo."""
         session.append(Message.user("red one", id="a"))
         session.append(Message.user("red two", id="b"))
         session.rewind(1)
@@ -188,7 +188,7 @@ class Searching(Setting):
         assert sorted(map(str, _found(store, "red", session=session.id))) == ["a", "b"]
 
     def test_search_what_was_replaced(self, store: Store, session: Session) -> None:
-        """What stands in both histories is one message."""
+        """A message in both histories is one hit."""
         session.append(Message.user("red one", id="a"), Message.user("red two", id="b"))
         session.replace([Message.user("other"), *session.messages()[1:]])
         assert _found(store, "red", session=session.id) == ["b"]
@@ -196,7 +196,7 @@ class Searching(Setting):
         assert sorted(map(str, found)) == ["a", "b"]
 
     def test_search_the_trash(self, store: Store, session: Session) -> None:
-        """Never, and again when it is restored."""
+        """Trashed sessions are not found; restored ones are."""
         session.append(Message.user("red"))
         session.update(title="blue")
         store.trash(session.id)
@@ -223,7 +223,7 @@ class Searching(Setting):
         assert _only(store, "red").session_id == second.id
 
     def test_search_one_hit_of_a_lineage(self, store: Store, session: Session) -> None:
-        """The best; the others are counted. Who only came from it is apart."""
+        """The best hit; the others are counted. A child that shares nothing is separate."""
         session.append(Message.user("red", id="a"), Message.user("red red red", id="b"))
         fork = session.fork()
         fork.append(Message.user("red and other things", id="c"))
@@ -233,7 +233,7 @@ class Searching(Setting):
         assert found == {"b": 2, "d": 0}
 
     def test_search_what_was_purged(self, store: Store, session: Session) -> None:
-        """Gone, and so is one message that was erased."""
+        """Purged sessions and erased messages are not found."""
         session.append(Message.user("red one", id="a"), Message.user("red two", id="b"))
         assert sorted(map(str, _found(store, "red", session=session.id))) == ["a", "b"]
         session.erase("a")
@@ -245,7 +245,7 @@ class Searching(Setting):
     # ----------------------------------------------------------------------------- titles, order
 
     def test_search_titles(self, store: Store) -> None:
-        """They come first, as hits without a message."""
+        """Title hits come first, without a message."""
         said = store.session("said")
         said.append(Message.user("red parcel"))
         titled = store.session("titled", title="The Red Parcel of Café")
@@ -272,13 +272,13 @@ class Searching(Setting):
         ],
     )
     def test_search_any_title(self, store: Store, title: str, text: str) -> None:
-        """It is found by the same rule as a text."""
+        """Titles match by the same rules as texts."""
         store.create(title=title)
         store.create(title="another")
         assert len(store.search(text)) == 1
 
     def test_search_better_comes_first(self, store: Store) -> None:
-        """More of the words in fewer others; of equals the newer."""
+        """A higher share of matching words ranks higher; of equals the newer."""
         for name, text in (
             ("long", "red " + "other " * 200),
             ("old", "red things"),
@@ -292,7 +292,7 @@ class Searching(Setting):
         assert scores == sorted(scores, reverse=True)
 
     def test_search_neighbours(self, store: Store, session: Session) -> None:
-        """Those of the history that shows it."""
+        """The neighbours in the history of the hit."""
         session.append(*(Message.user(f"w{number}", id=str(number)) for number in range(6)))
         session.rewind(4)
         session.append(Message.user("another way", id="x"))
@@ -306,7 +306,7 @@ class Searching(Setting):
     # ------------------------------------------------------------------------------------- pages
 
     def test_search_pages(self, store: Store, session: Session) -> None:
-        """Together they have everything once, whatever is written in between."""
+        """All pages together have every hit once, whatever is written in between."""
         texts = {str(number): f"red{' red' * (number % 3)}" for number in range(25)}
         session.append(*(Message.user(text, id=id) for id, text in texts.items()))
         whole = _found(store, "red", session=session.id, limit=100)
@@ -334,7 +334,7 @@ class Searching(Setting):
             store.search("red", session=session.id, limit=1, cursor=cursor, thinking=True)
 
     def test_search_at_most_a_thousand(self, store: Store, session: Session) -> None:
-        """Of more matches those that were written last are weighed."""
+        """Of more matches only the newest thousand are ranked."""
         session.append(*(Message.user("red", id=str(number)) for number in range(1200)))
         found = _found(store, "red", session=session.id, limit=_MOST)
         assert {int(str(id)) for id in found} == set(range(200, 1200))
@@ -342,8 +342,8 @@ class Searching(Setting):
 
     # ---------------------------------------------------------------------------- index and seam
 
-    def test_search_the_index_can_be_made_anew(self, store: Store, session: Session) -> None:
-        """If there is one; it changes nothing."""
+    def test_search_the_index_can_be_rebuilt(self, store: Store, session: Session) -> None:
+        """Rebuilding the index, if there is one, does not change results."""
         session.append(*(Message.user(f"red {number}") for number in range(_SOME)))
         told: list[tuple[int, int]] = []
         status = store.rebuild_index(lambda done, total: told.append((done, total)))
@@ -355,7 +355,7 @@ class Searching(Setting):
         assert len(_found(store, "red", session=session.id)) == _SOME
 
     def test_search_seam_owners(self, store: Store) -> None:
-        """Whose branches are, of many at once; nobody's if they are in the trash or purged."""
+        """The owners of many branches at once; none if they are trashed or purged."""
         made = [store.create(scope=str(n), title=f"t {n}") for n in range(5)]
         made[0].append(Message.user("a"))
         made[0].undo()
@@ -380,7 +380,7 @@ class Searching(Setting):
         return store.backend.read(lambda snapshot: list(snapshot.branches(n)))
 
     def test_search_seam_erasures_are_counted(self, store: Store, session: Session) -> None:
-        """Each write that erases messages; no other does."""
+        """The count grows with each write that erases messages, and with no other."""
 
         def count() -> int:
             return store.backend.read(lambda snapshot: snapshot.erasures())
@@ -396,7 +396,7 @@ class Searching(Setting):
         assert count() == before + 2
 
     def test_search_of_a_closed_store(self, store: Store, session: Session) -> None:
-        """`StoreUnavailable`, as for everything else."""
+        """`StoreUnavailable`, as for every operation."""
         session.append(Message.user("red"))
         assert len(store.search("red")) == 1
         store.close()
@@ -405,7 +405,7 @@ class Searching(Setting):
                 call()
 
     def test_search_other_tenants(self, store: Store) -> None:
-        """Neither their words nor their titles."""
+        """Neither their messages nor their titles are found."""
         self.need_persistence()
         theirs = self.open(tenant="them")
         theirs.session("k", title="blue").append(Message.user("red"))
@@ -416,7 +416,7 @@ class Searching(Setting):
         assert _only(theirs, "red").snippet == "red"
 
     def test_search_the_twin(self, store: Store, session: Session) -> None:
-        """The same, awaited."""
+        """The async twin returns the same."""
         session.append(Message.user("red"))
 
         async def work() -> None:

@@ -1,4 +1,4 @@
-"""Where the tests happen: a folder, a clock that can be set, stores that are closed at the end."""
+"""The fixtures of the tests: a folder, a settable clock, stores that are closed at the end."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ _SECOND = 1_000_000
 
 
 class SetClock:
-    """A clock that moves when told to, and by a microsecond whenever it is asked."""
+    """A clock that moves only by `advance`, and by a microsecond at each reading."""
 
     def __init__(self, micros: int = _START) -> None:
-        """Start at this time."""
         self._now = micros
         self._guard = threading.Lock()
 
     def micros(self) -> int:
-        """Tell the time; no two answers are the same."""
+        """Return the time; no two readings are the same."""
         with self._guard:
             self._now += 1
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, or turn it back."""
+        """Move the clock forward, or back."""
         with self._guard:
             self._now += int(seconds * _SECOND)
 
 
 class Setting:
-    """What every group of tests starts from."""
+    """The fixtures that every group of tests shares."""
 
     persistent: ClassVar[bool] = True
     proves: ClassVar[bool] = True
@@ -54,7 +53,7 @@ class Setting:
     _opened: list[Store]
 
     def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
-        """Open the store in this folder, making it if there is none: what a subclass gives."""
+        """Open the store in this folder, creating it if there is none; subclasses define this."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -70,7 +69,7 @@ class Setting:
         assert damage == []
 
     def damage_of(self, store: Store) -> list[Damage]:
-        """Look for damage that a test left behind without meaning to."""
+        """Return the damage in a store; none for tests that cause damage on purpose."""
         return store.verify() if self.sound and not store.backend.closed else []
 
     @pytest.fixture
@@ -93,14 +92,14 @@ class Setting:
         return store
 
     def later(self, store: Store) -> Store:
-        """Return the store as a later process finds it; the same one if nothing outlives it."""
+        """Return the store as a later process finds it; the same object if it is not persistent."""
         if not self.persistent:
             return store
         store.close()
         return self.open(tenant=store.tenant)
 
     def check_proof(self, scan: Scan | None) -> None:
-        """See that an erasure was proved, or that it is said why it could not be."""
+        """Assert that an erasure was proved, or that it reports why it could not be."""
         assert scan is not None
         assert scan.found == ()
         assert scan.clean == self.proves
@@ -108,21 +107,21 @@ class Setting:
         assert scan.searchable == self.proves
 
     def need_persistence(self) -> None:
-        """Skip a test that makes sense only for what can be opened twice."""
+        """Skip a test that needs a store that can be opened twice."""
         if not self.persistent:
             pytest.skip("this store ends with its backend and cannot be opened twice")
 
     def begin(self, session: Session, *, model: str | None = None) -> Turn:
-        """Open a turn that nobody will end."""
+        """Open a turn that is never ended."""
         return session.turn(model=model).__enter__()
 
     def expire(self, store: Store) -> None:
-        """Let every lease run out."""
+        """Advance the clock until every lease has expired."""
         self.clock.advance(store.backend.lease + 1)
 
 
 def drain(following: Following[T]) -> list[T]:
-    """Return everything that a follower has to tell now."""
+    """Return all items that a follower has now."""
     found: list[T] = []
     while (item := following.poll()) is not None:
         found.append(item)

@@ -1,4 +1,4 @@
-"""Summaries: a marker that stands for earlier messages; the originals stay."""
+"""Summaries: a message that covers earlier ones in windows; the originals stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Summaries(Setting):
     """`summarize`, `summary` and `covered`."""
 
     def test_a_summary_is_appended(self, store: Store, session: Session) -> None:
-        """With a seq of its own; nothing else changes."""
+        """It has a seq of its own; nothing else changes."""
         take_turn(session, "a")
         old, info = session.messages(), session.info()
         assert session.summarize("short") == Head(1, 3)
@@ -33,7 +33,7 @@ class Summaries(Setting):
         assert len(later.branches()) == 1
 
     def test_what_came_meanwhile_stays_in_view(self, session: Session) -> None:
-        """It stands for the history up to the message that was the newest when it was begun."""
+        """It covers the history up to the message that was the newest when it was begun."""
         session.append(*talk("u a"))
         seen = session.head()
         newest = session.messages()[-1]
@@ -44,7 +44,7 @@ class Summaries(Setting):
         assert texts(session) == ["u1", "a2", "meanwhile", "short", "short", "short"]
 
     def test_a_summary_of_a_summary(self, session: Session) -> None:
-        """It may stand for the earlier one."""
+        """It may cover the earlier one."""
         session.append(*talk("u a"))
         session.summarize("one")
         session.summarize("two")
@@ -76,7 +76,7 @@ class Summaries(Setting):
         assert session.head() == Head(1, 2)
 
     def test_what_is_not_in_the_history_cannot_be_summarized(self, session: Session) -> None:
-        """Messages of abandoned branches are out of view already; what is shared is not."""
+        """Only messages of the current history, shared ones included, can be covered."""
         session.append(*talk("u a u a"))
         lost = session.messages()[3]
         session.rewind(2)
@@ -90,7 +90,7 @@ class Summaries(Setting):
         assert session.messages()[-1].covers == session.messages()[1].id
 
     def test_during_a_turn(self, session: Session) -> None:
-        """It goes through, is no part of the turn, and covers no call that is still awaited."""
+        """It is stored, is not part of the turn, and covers no call that awaits its result."""
         session.append(*talk("u"))
         with session.turn() as turn:
             turn.assistant("", tool_calls=[ToolCall("c", "tool")])
@@ -112,7 +112,7 @@ class Summaries(Setting):
         assert texts(session) == ["u1", "a2", "short"]
 
     def test_the_newest_one_is_read(self, store: Store, session: Session) -> None:
-        """And how far it goes; before the first there is none, and it stands for nothing."""
+        """With the seq it covers; before the first there is none, and nothing is covered."""
         assert (session.summary(), session.covered()) == (None, 0)
         session.append(*talk("u a u a"))
         assert (session.summary(), session.covered()) == (None, 0)
@@ -125,7 +125,7 @@ class Summaries(Setting):
         assert (later.summary(), later.covered()) == (later.messages()[7], 5)
 
     def test_the_newest_one_of_another_history(self, session: Session) -> None:
-        """What lies behind a head, or on another branch, is no summary of this history."""
+        """A summary after the head, or on another branch, does not belong to this history."""
         session.append(*talk("u a"))
         session.summarize("one", upto=1)
         session.append(*talk("u a"))
@@ -141,7 +141,7 @@ class Summaries(Setting):
         assert (session.summary(), session.covered()) == (None, 0)
 
     def test_an_erased_one_is_none(self, session: Session) -> None:
-        """The one before it stands again; what it covered may be erased itself."""
+        """The one before it applies again; the covered messages may be erased themselves."""
         session.append(*talk("u a u"))
         session.summarize("one", upto=2)
         session.summarize("two", upto=3)
@@ -159,8 +159,8 @@ class Summaries(Setting):
         assert session.info().usage == Usage(5)
         assert session.info().turns == 1
 
-    def test_only_the_verb_makes_one(self, session: Session) -> None:
-        """Nobody appends a summary by hand: it would stand for nothing."""
+    def test_only_summarize_makes_one(self, session: Session) -> None:
+        """A summary cannot be appended as a message: it would cover nothing."""
         session.append(*talk("u"))
         with pytest.raises(BadMessage, match="role"):
             session.append(Message(role="summary", parts=Message.user("x").parts))

@@ -1,7 +1,7 @@
-"""Short ways to say what a history holds, for tests whose histories are many.
+"""A short notation for conversations, for tests with many histories.
 
-A line such as `"u +a,b -a -b a"` is a conversation: a user's word, calls of tools `a` and `b`, the
-results of both, and an assistant's word.
+A line such as `"u +a,b -a -b a"` is a conversation: a user message, calls of tools `a` and `b`, the
+results of both, and an assistant message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _message(word: str, text: str) -> Message:
 
 
 def calling(*calls: str) -> Message:
-    """Make a message that asks for tools."""
+    """Return a message that calls tools."""
     return Message.assistant("", tool_calls=[ToolCall(call, "tool") for call in calls])
 
 
@@ -39,12 +39,12 @@ def take_turn(session: Session, text: str) -> Turn:
 
 
 def texts(session: Session, *, branch: int | None = None) -> list[str]:
-    """Return what was said."""
+    """Return the texts of a session's messages."""
     return [message.text for message in session.messages(branch=branch)]
 
 
 def everything(session: Session) -> tuple[object, ...]:
-    """Return all that can be read of a session."""
+    """Return everything that can be read of a session."""
     return (
         session.info(),
         session.messages(),

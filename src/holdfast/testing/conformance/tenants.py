@@ -1,4 +1,4 @@
-"""Tenants are apart: nobody can see, find, count or guess another's sessions."""
+"""Tenants are isolated: none can see, find, count or guess another's sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tenants(Setting):
         return store
 
     def test_another_tenants_names_are_unknown(self) -> None:
-        """Every name of A's session answers to B exactly as a name that never was."""
+        """For B every name of A's session is refused exactly like an unknown name."""
         theirs = self.theirs()
         mine = self.open(tenant="B")
         id_ = theirs.get("their key").id
@@ -55,7 +55,7 @@ class Tenants(Setting):
         assert theirs.stats().sessions == 1
 
     def test_another_tenants_files_cannot_be_named(self) -> None:
-        """Neither read nor referred to by their hash: B cannot even learn that A has them."""
+        """B can neither read nor name them by hash, so B cannot learn that A has them."""
         self.theirs()
         mine = self.open(tenant="B")
         assert self.refusal(lambda: mine.blob(_SHA), _SHA) == self.refusal(
@@ -83,8 +83,8 @@ class Tenants(Setting):
         assert [m.text for m in session.messages()] == ["mine"]
         assert session.queued() == []
 
-    def test_numbers_tell_nothing_of_others(self) -> None:
-        """What B can count with (activity, cursors) is the same whether A writes or not."""
+    def test_numbers_reveal_nothing_of_others(self) -> None:
+        """B's activity numbers and cursors are the same whether A writes or not."""
         self.need_persistence()
         theirs, mine = self.open(tenant="A"), self.open(tenant="B")
         numbers = []
@@ -97,7 +97,7 @@ class Tenants(Setting):
         assert numbers == [1, 2, 3]
 
     def test_a_tenants_name_is_any_text(self) -> None:
-        """Near-duplicates are apart; a bad name is refused."""
+        """Similar names are different tenants; an invalid name is refused."""
         self.need_persistence()
         names = ["t", "T", "t ", "t\0", "t\ud800", "default"]
         for name in names:
@@ -108,21 +108,21 @@ class Tenants(Setting):
             assert store.tenant == name
 
     def test_a_reader_of_a_tenant_that_never_wrote(self) -> None:
-        """Sees an empty store, and makes nothing."""
+        """It sees an empty store, and creates nothing."""
         self.theirs()
         reader = self.open(tenant="nobody", readonly=True)
         assert len(reader.sessions()) == 0
         assert reader.latest() is None
 
     def test_another_tenants_sessions_cannot_be_deleted_or_continued(self) -> None:
-        """Every verb that takes a name answers as for a name that never was, and does nothing."""
+        """Every operation that takes a name refuses it like an unknown name, and does nothing."""
         theirs = self.theirs()
         mine = self.open(tenant="B")
         gone = theirs.session("in their trash", title="Trashed Title")
         theirs.trash(gone.id)
         before = (theirs.sessions(), theirs.sessions(trashed=True), theirs.stats().messages)
         id_ = theirs.get("their key").id
-        verbs: list[Callable[[str], object]] = [
+        calls: list[Callable[[str], object]] = [
             mine.trash,
             mine.restore,
             mine.purge,
@@ -132,15 +132,15 @@ class Tenants(Setting):
         ]
         names = (id_, id_[:5], "their key", "Their Title", "their run")
         for ref in (*names, gone.id, gone.id[:5], "in their trash", "Trashed Title"):
-            for verb in verbs:
-                unknown = self.refusal(lambda verb=verb: verb("never was"), "never was")  # type: ignore[misc]
-                assert self.refusal(lambda verb=verb, ref=ref: verb(ref), ref) == unknown  # type: ignore[misc]
+            for call in calls:
+                unknown = self.refusal(lambda call=call: call("never was"), "never was")  # type: ignore[misc]
+                assert self.refusal(lambda call=call, ref=ref: call(ref), ref) == unknown  # type: ignore[misc]
         after = (theirs.sessions(), theirs.sessions(trashed=True), theirs.stats().messages)
         assert after == before
         assert mine.stats().sessions == 0
 
     def test_another_tenants_session_is_no_parent(self) -> None:
-        """Not by its handle either; and no edge of theirs is told."""
+        """Not by its handle either; and lineages never include another tenant's sessions."""
         theirs = self.theirs()
         mine = self.open(tenant="B")
         parent = theirs.get("their key")
@@ -154,7 +154,7 @@ class Tenants(Setting):
         assert len(child.lineage()) == 2  # noqa: PLR2004
 
     def test_the_trash_and_the_statistics_are_ones_own(self) -> None:
-        """Branches, growth and spending of others are not counted."""
+        """Branches, growth and usage of other tenants are not counted."""
         theirs = self.theirs()
         mine = self.open(tenant="B")
         session = theirs.get("their key")
@@ -168,7 +168,7 @@ class Tenants(Setting):
         assert (stats.trashed, stats.branches) == (1, 2)
 
     def test_a_key_may_be_in_two_tenants_trashes(self) -> None:
-        """Trashing, restoring and purging touch one's own alone."""
+        """Trash, restore and purge affect only the caller's tenant."""
         self.need_persistence()
         stores = [self.open(tenant=name) for name in "AB"]
         made = [store.session("k", title="t") for store in stores]
@@ -181,7 +181,7 @@ class Tenants(Setting):
         assert [m.text for m in made[0].messages()] == ["A"]
 
     def test_a_purge_leaves_the_same_data_of_others(self) -> None:
-        """A file that two tenants have is two files."""
+        """Data that two tenants stored is two blobs."""
         self.need_persistence()
         stores = [self.open(tenant=name) for name in "AB"]
         for store in stores:
@@ -194,7 +194,7 @@ class Tenants(Setting):
             stores[0].blob(_SHA)
 
     def refusal(self, call: Callable[[], object], name: str) -> tuple[type, str]:
-        """Return the error of a call, its own name taken out of the words."""
+        """Return the error of a call, with the name removed from its message."""
         with pytest.raises((SessionNotFound, MessageNotFound)) as refused:
             call()
         return type(refused.value), str(refused.value).replace(name, "…")

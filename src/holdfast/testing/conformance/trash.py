@@ -33,7 +33,7 @@ class Trash(Setting):
     """`trash`, `restore`, `sessions(trashed=True)`."""
 
     def test_what_is_in_the_trash_is_not_shown(self, store: Store) -> None:
-        """Not in lists, not as the latest, not by key or title; only among what is trashed."""
+        """Not in lists, not as the latest, not by key or title; only with `trashed=True`."""
         kept, gone = store.create(title="kept"), store.session("k", title="gone", scope="s")
         take_turn(gone, "a")
         info = store.trash(gone.id)
@@ -55,7 +55,7 @@ class Trash(Setting):
         assert (stats.sessions, stats.trashed, stats.messages) == (2, 1, 2)
 
     def test_nothing_of_it_is_lost(self, store: Store, session: Session) -> None:
-        """It is read by its id or an open handle, as it was; restoring leaves no mark."""
+        """It can be read by its id or an open handle; after a restore it is unchanged."""
         take_turn(session, "a")
         session.enqueue("waiting")
         session.fork()
@@ -69,7 +69,7 @@ class Trash(Setting):
         assert everything(self.later(store).session("the session")) == before
 
     def test_lists_of_the_trash(self, store: Store) -> None:
-        """Filters and pages hold for it, too."""
+        """Filters and pages apply to it, too."""
         for n in range(5):
             store.session(str(n), scope="odd" if n % 2 else "even", title=f"title {n}")
         for n in range(4):
@@ -90,28 +90,28 @@ class Trash(Setting):
             store.sessions(trashed=trashed)
 
     def test_doing_it_twice(self, store: Store, session: Session) -> None:
-        """Changes nothing, either way."""
+        """The second trash or restore changes nothing."""
         first = store.trash(session.id)
         assert store.trash(session.id) == first
         second = store.restore(session.id)
         assert store.restore(session.id) == second
         assert store.restore(session.id, keyless=True) == second
 
-    @pytest.mark.parametrize("verb", ["restore", "purge"])
-    def test_every_name_finds_what_is_in_the_trash(self, store: Store, verb: str) -> None:
-        """Id, the beginning of it, the key it had, its title."""
+    @pytest.mark.parametrize("operation", ["restore", "purge"])
+    def test_every_name_finds_what_is_in_the_trash(self, store: Store, operation: str) -> None:
+        """Its id, an id prefix, its former key, its title."""
         for n in range(4):
             session = store.session(f"key {n}", title=f"title {n}")
             store.trash(session.id)
             ref = (session.id, session.id[:6], f"key {n}", f"title {n}")[n]
-            _VERBS[verb](store, ref)
+            _VERBS[operation](store, ref)
         assert store.stats().trashed == 0
-        assert len(store.sessions()) == (4 if verb == "restore" else 0)
+        assert len(store.sessions()) == (4 if operation == "restore" else 0)
 
     def test_a_name_in_and_out_of_the_trash_is_not_purged(
         self, store: Store, session: Session
     ) -> None:
-        """`AmbiguousRef`: what is erased for ever must be meant."""
+        """`AmbiguousRef`: a purge is final, so its target must be unambiguous."""
         store.trash("the session")
         other = store.session("the session", title="same")
         store.trash(store.create(title="same").id)
@@ -121,27 +121,27 @@ class Trash(Setting):
         store.purge(session.id)
         assert store.purge("the session").session_id == other.id
 
-    @pytest.mark.parametrize("verb", _VERBS)
-    def test_names_that_are_none(self, store: Store, session: Session, verb: str) -> None:
-        """`SessionNotFound`, `BadRef`, `AmbiguousRef`; and nothing happens."""
+    @pytest.mark.parametrize("operation", _VERBS)
+    def test_names_that_are_none(self, store: Store, session: Session, operation: str) -> None:
+        """`SessionNotFound`, `BadRef`, `AmbiguousRef`; and nothing is changed."""
         store.create(title="same")
         store.create(title="same")
         before = store.stats().sessions
         for ref in ("nobody", "____", "\0", session.id[:3]):
             with pytest.raises(SessionNotFound):
-                _VERBS[verb](store, ref)
+                _VERBS[operation](store, ref)
         no_names: list[Any] = ["", " ", None, 5]
         for no_name in no_names:
             with pytest.raises(BadRef):
-                _VERBS[verb](store, no_name)
+                _VERBS[operation](store, no_name)
         with pytest.raises(AmbiguousRef):
-            _VERBS[verb](store, "same")
+            _VERBS[operation](store, "same")
         assert (store.stats().sessions, store.stats().trashed) == (before, 0)
 
     # ------------------------------------------------------------------------------------- keys
 
     def test_the_key_is_free(self, store: Store, session: Session) -> None:
-        """Another session can have it; the first comes back only without it."""
+        """Another session can take it; then the first is restored only without it."""
         session.append(Message.user("old"))
         store.trash("the session")
         other = store.session("the session")
@@ -156,7 +156,7 @@ class Trash(Setting):
         assert texts(store.get(session.id)) == ["old"]
 
     def test_restoring_by_a_key_that_is_taken(self, store: Store, session: Session) -> None:
-        """`KeyTaken`: who restores means what is in the trash, not what is alive."""
+        """`KeyTaken`: a restore resolves names in the trash, not among the other sessions."""
         store.trash("the session")
         other = store.session("the session")
         with pytest.raises(KeyTaken, match=other.id):
@@ -164,7 +164,7 @@ class Trash(Setting):
         assert store.restore("the session", keyless=True).id == session.id
 
     def test_restoring_by_a_title_that_another_has(self, store: Store) -> None:
-        """What is in the trash is meant."""
+        """The name resolves to the session in the trash."""
         gone = store.create(title="same")
         store.trash("same")
         store.create(title="same")
@@ -182,7 +182,7 @@ class Trash(Setting):
             store.trash(session.id)
 
     def test_several_in_the_trash_had_one_key(self, store: Store) -> None:
-        """The key then names none of them alone."""
+        """The key is then ambiguous."""
         made = []
         for _ in range(3):
             made.append(store.session("k"))
@@ -195,7 +195,7 @@ class Trash(Setting):
 
     @pytest.mark.parametrize("name", ["nul \0", "\ud800", "'; --", "100%", "____", "😀"])
     def test_strange_names_in_the_trash(self, store: Store, name: str) -> None:
-        """Any text may be a key or a title, and means itself."""
+        """Any text may be a key or a title, and is taken literally."""
         by_key, by_title = store.session(f"key {name}"), store.create(title=f"title {name}")
         for session in (by_key, by_title):
             store.trash(session.id)
@@ -207,7 +207,7 @@ class Trash(Setting):
     def test_what_is_changed_in_the_trash_keeps_the_key_free(
         self, store: Store, session: Session
     ) -> None:
-        """An update is no way back in."""
+        """An update does not reclaim the key."""
         store.trash("the session")
         other = store.session("the session")
         session.update(title="new", pinned=True)
@@ -219,7 +219,7 @@ class Trash(Setting):
     # -------------------------------------------------------------------------------- relatives
 
     def test_forks_of_what_is_in_the_trash(self, store: Store, session: Session) -> None:
-        """They live on, whole, and more can be made."""
+        """They stay complete, and more can be created."""
         take_turn(session, "a")
         fork = session.fork()
         store.trash(session.id)
@@ -228,7 +228,7 @@ class Trash(Setting):
         assert not fork.info().trashed
 
     def test_an_open_turn_goes_on_in_the_trash(self, store: Store, session: Session) -> None:
-        """Hiding a session takes nothing from whoever writes to it."""
+        """Trashing a session does not stop its writer."""
         with session.turn() as turn:
             turn.user("a")
             store.trash(session.id)
@@ -237,7 +237,7 @@ class Trash(Setting):
         assert session.info().trashed
 
     def test_runs_in_the_trash(self, store: Store) -> None:
-        """A run names the session that is alive, though one in the trash had a turn of it, too."""
+        """A run resolves to the untrashed session, although a trashed one has a turn of it, too."""
         gone, kept = store.create(), store.create()
         for session in (gone, kept):
             with session.turn(run_id="run"):

@@ -18,15 +18,15 @@ from holdfast.testing.conformance.setting import Setting, together
 
 
 class BrokenError(Exception):
-    """An error that cannot even say what it is."""
+    """An error whose text cannot be read."""
 
     def __str__(self) -> str:
-        """Fail, as careless errors do."""
+        """Raise, as a faulty exception class may."""
         raise RuntimeError("no words")
 
 
 class Turns(Setting):
-    """From the input to the end."""
+    """`Session.turn` and the methods of `Turn`."""
 
     def test_each_step_is_durable_when_its_call_returns(
         self, store: Store, session: Session
@@ -47,7 +47,7 @@ class Turns(Setting):
         assert later.info().turns == 1
 
     def test_times_and_latency(self, session: Session) -> None:
-        """A turn tells when it began, when it ended, and how long that took."""
+        """A turn has its start, its end and its duration."""
         with session.turn() as turn:
             (told,) = session.turns()
             assert (told.state, told.ended_at, told.latency_ms) == ("open", None, None)
@@ -59,13 +59,13 @@ class Turns(Setting):
         assert told.latency_ms == pytest.approx(2500, abs=10)
 
     def test_a_clock_that_goes_back_gives_no_negative_latency(self, session: Session) -> None:
-        """It gives zero."""
+        """The latency is zero."""
         with session.turn():
             self.clock.advance(-5)
         assert session.turns()[0].latency_ms == 0
 
     def test_any_message_can_be_added(self, session: Session) -> None:
-        """`add` takes it as it is, with its id; a retry gives the stored one."""
+        """`add` stores it unchanged, with its id; a retry returns the stored one."""
         message = Message.system("rules", id="mine")
         with session.turn() as turn:
             given = turn.add(message)
@@ -74,7 +74,7 @@ class Turns(Setting):
                 turn.add(Message.system("other rules", id="mine"))
         assert session.messages() == [given]
 
-    def test_adding_what_another_stored_tells_the_truth(self, session: Session) -> None:
+    def test_adding_a_stored_message_returns_it_as_stored(self, session: Session) -> None:
         """A message that was appended without a turn does not become the turn's."""
         message = Message.user("a", id="mine")
         session.append(message)
@@ -111,7 +111,7 @@ class Turns(Setting):
     def test_leaving_by_an_exception(
         self, store: Store, session: Session, error: BaseException, state: str, text: str
     ) -> None:
-        """What was written is kept, the error is recorded, and goes its way."""
+        """What was written is kept; the error is recorded, and raised."""
         with pytest.raises(type(error)) as raised, session.turn() as turn:
             turn.user("a")
             raise error
@@ -124,7 +124,7 @@ class Turns(Setting):
             assert following.recovered is None
 
     def test_an_error_without_words_still_ends_its_turn(self, session: Session) -> None:
-        """One whose text cannot be had is recorded by its name, and goes its way."""
+        """An error whose text cannot be read is recorded by its type name, and raised."""
         with pytest.raises(BrokenError), session.turn():
             raise BrokenError
         (told,) = session.turns()
@@ -133,7 +133,7 @@ class Turns(Setting):
         assert told.error.startswith("BrokenError")
 
     def test_a_closed_generator_cancels_its_turn(self, session: Session) -> None:
-        """An agent written as a generator, dropped half-way."""
+        """An agent written as a generator, closed half-way."""
 
         def agent() -> Generator[str, None, None]:
             with session.turn() as turn:
@@ -165,7 +165,7 @@ class Turns(Setting):
         ]
 
     def test_nothing_is_written_after_the_end(self, session: Session) -> None:
-        """A turn that is over is `TurnLost` for every kind of write."""
+        """After the end of a turn every kind of write raises `TurnLost`."""
         with session.turn() as turn:
             turn.user("a")
         for write in (
@@ -193,7 +193,7 @@ class Turns(Setting):
         assert [(t.state, t.error) for t in session.turns()] == [("cancelled", "first")]
 
     def test_a_turn_is_used_in_a_block_and_once(self, session: Session) -> None:
-        """Before its block it cannot write; after it, it cannot be entered again."""
+        """It cannot write before its block, and cannot be entered again after it."""
         turn = session.turn()
         with pytest.raises(Invalid):
             turn.user("a")
@@ -204,7 +204,7 @@ class Turns(Setting):
         assert session.info().turns == 1
 
     def test_a_very_long_error_is_cut(self, session: Session) -> None:
-        """To 4,096 characters."""
+        """The recorded error is cut to 4,096 characters."""
         with session.turn() as turn:
             turn.fail("x" * 10_000)
         assert session.turns()[0].error == "x" * 4096
@@ -238,7 +238,7 @@ class Turns(Setting):
             "c4": "done",
         }
 
-    def test_the_ledger_tells_names_and_times(self, session: Session) -> None:
+    def test_the_ledger_has_names_and_times(self, session: Session) -> None:
         """When a call started and ended, and what was called."""
         with session.turn() as turn:
             turn.assistant(tool_calls=[ToolCall("c", "find", {"q": 1})])
@@ -265,7 +265,7 @@ class Turns(Setting):
         assert self.outcomes(session) == {"c": "done"}
 
     def test_tools_answer_from_several_threads(self, session: Session) -> None:
-        """Every start and every result is there once."""
+        """Every start and every result is recorded once."""
         names = [f"c{n}" for n in range(8)]
         with session.turn() as turn:
             turn.assistant(tool_calls=[ToolCall(name, "t") for name in names])

@@ -1,4 +1,4 @@
-"""The async twins: the same verbs, awaited, and a cancelled task that tears nothing."""
+"""The async twins: the same operations, awaited; cancelling a task tears nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _LONG = 30.0
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a test's coroutine, with an end."""
+    """Run a test's coroutine, with a timeout."""
     asyncio.run(asyncio.wait_for(work, _LONG))
 
 
 class Twins(Setting):
     """`AsyncStore`, `AsyncSession`, `AsyncTurn`, `AsyncDraft`."""
 
-    def test_the_same_verbs(self, store: Store) -> None:
+    def test_the_same_operations(self, store: Store) -> None:
         """What the async side writes, the sync side reads."""
 
         async def work() -> None:
@@ -64,7 +64,7 @@ class Twins(Setting):
         run(work())
 
     async def compare(self, twin: AsyncStore, session: AsyncSession, store: Store) -> None:
-        """Both sides tell the same."""
+        """Assert that both sides return the same."""
         sync = store.session("k")
         assert [m.text for m in sync.messages()] == ["a", "b", "c", "d", "e", "f", "g"]
         assert await session.messages(limit=3) == sync.messages(limit=3)
@@ -88,7 +88,7 @@ class Twins(Setting):
         await twin.flush()
 
     def test_titles_that_are_awaited(self, store: Store) -> None:
-        """As the sync side makes them."""
+        """Titles are generated as on the sync side."""
 
         async def make(session: AsyncSession) -> str | None:
             (message,) = await session.messages()
@@ -128,7 +128,7 @@ class Twins(Setting):
         run(work())
 
     def test_takeover(self, store: Store) -> None:
-        """The old holder is `TurnLost`, its draft is kept."""
+        """The old holder gets `TurnLost`, and its draft is kept."""
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
@@ -225,7 +225,7 @@ class Twins(Setting):
 
     @pytest.mark.parametrize("steps", range(6))
     def test_a_cancelled_append_is_whole_or_absent(self, store: Store, steps: int) -> None:
-        """And a retry with the same ids makes it whole."""
+        """A retry with the same ids completes it."""
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
@@ -340,7 +340,7 @@ class Twins(Setting):
         run(work())
 
     def test_the_same_deletions(self, store: Store) -> None:
-        """And the same relations."""
+        """Trash, restore and purge, and lineage."""
 
         async def work() -> None:
             twin = AsyncStore(store)
@@ -366,7 +366,7 @@ class Twins(Setting):
         run(work())
 
     def test_following_from_branch_to_branch(self, store: Store) -> None:
-        """The follower is told of the change."""
+        """The follower yields the branch change."""
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")
@@ -385,7 +385,7 @@ class Twins(Setting):
 
     @pytest.mark.parametrize("steps", range(6))
     def test_a_cancelled_movement_is_whole_or_absent(self, store: Store, steps: int) -> None:
-        """Whenever the cancellation comes."""
+        """At any time of the cancellation."""
 
         async def work() -> None:
             session = await AsyncStore(store).session("k")

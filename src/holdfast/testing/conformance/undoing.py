@@ -62,7 +62,7 @@ class Undoing(Setting):
     def test_what_others_appended_during_a_turn_goes_with_it(
         self, session: Session, others: int
     ) -> None:
-        """It lies in its middle."""
+        """They are stored between the turn's messages."""
         take_turn(session, "a")
         with session.turn() as turn:
             turn.user("b")
@@ -80,7 +80,7 @@ class Undoing(Setting):
         assert session.redo().seq == 6
 
     def test_far_more_than_there_are(self, session: Session) -> None:
-        """The count is a wish, not work to be done."""
+        """The cost depends on the history, not on the requested count."""
         take_turn(session, "a")
         assert session.undo(2**62) == Head(2, 0)
         session.redo()
@@ -105,7 +105,7 @@ class Undoing(Setting):
         assert session.head() == Head(1, 2)
 
     def test_summaries_go_with_what_is_before_them(self, session: Session) -> None:
-        """A summary of what is taken back has nothing to stand for; an earlier one stays."""
+        """A summary of undone messages covers nothing and goes; an earlier one stays."""
         take_turn(session, "a")
         session.summarize("one")
         take_turn(session, "b")
@@ -116,14 +116,14 @@ class Undoing(Setting):
         assert session.undo().seq == 0
 
     def test_a_history_of_nothing_but_a_summary(self, session: Session) -> None:
-        """Replace can make one; undo takes it back as a whole."""
+        """`replace` can create one; undo removes it as a whole."""
         take_turn(session, "a")
         session.summarize("short")
         session.replace(session.messages()[-1:])
         assert session.undo().seq == 0
 
     def test_undo_cuts_no_exchange(self, session: Session) -> None:
-        """A turn that answers an earlier turn's call takes that call along."""
+        """Undoing a turn that answers an earlier turn's call undoes that call, too."""
         session.append(Message.user("a"))
         with session.turn() as turn:
             turn.assistant("", tool_calls=[ToolCall("c", "tool")])
@@ -133,14 +133,14 @@ class Undoing(Setting):
         assert session.branches()[-1].asked_seq == 2
 
     def test_a_turn_without_messages_is_none_to_undo(self, session: Session) -> None:
-        """Undo counts what is in the history."""
+        """Undo counts only turns that have messages in the history."""
         take_turn(session, "a")
         with session.turn():
             pass
         assert session.undo().seq == 0
 
     def test_an_interrupted_turn_is_undone_whole(self, store: Store, session: Session) -> None:
-        """With the partial reply that recovery kept."""
+        """Including the partial reply that recovery kept."""
         take_turn(session, "a")
         turn = self.begin(session)
         turn.user("b")
@@ -177,7 +177,7 @@ class Undoing(Setting):
             session.redo()
 
     def test_a_rewind_and_a_clear_can_be_redone(self, session: Session) -> None:
-        """To where they were called, also from one branch to another."""
+        """Redo returns to where they were called, also from one branch to another."""
         session.append(*talk("u a u a"))
         session.rewind(2)
         session.append(Message.user("other"))
@@ -203,7 +203,7 @@ class Undoing(Setting):
 
     @pytest.mark.parametrize("write", _WRITES)
     def test_what_is_written_ends_redo(self, session: Session, write: str) -> None:
-        """It would be lost from view otherwise; the way back is `rewind`."""
+        """A redo would hide the new messages; `rewind` is the way back."""
         for text in "ab":
             take_turn(session, text)
         session.undo()
@@ -215,7 +215,7 @@ class Undoing(Setting):
         assert session.rewind(Head(1, 4)).seq == 4
 
     def test_what_adds_nothing_to_the_history_leaves_redo(self, session: Session) -> None:
-        """Forks, queued input, updates, empty turns, retries and movements to where one is."""
+        """Forks, queued input, updates, empty turns, retries and moves to the current position."""
         for text in "ab":
             take_turn(session, text)
         session.undo()
@@ -229,7 +229,7 @@ class Undoing(Setting):
         assert session.redo().seq == 4
 
     def test_undo_behind_what_was_appended_is_redone_alone(self, session: Session) -> None:
-        """Redo goes back to the append, not beyond it."""
+        """Redo returns to the append, not beyond it."""
         for text in "ab":
             take_turn(session, text)
         session.undo()
@@ -242,8 +242,8 @@ class Undoing(Setting):
 
     # ------------------------------------------------------------------------------------- clear
 
-    def test_clear_begins_anew(self, store: Store, session: Session) -> None:
-        """An empty history, a title that stays, and everything still there."""
+    def test_clear_starts_an_empty_history(self, store: Store, session: Session) -> None:
+        """The history is empty, the title stays, and all messages are still stored."""
         take_turn(session, "a")
         session.update(title="t")
         rows = store.stats().messages

@@ -1,4 +1,4 @@
-"""Changing who a session is: typed, merged, and never touching what was said."""
+"""Updating a session's identity: typed, merged, and never changing messages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Updating(Setting):
         field: str,
         value: Any,  # noqa: ANN401
     ) -> None:
-        """It is told by the receipt, by `info` and in lists; all else stays as it was."""
+        """The receipt, `info` and lists have it; all other fields are unchanged."""
         before = session.info()
         told = session.update(**{field: value})
         assert getattr(told, field) == value
@@ -62,7 +62,7 @@ class Updating(Setting):
 
     @pytest.mark.parametrize("field", ["title", "model", "cwd", "scope", "goal"])
     def test_none_takes_a_field_away(self, session: Session, field: str) -> None:
-        """Afterwards it is as if it had never been said."""
+        """Afterwards the field is as if it had never been set."""
         before = session.info()
         session.update(title="t", model="m", cwd="/", scope="s", goal=_GOAL)
         nothing: dict[str, Any] = {field: None}
@@ -98,7 +98,7 @@ class Updating(Setting):
         assert session.update(metadata={}).metadata == {"b": {"z": 1}, "c": False}
 
     def test_metadata_given_at_the_start_follows_the_same_rule(self, store: Store) -> None:
-        """A key with `None` is no key, whether it was said first or later."""
+        """A key with `None` is removed, at creation as in updates."""
         session = store.create(metadata={"a": None, "b": 1})
         assert session.info().metadata == session.update(metadata={"c": None}).metadata
 
@@ -171,7 +171,7 @@ class Updating(Setting):
     def test_a_bad_beginning_is_refused(
         self, store: Store, said: dict[str, Any], field: str
     ) -> None:
-        """No session is made of what could not be kept."""
+        """No session is created from values that cannot be stored."""
         with pytest.raises(BadMessage, match=field):
             store.create(**said)
         with pytest.raises(BadMessage, match=field):
@@ -179,7 +179,7 @@ class Updating(Setting):
         assert len(store.sessions()) == 0
 
     def test_titles_that_are_made(self, store: Store) -> None:
-        """For those that have none and said something, newest first; in one short line."""
+        """For sessions without a title that have messages, newest first; in one short line."""
         store.session("titled", title="mine").append(Message.user("a"))
         store.session("guessed").append(Message.user("b"))
         store.session("guessed").update(auto_title="guess")
@@ -209,7 +209,7 @@ class Updating(Setting):
     def test_the_users_title_wins_over_one_that_is_being_made(
         self, store: Store, session: Session
     ) -> None:
-        """Also if it comes while the model thinks; and what `make` raises comes through."""
+        """Also if it is set while `make` runs; and what `make` raises reaches the caller."""
         session.append(Message.user("a"))
 
         def make(session: Session) -> str:
@@ -226,7 +226,7 @@ class Updating(Setting):
     def test_a_goal_is_changed_if_it_is_the_one_expected(
         self, store: Store, session: Session, goal: Goal | None
     ) -> None:
-        """Whatever it is, also none; only the goal is compared."""
+        """Any goal, also none; only the goal is compared."""
         session.update(goal=goal)
         session.update(title="meanwhile")
         told = session.update(goal=Goal("next"), expect_goal=goal)
@@ -247,7 +247,7 @@ class Updating(Setting):
         assert session.info() == before
 
     def test_threads_that_change_a_goal_at_once(self, session: Session) -> None:
-        """Of many who expect the same, one goes through; nobody's change is lost."""
+        """Of many callers that expect the same goal one succeeds; no change is lost."""
         session.update(goal=Goal("count"))
 
         def count() -> None:
@@ -263,7 +263,7 @@ class Updating(Setting):
         assert session.info().goal == Goal("count", rounds=8)
 
     def test_updates_go_through_while_a_turn_is_open(self, session: Session) -> None:
-        """And leave the turn alone."""
+        """The turn is not affected."""
         with session.turn() as turn:
             session.update(title="t")
             turn.user("a")

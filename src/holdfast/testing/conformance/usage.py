@@ -48,7 +48,7 @@ class UsageSums(Setting):
         assert session.usage().cost == Decimal("1.000000000001")
 
     def test_money_does_not_depend_on_the_callers_context(self, session: Session) -> None:
-        """A program may calculate with few digits; what it stores keeps all of them."""
+        """A decimal context of low precision does not round what is stored."""
         cost = Decimal("123.456789")
         with localcontext(prec=4):
             session.append(Message.assistant("a", cost=cost), Message.assistant("b", cost=cost))
@@ -56,7 +56,7 @@ class UsageSums(Setting):
         assert found == (cost, Decimal("246.913578"))
 
     def test_a_retry_is_counted_once(self, session: Session) -> None:
-        """As it is stored once."""
+        """A retry adds no usage."""
         message = Message.assistant("a", usage=Usage(5), cost=_CENT)
         for _ in range(3):
             session.append(message)
@@ -68,7 +68,7 @@ class UsageSums(Setting):
         assert session.usage().by_model == ()
         assert session.usage().cost == Decimal(0)
 
-    def test_models_are_told_apart_exactly(self, session: Session) -> None:
+    def test_models_are_distinguished_exactly(self, session: Session) -> None:
         """Any text is a model's name, and `None` is none."""
         names = ["m", "M", "m ", "m\0", "m\ud800", None]
         for name in names:
@@ -78,7 +78,7 @@ class UsageSums(Setting):
         assert {m.usage.input for m in found} == {1}
 
     def test_threads_that_spend_at_once(self, session: Session) -> None:
-        """Nothing is lost between reading a sum and writing it."""
+        """No update is lost between reading a sum and writing it."""
 
         def spend() -> None:
             for _ in range(20):
@@ -89,7 +89,7 @@ class UsageSums(Setting):
         assert session.usage().cost == Decimal("0.8")
 
     def test_the_largest_counts_add_up_or_are_refused(self, session: Session) -> None:
-        """Sums beyond what a database counts in are no reason for a wrong answer."""
+        """Sums beyond the database's integers never give a wrong result."""
         largest = [
             Message.assistant("a", usage=Usage(MAX_COUNT), cost=MAX_COST) for _ in range(1200)
         ]

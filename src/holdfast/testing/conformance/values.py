@@ -40,7 +40,7 @@ _ZONES = [UTC, timezone(timedelta(hours=5, minutes=45)), timezone(-timedelta(hou
 
 
 def nest(depth: int) -> JSON:
-    """Make a list of lists, so deep."""
+    """Return a nested list of this depth."""
     value: JSON = []
     for _ in range(depth - 1):
         value = [value]
@@ -51,12 +51,12 @@ class Values(Setting):
     """Every field of a message, every kind of part, and every bad value."""
 
     def stored(self, store: Store, message: Message) -> Message:
-        """Store a message and give it as a later reader gets it."""
+        """Store a message and return it as a later reader gets it."""
         store.session("s").append(message)
         return self.later(store).session("s").messages()[-1]
 
     def test_every_field_is_kept(self, store: Store) -> None:
-        """All that a caller says of a message comes back equal."""
+        """Every field that a caller sets comes back equal."""
         message = Message(
             id="mine",
             role="assistant",
@@ -85,12 +85,12 @@ class Values(Setting):
 
     @pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
     def test_every_role(self, store: Store, role: Any) -> None:  # noqa: ANN401
-        """Four roles may be said; the store says the fifth."""
+        """Four roles may be appended; the fifth is only written by the store."""
         assert self.stored(store, Message(role=role)).role == role
 
     @pytest.mark.parametrize("text", _STRANGE)
     def test_any_text_anywhere(self, store: Store, text: str) -> None:
-        """Any Unicode, NUL and lone surrogates, wherever text may stand."""
+        """Any Unicode, NUL and lone surrogates, in every text field."""
         message = Message(
             role="assistant",
             parts=(
@@ -121,7 +121,7 @@ class Values(Setting):
         assert (found, found.utcoffset()) == (when, when.utcoffset())
 
     def test_a_time_whose_zone_counts_seconds_is_not_moved(self, store: Store) -> None:
-        """Local mean time, as zones had it before 1900: kept exactly, or refused."""
+        """Local mean time, as in zones before 1900: kept exactly, or refused."""
         when = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=53, seconds=28)))
         try:
             found = self.stored(store, Message.user("a", created_at=when))
@@ -174,7 +174,7 @@ class Values(Setting):
         self.refused(session, message, field)
 
     def test_json_that_holds_itself_is_refused(self, session: Session) -> None:
-        """It would have no end."""
+        """A cyclic value cannot be encoded."""
         loop: list[Any] = []
         loop.append(loop)
         self.refused(session, Message.user("a", metadata={"loop": loop}), "metadata")
@@ -184,7 +184,7 @@ class Values(Setting):
         [float("nan"), float("inf"), -float("inf"), b"bytes", (1, 2), {1: "x"}, {1, 2}, object()],
     )
     def test_what_is_not_json_is_refused(self, session: Session, value: Any) -> None:  # noqa: ANN401
-        """NaN, bytes, tuples, sets and keys that are no text would not come back as they were."""
+        """NaN, bytes, tuples, sets and non-text keys would not come back unchanged."""
         self.refused(session, Message.user("a", metadata={"k": [value]}), "metadata")
         self.refused(session, Message.user([Raw("x", value)]), "parts[0].data")
         self.refused(session, Message.user(["a", ToolCall("c", "n", value)]), "parts[1].arguments")
@@ -256,7 +256,7 @@ class Values(Setting):
         assert session.queued() == []
 
     def refused(self, session: Session, message: Message, field: str) -> None:
-        """Check that a message is refused for this field, and that nothing of it is there."""
+        """Assert that a message is refused for this field, and that nothing of it is stored."""
         head = session.head()
         with pytest.raises(BadMessage) as refused:
             session.append(Message.user("before"), message)

@@ -1,8 +1,8 @@
-"""Crashes and disk faults on purpose, for whoever keeps data in SQLite and wants to know.
+"""Simulated crashes and disk faults, for testing any program that stores data in SQLite.
 
 `record` and `explore` rebuild every disk that a power cut could leave behind a run; `Shim` and
 `every` run a child process that is killed, or whose disk fails, at the Nth write or sync;
-`failing_disk` lets any operation fail in this process.
+`failing_disk` makes any disk operation fail in this process.
 """
 
 from holdfast.testing.faults.crashstates import (

@@ -1,10 +1,10 @@
-"""Every disk a power cut could leave behind, rebuilt from one recorded run.
+"""Every disk state a power cut could leave, rebuilt from one recorded run.
 
-The model. A crash can come after any event of the trace. What was synced before is there. Of
-what was not, *any subset* may be there, in pieces of one write in one 512-byte sector, so writes
-tear; a file that grew may have its new size without its data; a created, deleted or truncated
-file may or may not be. That is the model `power`. In the model `kill` only the process dies and
-the system's cache survives: everything written is there.
+The model. A crash can come after any event of the trace. What was synced before survives. Of what
+was not, *any subset* may survive, in pieces (the part of one write in one 512-byte sector), so
+writes tear; a file that grew may have its new size without its data; the creation, deletion or
+truncation of a file may or may not survive. That is the model `power`. In the model `kill` only the
+process dies and the system's cache survives: everything written is there.
 
 Where a point has few pieces in doubt all subsets are visited. Otherwise none, all, all but the
 last write, only the last write; then, in an order drawn by the seed, each prefix, each single
@@ -66,9 +66,9 @@ class CrashState:
     point: int
     model: Model
     pieces: int
-    """Which of the pieces in doubt are there, one bit each, the oldest lowest."""
+    """Which of the pieces in doubt survived, one bit each, the oldest lowest."""
     torn: bool
-    """Whether some write is there in part."""
+    """True if a write survived only in part."""
     files: dict[str, bytes]
     begun: tuple[str, ...]
     acked: tuple[str, ...]
@@ -87,7 +87,7 @@ class CrashState:
 
 @dataclass(frozen=True)
 class Explored:
-    """How much was visited, for tests to refuse an exploration that proved nothing."""
+    """How much was visited, so that tests can reject an exploration that proves nothing."""
 
     points: int
     kill: int
@@ -102,7 +102,7 @@ class Explored:
 
 @dataclass(frozen=True)
 class _Piece:
-    """The smallest thing that can be there or not; `event` is the write it is a part of."""
+    """The smallest unit that survives or is lost; `event` is the write it is a part of."""
 
     event: int
     effect: Effect
@@ -163,7 +163,7 @@ def explore(
     limit: int | None = None,
     keep: Path | None = None,
 ) -> Explored:
-    """Write each state to a fresh directory and check it; on a failure, say how to replay it.
+    """Write each state to a fresh directory and check it; a failure names the replay command.
 
     `keep` is the directory for a failing trace; without it a new temporary one is made.
     """
@@ -207,7 +207,7 @@ def _replay_command(
     module = "holdfast.testing.faults.replay"
     command = [sys.executable, "-m", module, str(saved), "--state", state.describe()]
     command += ["--to", str(kept / "state")]
-    # A nested function has no address; its state can still be rebuilt and looked at.
+    # A nested function cannot be imported; its state can still be rebuilt and inspected.
     if inspect.isfunction(check) and check.__qualname__ == check.__name__:
         command += ["--check", f"{inspect.getsourcefile(check)}:{check.__name__}"]
     return shlex.join(command)
@@ -231,7 +231,7 @@ def _cut_off(points: list[_Point], seed: int, samples: int) -> Iterator[CrashSta
 
 
 class _Seen:
-    """Remembers bytes and promises; not the model, as kill comes first and asks for the more."""
+    """The states seen, by bytes and promises; not by model: kill comes first and is stricter."""
 
     def __init__(self) -> None:
         self._keys: set[tuple[bytes, int, int]] = set()
@@ -244,7 +244,7 @@ class _Seen:
         return not known
 
     def _digest(self, files: dict[str, bytes]) -> bytes:
-        """Sum up a disk; a file that is the very same as in the state before is not read again."""
+        """Return the digest of a disk; a file shared with the state before is not hashed again."""
         latest, digest = {}, hashlib.blake2b(digest_size=16)
         for name, data in files.items():
             before, known = self._latest.get(name, (None, b""))
@@ -298,7 +298,7 @@ def _writes(pieces: list[_Piece]) -> list[int]:
 
 
 def _torn(write: int) -> list[int]:
-    """Return parts of one write: first half, second half, every other piece, one missing, one."""
+    """Return parts of one write: each half, every other piece, all but one piece, one piece."""
     bits = [1 << bit for bit in range(write.bit_length()) if write >> bit & 1]
     half = len(bits) // 2
     parts = [sum(bits[:half]), sum(bits[half:]), sum(bits[::2]), sum(bits[1::2])]
@@ -329,7 +329,7 @@ def _points(trace: Trace) -> list[_Point]:
 
 
 def _cut(event: Link | Unlink | Write | Truncate, sizes: dict[int, int]) -> list[Effect]:
-    """Cut an event into what can happen by itself, and keep account of the file's size."""
+    """Cut an event into effects that can happen independently, and track the file's size."""
     if isinstance(event, Truncate):
         sizes[event.file] = event.size
     if not isinstance(event, Write):

@@ -47,7 +47,7 @@ class Disk:
         return disk
 
     def apply(self, effect: Effect) -> None:
-        """Let one effect happen; syncs and markers have none."""
+        """Apply one effect; syncs and markers have none."""
         match effect:
             case Link(name, file):
                 self.names[name] = file
@@ -65,7 +65,7 @@ class Disk:
                 pass
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes under a name, or None when there is no such name."""
+        """Return the bytes under a name, or None if the name does not exist."""
         if name not in self.names:
             return None
         return self.files.get(self.names[name], b"")

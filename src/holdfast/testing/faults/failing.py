@@ -1,20 +1,20 @@
 """A disk whose Nth operation fails, in this process.
 
-`FailingDisk` is an apsw VFS that hands everything on to the default one, counts what is done to
-main databases and their logs, and fails where it was told to: once, or from then on until it is
-healed. No process has to be started for a fault, so every single place can be visited. What a
-dying process or a power cut leaves is for `shim` and `crashstates`.
+`FailingDisk` is an apsw VFS that delegates to the default one, counts the operations on main
+databases and their logs, and fails at a chosen one: once, or from then on until it is healed. No
+process has to be started for a fault, so every single operation can be tried. What a killed process
+or a power cut leaves is tested by `shim` and `crash_states`.
 
-One thing differs from a real disk: the engine passes over the failure of a checkpoint that it does
-by itself behind a commit, but apsw raises it to who committed. That is a commit which succeeded and
-is said to have failed: a hard test for retries, but not to be taken for a full disk, on which the
-commit itself would have failed. So let `FullError` strike the log only.
+One thing differs from a real disk: SQLite ignores the failure of an automatic checkpoint after a
+commit, but apsw raises it to the caller of the commit. The commit then succeeded and is reported as
+failed: a hard test for retries, but not what a full disk does, where the commit itself fails. So
+use `FullError` with `log_only`.
 
     with failing_disk() as disk:
         store = open(path, vfs=disk.name)
         disk.fail("sync", at=3, lasting=True)
-        ...                             # what is told now?
-        disk.heal()                     # whether it was met: disk.met
+        ...                             # what does the store report now?
+        disk.heal()                     # disk.met: whether the fault was reached
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ class FailingDisk(apsw.VFS):
     """The default VFS, failing on demand."""
 
     def __init__(self) -> None:
-        """Register it; nothing fails yet."""
         self.name = f"holdfast-failing-{os.getpid()}-{next(_serial)}"
         super().__init__(self.name, "", maxpathname=0)
         self.counts: Counter[Operation] = Counter()
-        """How many operations of each sort there were since the last `fail`."""
+        """The number of operations of each kind since the last `fail`."""
         self.met = False
-        """Whether the fault was met since then."""
+        """True if the fault was reached since then."""
         self._operation: Operation | None = None
         self._at = 0
         self._lasting = self._log_only = False
@@ -63,10 +62,10 @@ class FailingDisk(apsw.VFS):
         error: type[apsw.Error] = apsw.IOError,
         log_only: bool = False,
     ) -> None:
-        """Let the `at`-th operation of this sort fail, counted from now; `lasting`: all later, too.
+        """Make the `at`-th operation of this kind from now fail; `lasting`: all later ones, too.
 
-        Give `apsw.FullError` for a disk without space. With `log_only` operations on other files
-        than write-ahead logs neither fail nor count.
+        Pass `apsw.FullError` for a full disk. With `log_only` only operations on write-ahead logs
+        fail and count.
         """
         self.counts.clear()
         self.met = False
@@ -74,11 +73,11 @@ class FailingDisk(apsw.VFS):
         self._operation, self._log_only = operation, log_only
 
     def heal(self) -> None:
-        """Let nothing fail any more."""
+        """Stop failing."""
         self._operation = None
 
     def suffer(self, operation: Operation, *, log: bool) -> None:
-        """Count an operation, on a log or not; fail if this is the one."""
+        """Count an operation, on a log or not; raise if it is the one chosen to fail."""
         if self._log_only and not log:
             return
         self.counts[operation] += 1
@@ -91,7 +90,7 @@ class FailingDisk(apsw.VFS):
     def xOpen(  # noqa: N802
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
-        """Open a file, one that fails if it is watched."""
+        """Open a file; databases and logs are opened as files that can fail."""
         if name is None or not flags[0] & _WATCHED:
             return apsw.VFSFile("", name, flags)
         self.suffer("open", log=bool(flags[0] & apsw.SQLITE_OPEN_WAL))
@@ -104,7 +103,7 @@ class FailingDisk(apsw.VFS):
 
 
 class _FailingFile(apsw.VFSFile):
-    """A file on such a disk."""
+    """A file on a failing disk."""
 
     def __init__(self, disk: FailingDisk, name: str | apsw.URIFilename, flags: list[int]) -> None:
         log = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
@@ -130,7 +129,7 @@ class _FailingFile(apsw.VFSFile):
 
 @contextmanager
 def failing_disk() -> Iterator[FailingDisk]:
-    """Return a disk that fails on demand; close what is on it before the end."""
+    """Register a disk that fails on demand; close all its files before leaving the block."""
     disk = FailingDisk()
     try:
         yield disk

@@ -1,14 +1,13 @@
 """Record what a run does to its database files.
 
-`record` runs a scenario once, in a fresh directory, with an apsw VFS that hands everything on to
-the default one (so locks and shared memory work as usual) and notes each effect on main
-database, WAL and journal files. An effect is noted after it happened and a sync covers what was
-noted before it began: with several threads the trace may promise less than the disk did, never
-more.
+`record` runs a scenario once, in a fresh directory, with an apsw VFS that delegates to the default
+one (so locks and shared memory work as usual) and records each effect on main database, WAL and
+journal files. An effect is recorded after it happened and a sync covers what was recorded before it
+began: with several threads the trace may promise less than the disk did, never more.
 
-What bypasses the VFS is not seen: shared memory (rebuilt after a crash anyway), temporary files,
-and files handled by other means. At the end the trace is replayed and compared with the real
-files, so that an unseen effect on a recorded file is an error and not a hole in the proof.
+What bypasses the VFS is not recorded: shared memory (rebuilt after a crash anyway), temporary
+files, and files written by other means. At the end the trace is replayed and compared with the real
+files, so that a missed effect on a recorded file is an error and not a gap in the proof.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class RecordingIncomplete(Exception):
 
 
 class _Ledger:
-    """The events so far, and which number each name has now."""
+    """The events so far, and the current file number of each name."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -66,18 +65,18 @@ class _Ledger:
         return len(self.events)
 
     def name_of(self, path: str) -> str | None:
-        """Return the path inside the directory; what lies outside is not recorded."""
+        """Return the path relative to the directory; None if outside: then it is not recorded."""
         try:
             return Path(path).relative_to(self.directory).as_posix()
         except ValueError:
             return None
 
     def opened(self, name: str, found: bytes | None) -> int:
-        """Return the file's number; `found` is what the path held before it was opened."""
+        """Return the file's number; `found` is the path's content before it was opened."""
         if name in self._names:
             return self._names[name]
         number = self._names[name] = next(self._numbers)
-        # An empty file made by others (to set its mode, say) is as uncertain as one of ours.
+        # An empty file created outside the VFS (to set its mode, say) is as uncertain as a new one.
         self.note(Adopt(name, number, found) if found else Link(name, number))
         return number
 
@@ -89,26 +88,26 @@ class _Ledger:
 
 
 class Recording:
-    """A run being recorded: what a scenario is given."""
+    """A run being recorded: the argument of a scenario."""
 
     def __init__(self, ledger: _Ledger, vfs: str) -> None:
         self.directory = ledger.directory
-        """Where the scenario puts its database."""
+        """The directory for the scenario's database."""
         self.vfs = vfs
-        """The name of the VFS through which the scenario opens it."""
+        """The name of the VFS to open it with."""
         self._ledger = ledger
 
     def begin(self, what: str) -> None:
-        """Say that a write is about to be asked for; it may be found after any later crash."""
+        """Record that a write is about to begin; it may be found after any later crash."""
         self._ledger.note(Begin(what))
 
     def ack(self, what: str) -> None:
-        """Say that a write has returned; it must be found after any later crash."""
+        """Record that a write has returned; it must be found after any later crash."""
         self._ledger.note(Ack(what))
 
 
 class _File(apsw.VFSFile):
-    """One open file, handing on to the default VFS and noting effects."""
+    """One open file, delegating to the default VFS and recording effects."""
 
     def __init__(
         self, ledger: _Ledger, name: str, path: str | apsw.URIFilename, flags: list[int]
@@ -118,7 +117,7 @@ class _File(apsw.VFSFile):
         super().__init__("", path, flags)
         self._ledger = ledger
         self._number = ledger.opened(name, found)
-        # As SQLite's unix VFS has it: the first sync of a new journal syncs the directory too.
+        # As in SQLite's unix VFS, the first sync of a new journal syncs the directory too.
         self._syncs_names = bool(asked & _JOURNALS and asked & apsw.SQLITE_OPEN_CREATE)
 
     def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802
@@ -164,9 +163,9 @@ class _Vfs(apsw.VFS):
 def record(
     scenario: Callable[[Recording], None], *, prepare: Callable[[Path], object] | None = None
 ) -> Trace:
-    """Run the scenario once and return its trace; `prepare` fills the directory beforehand.
+    """Run the scenario once and return its trace; `prepare` fills the directory first.
 
-    Give a crash state's `write_to` as `prepare` to record what happens *after* a crash.
+    Pass a crash state's `write_to` as `prepare` to record what happens *after* a crash.
     """
     with tempfile.TemporaryDirectory(dir=fast_directory(), prefix="holdfast-record-") as made:
         directory = Path(made).resolve()
@@ -185,7 +184,7 @@ def record(
 
 
 def fast_directory() -> Path | None:
-    """Return a place in memory for files that need not outlive the test, if there is one."""
+    """Return a directory in memory for files that need not outlive the test, or None."""
     shared = Path("/dev/shm")  # noqa: S108  (only the parent of a private temporary directory)
     return shared if os.access(shared, os.W_OK) else None
 
@@ -213,4 +212,4 @@ def _must_add_up(trace: Trace, directory: Path) -> None:
     for name in sorted(touched | set(trace.before)):
         real = _read_if_there(directory / name)
         if replayed.read(name) != real:
-            raise RecordingIncomplete(f"{name}: the recorded effects do not give the file's bytes")
+            raise RecordingIncomplete(f"{name}: the recorded effects differ from the file's bytes")

@@ -1,4 +1,4 @@
-"""Rebuild one crash state from a saved trace, and check it again if asked.
+"""Rebuild one crash state from a saved trace, and optionally check it again.
 
 python -m holdfast.testing.faults.replay RUN.trace --state 57:1f --to DIR [--check FILE.py:NAME]
 """
@@ -17,13 +17,13 @@ from holdfast.testing.faults.trace import Trace
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the state to a directory, say what it is, run the check; 0 when all is well."""
+    """Write the state to a directory, print a summary, run the check; return the exit code."""
     asked = _parser().parse_args(arguments)
     state = state_named(Trace.load(asked.trace), asked.state)
     asked.to.mkdir(parents=True, exist_ok=True)
     if any(asked.to.iterdir()):
-        # Opening a state recovers it, so a second look at the same directory shows another one.
-        sys.stderr.write(f"{asked.to} is not empty: give another directory\n")
+        # Opening a state recovers it, so a directory that was opened holds another state.
+        sys.stderr.write(f"{asked.to} is not empty; pass another directory\n")
         return 2
     state.write_to(asked.to)
     sys.stdout.write(_summary(state, asked.to))

@@ -1,8 +1,8 @@
 /* Makes the Nth write or the Nth sync of a process fail.
  *
- * Loaded with LD_PRELOAD, this stands before the C library's write and sync functions. It counts
+ * Loaded with LD_PRELOAD, this wraps the C library's write and sync functions. It counts
  * those on files whose path begins with HOLDFAST_FAULT_PATH, and at number HOLDFAST_FAULT_AT
- * (0: never, only count) of the sort HOLDFAST_FAULT_ON (write | sync) does HOLDFAST_FAULT_KIND:
+ * (0: never, only count) of the kind HOLDFAST_FAULT_ON (write | sync) does HOLDFAST_FAULT_KIND:
  *
  *   kill        SIGKILL before the operation
  *   kill_after  SIGKILL after it
@@ -10,14 +10,14 @@
  *   eio, enospc nothing is done and the error is returned
  *   short       half of the bytes are written and their number returned
  *
- * With HOLDFAST_FAULT_STICKY=1 every later operation of that sort fails too: with the same error,
- * or after `short` with ENOSPC, as a disk does that ran full. Setting a file's size counts as a
- * write; having no half, it takes `tear` as `kill` and is not harmed by `short`.
+ * With HOLDFAST_FAULT_STICKY=1 every later operation of that kind fails too: with the same error,
+ * or after `short` with ENOSPC, as on a full disk. Setting a file's size counts as a
+ * write; it cannot be split, so `tear` acts as `kill` and `short` has no effect.
  *
- * The counts live in the file HOLDFAST_FAULT_REPORT (three 64-bit words: writes, syncs, reached),
- * mapped and shared, so they survive the kill and go on across forked processes.
+ * The counts are in the file HOLDFAST_FAULT_REPORT (three 64-bit words: writes, syncs, reached),
+ * mapped and shared, so they survive the kill and continue across forked processes.
  *
- * The path is asked of /proc at each call: it costs a microsecond and cannot be out of date.
+ * The path is read from /proc at each call: that costs a microsecond and is never out of date.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -64,8 +64,8 @@ static enum fault kind_named(const char *name) {
     _exit(96);
 }
 
-/* Without a report nothing is armed: a fault that nobody can see happened proves nothing. A process
- * that was forked by one without a report calls this itself, once its environment has the settings. */
+/* Without a report nothing is armed: a fault that is not reported proves nothing. A process
+ * that was forked by one without a report calls this itself, after setting its environment. */
 __attribute__((constructor)) void holdfast_fault_arm(void) {
     const char *file = setting("HOLDFAST_FAULT_REPORT");
     if (!*file)

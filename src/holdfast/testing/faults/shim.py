@@ -1,16 +1,16 @@
-"""Run a child process in which the Nth write or the Nth sync goes wrong.
+"""Run a child process in which the Nth write or the Nth sync fails.
 
-`shim.c` (its own comment states the faults) is compiled into a shared library and loaded into the
-child with LD_PRELOAD; it counts the writes and syncs on files under a path and strikes at one of
-them. `Shim.run` is one run; `every` is one run for each N until a run ends without meeting the
-fault, so that no place is left out. Linux with a C compiler only: elsewhere `Shim.build` raises
-`ShimUnavailable`, whose message is the reason for skipping.
+`shim.c` (its own comment lists the faults) is compiled into a shared library and loaded into the
+child with LD_PRELOAD; it counts the writes and syncs on files under a path and injects a fault at
+one of them. `Shim.run` is one run; `every` is one run for each N until a run ends without reaching
+the fault, so that no operation is left out. Linux with a C compiler only: elsewhere `Shim.build`
+raises `ShimUnavailable`, whose message is the reason for skipping.
 
-What is not seen: writes through mapped memory, and programs that call the kernel directly.
+Not intercepted: writes through mapped memory, and programs that make system calls directly.
 
     shim = Shim.build()
     for outcome in every(shim, child, kind="kill", on="sync", under=tmp_path):
-        ...  # look at outcome.directory; on a failure show outcome.command
+        ...  # check outcome.directory; on a failure print outcome.command
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ class Outcome:
 
     at: int
     directory: Path
-    """The path prefix under which the fault was looked for."""
+    """The path prefix of the files that can fail."""
     returncode: int
     reached: bool
-    """Whether there was an Nth operation, and so a fault."""
+    """True if there was an Nth operation, and so a fault."""
     writes: int
     syncs: int
     stdout: str
     stderr: str
     command: str
-    """A shell command that runs the same again in an empty directory."""
+    """A shell command that repeats the run in an empty directory."""
 
     @property
     def killed(self) -> bool:
-        """Whether the child died by a signal."""
+        """True if the child was ended by a signal."""
         return self.returncode < 0
 
 
@@ -78,9 +78,9 @@ class Shim:
 
     @classmethod
     def build(cls, directory: Path | None = None) -> Shim:
-        """Compile the library, or find it compiled; the user's cache is the default place."""
+        """Compile the library, unless it is compiled already; by default in the user's cache."""
         if not sys.platform.startswith("linux"):
-            raise ShimUnavailable(f"LD_PRELOAD faults are for Linux, not {sys.platform}")
+            raise ShimUnavailable(f"LD_PRELOAD faults work on Linux only, not on {sys.platform}")
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             raise ShimUnavailable("there is no C compiler (cc or gcc)")
@@ -101,7 +101,7 @@ class Shim:
     ) -> Outcome:
         """Run a command with one fault in it; `kind="none"` only counts."""
         if on == "sync" and kind in {"tear", "short"}:
-            raise ValueError(f"a sync has no half: {kind!r} is for writes")
+            raise ValueError(f"{kind!r} applies to writes only")
         prefix = path_prefix.resolve()
         settings = {
             "LD_PRELOAD": str(self.library),
@@ -119,7 +119,7 @@ class Shim:
             try:
                 ended = self._run(argv, os.environ | settings, timeout)
             except subprocess.TimeoutExpired as error:
-                raise ChildHung(f"no end after {timeout} s\nreplay: {command}") from error
+                raise ChildHung(f"still running after {timeout} s\nreplay: {command}") from error
             report.seek(0)
             writes, syncs, reached = _REPORT.unpack(report.read(_REPORT.size))
         return Outcome(
@@ -137,7 +137,7 @@ class Shim:
     def _run(
         self, argv: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with the library loaded; may raise `TimeoutExpired`."""
+        """Run a command to completion, with the library loaded; may raise `TimeoutExpired`."""
         return subprocess.run(
             argv, env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
@@ -155,10 +155,10 @@ def every(
     step: int = 1,
     timeout: float = 60,
 ) -> Iterator[Outcome]:
-    """Run with the fault at 1, 2, 3 … until it is not reached; that last run is yielded too.
+    """Run with the fault at operation 1, 2, 3 … until it is not reached; yield that run, too.
 
-    `argv_for` gets a fresh directory below `under` and says what to run there. Beyond the
-    `first` places only each `step`-th is visited: 1 leaves nothing out.
+    `argv_for` gets a fresh directory below `under` and returns the command to run there. After the
+    `first` operations only every `step`-th is tried: 1 tries all.
     """
     for at in itertools.chain(range(1, first + 1), itertools.count(first + step, step)):
         directory = under / f"{kind}-{on}-{at}{'-sticky' if sticky else ''}"
@@ -190,13 +190,13 @@ def _compiled(compiler: str, where: Path) -> Path:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode != 0:
             raise ShimUnavailable(f"the shim does not compile: {ended.stderr.strip()}")
-        # Renamed into place whole: several test processes may be building it at once.
+        # Renamed atomically: several test processes may be building it at once.
         built.replace(library)
     return library
 
 
 def _replay_command(argv: Sequence[str], settings: dict[str, str], prefix: Path) -> str:
-    """Return a line for a shell: in a new directory, as the child expects to find it."""
+    """Return a shell command that repeats a run in a new directory, as the child expects it."""
     report = shlex.quote(f"{prefix}.report")
     assigned = shlex.join(f"{name}={value}" for name, value in settings.items())
     words = f"env {assigned} HOLDFAST_FAULT_REPORT={report} {shlex.join(argv)}"

@@ -1,12 +1,12 @@
-"""What a run did to its files, as a list of events.
+"""The trace of a run: the list of its effects on files.
 
 A trace is the whole history of one run as the storage saw it: which names were bound to which
-files, which bytes were written where, what was synced, and what the code under test said
-meanwhile (`Begin`, `Ack`). A file is known by a number, not by its name, because a name can be
-deleted and given to another file while the first is still in doubt.
+files, which bytes were written where, what was synced, and what the code under test reported
+meanwhile (`Begin`, `Ack`). A file is identified by a number, not by its name, because a name can be
+deleted and reused for another file while the first is still in doubt.
 
 A sync makes durable what was done before it *began*: `covers` is the number of events that had
-happened by then. A name is durable once its directory was synced (`SyncNames`), as POSIX has it.
+happened by then. A name is durable once its directory was synced (`SyncNames`), as in POSIX.
 
 Traces are saved to a file when a crash state fails, so that the very bytes can be rebuilt.
 """
@@ -33,7 +33,7 @@ class Unlink(msgspec.Struct, frozen=True, tag=True):
 
 
 class Adopt(msgspec.Struct, frozen=True, tag=True):
-    """A file that others had made was opened: taken as durable, for nothing is known about it."""
+    """A file created outside the recording was opened: taken as durable, as nothing is known."""
 
     name: str
     file: int

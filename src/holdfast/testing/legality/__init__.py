@@ -1,13 +1,13 @@
-"""Whether a provider would take what is about to be sent, by its published rules.
+"""Whether a provider would accept a payload, by its published rules.
 
-`problems(provider, messages, system)` looks at nothing but the payload and gives one plain sentence
-for every rule that is broken, with the place and the rule's name; no sentence means legal. The
-checkers are written from what the providers publish (see `RULES`, with where each rule is known
-from) and share no code with what makes windows: the two must be able to disagree.
+`problems(provider, messages, system)` reads nothing but the payload and returns one sentence for
+every broken rule, with its location and the rule's name; an empty list means legal. The checkers
+are written from what the providers publish (see `RULES`, with the source of each rule) and share no
+code with what builds windows, so that the two can disagree.
 
-What depends on more than the payload cannot be seen here: whether a signature is genuine, whether
-a model takes images or an assistant's message at the end, and which reasoning item a Responses item
-was made with.
+What depends on more than the payload cannot be checked here: whether a signature is genuine,
+whether a model accepts images or an assistant's message at the end, and which reasoning item
+belongs to a Responses item.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PROVIDERS: Final = tuple(_CHECKS)
 def problems(
     provider: str, messages: Sequence[Mapping[str, JSON]], system: JSON = None
 ) -> list[str]:
-    """Return what the provider would refuse, a sentence each; an empty list means it is legal."""
+    """Return what the provider would refuse, one sentence each; an empty list means legal."""
     check = _CHECKS.get(provider)
     if check is None:
-        raise BadQuery(f"no rules are known for {provider!r}: give one of {', '.join(PROVIDERS)}")
+        raise BadQuery(f"no rules are known for {provider!r}; pass one of {', '.join(PROVIDERS)}")
     found = Findings()
     check(found, messages, system)
     return found.sentences

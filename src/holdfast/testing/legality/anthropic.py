@@ -33,7 +33,7 @@ _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _USER: Final = frozenset(
     {"text", "image", "document", "search_result", "tool_result", "container_upload"}
 )
-# What a server tool answers stands in the assistant's message: `web_search_tool_result` and such.
+# The result of a server tool is in the assistant's message: `web_search_tool_result` and others.
 _SERVER_RESULT: Final = re.compile(r"[a-z_]+_tool_result")
 _ASSISTANT: Final = frozenset({"text", "tool_use", "server_tool_use", "container_upload"})
 _IN_RESULTS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
@@ -111,7 +111,7 @@ def _check_message(found: Findings, where: str, message: Object) -> None:
 
 
 def _check_end(found: Findings, messages: Sequence[Object]) -> None:
-    """Check an assistant's message at the end, which the model is to go on from."""
+    """Check an assistant's message at the end, which the model continues."""
     if not messages or word(messages[-1], "role") != "assistant":
         return
     where = f"messages[{len(messages) - 1}]"

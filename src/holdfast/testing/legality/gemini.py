@@ -53,14 +53,14 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
 
 
 def _get(thing: Object, field: str) -> JSON:
-    """Read a field, written either way."""
+    """Return a field, written in either way."""
     if field in thing:
         return thing[field]
     return thing.get(_CAPITAL.sub(r"_\1", field).lower())
 
 
 def _of_kind(content: Object, field: str) -> list[Object]:
-    """Return what the parts of a content hold of one kind."""
+    """Return what the parts of a content hold in one field."""
     held = [_get(part, field) for _, part in objects_in(content.get("parts"))]
     return [as_object(thing) for thing in held if thing is not None]
 
@@ -128,7 +128,7 @@ def _check_text(found: Findings, where: str, part: Object) -> None:
     if not isinstance(part["text"], str):
         found.add("part-shape", where, "text is not text")
     elif not part["text"] and not _get(part, "thoughtSignature"):
-        # A signature may come alone, in a part whose text is empty, and goes back like that.
+        # A signature may come alone, in a part whose text is empty, and is sent back like that.
         found.add("text-empty", where, "the text is empty")
 
 

@@ -2,7 +2,7 @@
 
 An assistant message with calls opens an exchange. The `tool` messages directly behind it answer
 its calls, each once, in any order; the first message of another role closes it, and what is not
-answered by then never will be. The exchange is found by its place, so ids need to differ only
+answered by then never will be. The exchange is found by its position, so ids need to differ only
 within one message.
 """
 

@@ -1,7 +1,7 @@
 """What OpenAI's responses take as input: a flat list of items that name one another.
 
 A call and its output are two items with one `call_id`, the output somewhere behind its call; since
-they are found by that id and not by their place, it is unique in the whole input. A reasoning item
+they are found by that id and not by position, it is unique in the whole input. A reasoning item
 stands directly before the item it led to.
 """
 
@@ -45,7 +45,7 @@ _ANSWERS: Final[Mapping[str, str]] = {
     "apply_patch_call": "apply_patch_call_output",
 }
 _OUTPUTS: Final = frozenset(_ANSWERS.values())
-# What the model itself made beside messages and calls to our tools.
+# Items that the model itself produces beside messages and calls to our tools.
 _BY_THE_MODEL: Final = frozenset(
     {
         "web_search_call",
@@ -98,7 +98,7 @@ def check(found: Findings, messages: Sequence[Object], system: JSON) -> None:
 
 
 def _kind(item: Object) -> str:
-    """Name the type of an item; one with a role and no type is a message."""
+    """Return the type of an item; one with a role and no type is a message."""
     return word(item, "type") or ("message" if "role" in item else "")
 
 
@@ -257,7 +257,7 @@ def _check_reasoning(found: Findings, messages: Sequence[Object]) -> None:
 
 
 def _by_the_model(item: Object) -> bool:
-    """Tell whether the model made an item, as far as its type says."""
+    """True if an item was produced by the model, as far as its type tells."""
     kind = _kind(item)
     if kind == "message":
         return word(item, "role") == "assistant"

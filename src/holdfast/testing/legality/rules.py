@@ -1,9 +1,9 @@
-"""The published rules, and where each is known from.
+"""The published rules, and the source of each.
 
 A source is a page of the provider's documentation (by its title), the request types of the
-provider's own Python package, or the words of the error the API answers with, as users report it.
+provider's own Python package, or the text of the API's error, as users report it.
 Where the sources differ in strictness, the stricter one counts: a window has to suit every model
-of its provider. Rules marked "ours" go beyond what is published, and say why.
+of its provider. Rules marked "ours" go beyond what is published, and state why.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule of one provider: its name in sentences, what it says, where it is known from."""
+    """A rule of one provider: its name in sentences, what it requires, and its source."""
 
     provider: str
     name: str
