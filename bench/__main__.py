@@ -22,45 +22,45 @@ import msgspec
 
 import holdfast
 from bench import (
-    appending,
-    branching,
+    appends,
+    branches,
     callers,
-    carrying,
-    deleting,
-    moving,
+    head_moves,
     postgres,
     processes,
-    reading,
-    searching,
-    starting,
+    purge,
+    reads,
+    search,
+    startup,
+    transfer,
     windows,
 )
 from bench.measure import TIMES, Result
 from bench.plan import FULL, QUICK, Plan
-from holdfast.backends.sqlite.place import filesystem_of
+from holdfast.storage.sqlite.location import filesystem_of
 
 _WIDTHS: Final = (52, 58, 22, 18, 6)
 BENCHMARKS: Final[dict[str, Callable[[Plan], Iterator[Result]]]] = {
-    "append": appending.append,
-    "flat": appending.flat,
-    "turn": appending.turn,
+    "append": appends.append,
+    "flat": appends.flat,
+    "turn": appends.turn,
     "callers": callers.callers,
     "slow-disk": callers.slow_disk,
     "processes": processes.processes,
-    "resume": reading.resume,
-    "history": reading.history,
-    "list": reading.listing,
-    "search": searching.search,
+    "resume": reads.resume,
+    "history": reads.history,
+    "list": reads.listing,
+    "search": search.search,
     "window": windows.window,
-    "size": reading.size,
-    "fork": moving.fork,
-    "move": moving.move,
-    "replace": moving.replace,
-    "across": branching.across,
-    "chain": branching.chain,
-    "purge": deleting.purge,
-    "carry": carrying.carry,
-    "start": starting.start,
+    "size": reads.size,
+    "fork": head_moves.fork,
+    "move": head_moves.move,
+    "replace": head_moves.replace,
+    "across": branches.across,
+    "chain": branches.chain,
+    "purge": purge.purge,
+    "carry": transfer.carry,
+    "start": startup.start,
     "postgres": postgres.postgres,
 }
 

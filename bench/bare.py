@@ -14,7 +14,7 @@ from typing import Final
 
 import apsw
 
-from holdfast.settings import Durability
+from holdfast.url import Durability
 
 _SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
 _BUSY_MS: Final = 60_000

@@ -16,12 +16,12 @@ from typing import Final
 import apsw
 
 from bench import bare, material
+from bench.counting_vfs import slow_syncs
 from bench.measure import TIMES, Result, Times, alternate, median, ratio
 from bench.plan import Plan
-from bench.watching import slow_syncs
 from holdfast import AsyncSession, AsyncStore, Message, Store
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.settings import Durability, Location
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.url import Durability, Location
 
 _ENOUGH: Final = 64
 _RATE_BAR: Final = 10_000

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from holdfast import Message, Session, Store, ToolCall, codec
-from holdfast.backends.base import MessageRow, SessionRow, Start, Transaction, Verb
 from holdfast.session import number_of
+from holdfast.storage.protocol import MessageRow, SessionRow, Start, Transaction, Verb
 
 MESSAGES_PER_TURN: Final = 4
 FEW_SCOPE: Final = "returns"

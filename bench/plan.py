@@ -11,7 +11,7 @@ import msgspec
 import holdfast
 from bench import bare, material
 from holdfast import Session, Store
-from holdfast.settings import Durability
+from holdfast.url import Durability
 
 KEY = "bench"
 

@@ -30,11 +30,11 @@ import msgspec
 
 import holdfast
 from bench import by_hand, material
-from bench.appending import appends
+from bench.appends import appends
 from bench.by_hand import ByHand
 from bench.measure import TIMES, Result, Times, alternate, median, micros, ratio
 from bench.plan import KEY, Plan
-from bench.postgres_reading import TENANT, ReadTarget, reading
+from bench.postgres_reads import TENANT, ReadTarget, reading
 
 _ROLE: Final = "holdfast_bench"
 _BAR: Final = 1.5

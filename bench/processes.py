@@ -17,7 +17,7 @@ from typing import Final
 
 import holdfast
 from bench import bare, material
-from bench.appending import appends
+from bench.appends import appends
 from bench.measure import TIMES, Result, Times, alternate, millis
 from bench.plan import KEY, Plan
 

@@ -22,10 +22,10 @@ import msgspec
 
 from bench import material
 from holdfast import Message, Store, ToolCall, codec
-from holdfast.backends.base import MessageRow, SessionRow, Start, Transaction, Verb
 from holdfast.clock import to_micros
-from holdfast.core.search.documents import document
-from holdfast.records import Role
+from holdfast.search.document import document
+from holdfast.storage.protocol import MessageRow, SessionRow, Start, Transaction, Verb
+from holdfast.values import Role
 
 _SCOPES: Final = tuple(f"team{number}" for number in range(12))
 _RARE_SCOPE: Final = "audit"

@@ -13,7 +13,7 @@ from typing import Final, get_args
 from bench.measure import TIMES, Result, Times, alternate, median, millis, ratio, timed
 from bench.plan import Plan, opened
 from holdfast import Session
-from holdfast.records import Provider
+from holdfast.values import Provider
 
 _TOKENS: Final = 32_000
 _FLAT: Final = 1.2

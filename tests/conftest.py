@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import servers
-from tests.places import KINDS, place
 from tests.servers import WORKER, Postgres, as_user, shared_database, start
+from tests.store_urls import KINDS, place
 
 _CRASH = Path(__file__).parent / "crash"
 _OF_THE_USER = (

@@ -6,8 +6,8 @@ and those that are installed on the machine. Stores are opened by a role that ow
 docs/postgresql.md advises; another one owns the tables.
 
 Servers are in memory where there is room for them, so that they do not wait for a disk that others
-use; they sync as ever. Each has a keeper (tests/keeper.py), which stops it when no process uses it
-any more, however the run ends. On a given server only the databases that a run created are dropped.
+use; they sync as ever. Each has a keeper (tests/server_process.py), which stops it when no process
+uses it any more, however the run ends. On a given server only the databases that a run created are dropped.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from holdfast.backends.postgres import migrations
-from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.settings import parse
-from tests import keeper
-from tests.fast import place_in_memory
+from holdfast.storage.postgres import migrations
+from holdfast.storage.postgres.backend import PostgresBackend
+from holdfast.url import parse
+from tests import server_process
+from tests.memory_folders import place_in_memory
 
 OWNER, WORKER = "holdfast_owner", "holdfast_worker"
 _LOCK = 4_871_264_001
@@ -218,7 +218,7 @@ def _user(programs: Path) -> str | None:
     return _SERVERS_USER
 
 
-class Server(keeper.Server):
+class Server(server_process.Server):
     """A server that this process uses until `leave`, or until it ends."""
 
     def __init__(self, folder: Path, initial: Path | None = None) -> None:
@@ -227,9 +227,9 @@ class Server(keeper.Server):
         programs = versions()[asked]
         user = _user(programs)
         super().__init__(folder, programs, user)
-        self._use: int | None = keeper.use(folder)
-        command = [sys.executable, keeper.__file__, str(folder), str(programs)]
-        told = {} if initial is None else {keeper.INITIAL: str(initial)}
+        self._use: int | None = server_process.use(folder)
+        command = [sys.executable, server_process.__file__, str(folder), str(programs)]
+        told = {} if initial is None else {server_process.INITIAL: str(initial)}
         done = subprocess.run(
             [*command, *([] if user is None else [user])],
             env={**os.environ, **told},
@@ -259,7 +259,7 @@ def _quickest_place() -> str:
 
 def _folder_of_the_run() -> Path:
     run = os.environ.get("HOLDFAST_TEST_RUN", str(os.getpid()))
-    return Path(place()) / f"{keeper.PREFIX}{run}"
+    return Path(place()) / f"{server_process.PREFIX}{run}"
 
 
 @cache
@@ -312,7 +312,9 @@ class OwnServer(Server):
     """A server for one test, which may be killed."""
 
     def __init__(self) -> None:
-        super().__init__(Path(tempfile.mkdtemp(prefix=keeper.PREFIX, dir=place())), initial())
+        super().__init__(
+            Path(tempfile.mkdtemp(prefix=server_process.PREFIX, dir=place())), initial()
+        )
 
     def start_again(self) -> None:
         """Start it after it was killed; processes of the old one may need a moment to end."""
@@ -327,7 +329,7 @@ class OwnServer(Server):
 
     def _leave_out_the_dead(self) -> None:
         """Take a dead server's pid out of its pid file, so that it does not pass for running."""
-        if self.pid and not keeper.command(self.pid):
+        if self.pid and not server_process.command(self.pid):
             lock = self.data / "postmaster.pid"
             lock.write_text(lock.read_text().replace(str(self.pid), str(_NOBODY), 1))
 

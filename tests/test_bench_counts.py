@@ -16,10 +16,10 @@ import pytest
 
 import holdfast
 from bench import material, texts
-from bench.watching import Watched, watching
+from bench.counting_vfs import Watched, watching
 from holdfast import AsyncStore, Session, Store
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.settings import Durability, Location
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.url import Durability, Location
 
 _PAGES_OF_WAL = 1000
 _LARGEST_FRAME = 4096 + 24

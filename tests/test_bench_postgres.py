@@ -18,10 +18,10 @@ import pytest
 import holdfast
 from bench import by_hand, material
 from bench.by_hand import ByHand
-from bench.postgres_reading import ReadTarget, search_both
-from tests import keeper, servers
-from tests.places import let_the_owner_in, place
+from bench.postgres_reads import ReadTarget, search_both
+from tests import server_process, servers
 from tests.servers import OWNER, as_user
+from tests.store_urls import let_the_owner_in, place
 
 _A, _B = UUID(int=1), UUID(int=2)
 _LONG = 60.0
@@ -146,5 +146,5 @@ def test_a_run_that_is_ended_leaves_nothing_behind(folder: Path, ended_by: signa
     finally:
         run.kill()
         run.wait()
-    _until(lambda: not keeper.command(server))
+    _until(lambda: not server_process.command(server))
     assert list(folder.iterdir()) == []

@@ -11,16 +11,16 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.backends.base import Query, Snapshot, Verb
 from holdfast.clock import SystemClock
-from holdfast.core.branches import Segment
+from holdfast.context import Runtime
 from holdfast.erasure import Erasure
 from holdfast.errors import Damaged, SessionBusy
-from holdfast.records import Forks, PurgeReport
-from holdfast.runtime import Runtime
+from holdfast.operations import deletion, erase
 from holdfast.session import number_of
-from holdfast.transfer import archiving
-from holdfast.verbs import deleting, erasing
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Query, Snapshot, Verb
+from holdfast.transfer import archive
+from holdfast.values import Forks, PurgeReport
 
 Plan = Sequence[Segment] | None
 
@@ -83,8 +83,8 @@ def purging(
 ) -> tuple[Query[list[Segment]], Callable[[Plan], Verb[PurgeReport]]]:
     n = number_of(session)
     return (
-        deleting.foretell(n, forks=forks),
-        lambda planned: deleting.purge(n, session.id, forks=forks, doomed=planned),
+        deletion.foretell(n, forks=forks),
+        lambda planned: deletion.purge(n, session.id, forks=forks, doomed=planned),
     )
 
 
@@ -136,7 +136,7 @@ def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Stor
     parent, fork, _ = family(store)
     watched = Watched(store)
     n, id = number_of(parent), parent.messages()[2].id
-    plan = erasing.foretell(n, id)
+    plan = erase.foretell(n, id)
     interruptions: list[Callable[[], object]] = [
         lambda: fork.replace([Message.system("new"), *fork.messages()])
     ]
@@ -147,7 +147,7 @@ def test_a_copy_that_was_made_in_between_is_planned_as_well(store: holdfast.Stor
             interruptions.pop()()
         return found
 
-    report = Erasure(watched).write(interrupted, lambda planned: erasing.erase(n, id, planned))
+    report = Erasure(watched).write(interrupted, lambda planned: erase.erase(n, id, planned))
     assert [len(planned or ()) for planned in watched.plans] == [2, 3]
     assert report.places == 3
     assert all(b"parent says 2" in body for body in watched.before)
@@ -203,7 +203,7 @@ def test_erasing_one_message_is_planned_exactly(store: holdfast.Store) -> None:
     parent, _, second = family(store)
     watched = Watched(store)
     n, id = number_of(second), parent.messages()[1].id
-    Erasure(watched).write(erasing.foretell(n, id), lambda planned: erasing.erase(n, id, planned))
+    Erasure(watched).write(erase.foretell(n, id), lambda planned: erase.erase(n, id, planned))
     [planned] = watched.plans
     assert planned is not None
     assert [span.first == span.last for span in planned] == [True, True]
@@ -262,7 +262,7 @@ def test_what_cannot_be_archived_as_it_is_stays(tmp_path: Path) -> None:
             session.append(Message.user("x"), Message.user("y"))
         [branch] = [
             segment.branch
-            for segment in store.backend.read(deleting.foretell(number_of(broken), forks="keep"))
+            for segment in store.backend.read(deletion.foretell(number_of(broken), forks="keep"))
         ]
     damage(path, "UPDATE messages SET crc = crc + 1 WHERE place >> 32 = ?", branch)
     with holdfast.open(path) as store:
@@ -311,7 +311,7 @@ def test_an_archive_that_was_not_written_as_it_should_be_is_found_out(
         store.session("k").append(*(Message.user(f"message {n}") for n in range(5)))
         written = store.export(tmp_path / "old.jsonl", redact=None)
     file = Path(written.path)
-    assert archiving.check(written).sections
+    assert archive.check(written).sections
     data = bytearray(file.read_bytes())
     if cut < 0:
         data[data.index(b"message 3")] ^= 1
@@ -319,4 +319,4 @@ def test_an_archive_that_was_not_written_as_it_should_be_is_found_out(
     else:
         file.write_bytes(data[:-cut])
     with pytest.raises(Damaged, match="did not pass verification"):
-        archiving.check(written)
+        archive.check(written)

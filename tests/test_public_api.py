@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import aio, errors, records
+from holdfast import aio, errors, values
 from holdfast.testing import BackendConformance
 
 NAMES = [
@@ -307,7 +307,7 @@ def _public(module: ModuleType) -> list[tuple[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("module", [holdfast, errors, records, aio], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [holdfast, errors, values, aio], ids=lambda m: m.__name__)
 def test_everything_public_says_what_it_is(module: ModuleType) -> None:
     """Modules, classes, functions, methods and properties."""
     assert module.__doc__

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests import keeper, servers
+from tests import server_process, servers
 
 _WAITS = """
 import time
@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 def _environment(folder: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "HOLDFAST_"))}
     initial = servers.initial()
-    told = {} if initial is None else {keeper.INITIAL: str(initial)}
+    told = {} if initial is None else {server_process.INITIAL: str(initial)}
     return kept | told | {"TMPDIR": str(folder)}
 
 
@@ -97,21 +97,21 @@ def start(folder: Path) -> Iterator[Callable[[str], User]]:
         yield started
 
 
-def _server(folder: Path, run: str) -> keeper.Server:
-    return keeper.Server(folder / f"{keeper.PREFIX}{run}", Path(), None)
+def _server(folder: Path, run: str) -> server_process.Server:
+    return server_process.Server(folder / f"{server_process.PREFIX}{run}", Path(), None)
 
 
-def _is_gone(server: keeper.Server, pid: int) -> bool:
+def _is_gone(server: server_process.Server, pid: int) -> bool:
     """Wait until a server and its files are gone; its process entry may go a little later."""
     until = time.monotonic() + 60
-    while server.folder.exists() or keeper.command(pid):
+    while server.folder.exists() or server_process.command(pid):
         if time.monotonic() > until:
             return False
         time.sleep(0.01)
     return True
 
 
-def _answers(server: keeper.Server) -> bool:
+def _answers(server: server_process.Server) -> bool:
     with psycopg.connect(server.url) as admin:
         return admin.execute("SELECT 1").fetchone() == (1,)
 
@@ -169,9 +169,9 @@ def test_a_run_that_is_killed_leaves_no_server(
         made: list[Path] = []
         while not made:
             assert run.poll() is None
-            made = list(folder.glob(f"{keeper.PREFIX}*/made"))
+            made = list(folder.glob(f"{server_process.PREFIX}*/made"))
             time.sleep(0.01)
-        server = keeper.Server(made[0].parent, Path(), None)
+        server = server_process.Server(made[0].parent, Path(), None)
         pid = server.pid
         assert _answers(server)
         run.send_signal(number)
@@ -180,12 +180,12 @@ def test_a_run_that_is_killed_leaves_no_server(
 
 def test_what_is_not_a_server_of_ours_is_left_alone(folder: Path) -> None:
     """A folder of that name without our lock; a process that only has the number of a server."""
-    foreign = folder / f"{keeper.PREFIX}foreign"
-    stale = folder / f"{keeper.PREFIX}stale"
+    foreign = folder / f"{server_process.PREFIX}foreign"
+    stale = folder / f"{server_process.PREFIX}stale"
     for each in (foreign, stale):
         (each / "data").mkdir(parents=True)
         (each / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n")
     (stale / "users").touch()
-    keeper.clear_forgotten(folder / "mine", Path(), None)
+    server_process.clear_forgotten(folder / "mine", Path(), None)
     assert (foreign / "data").exists()
     assert not stale.exists()

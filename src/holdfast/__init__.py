@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from holdfast import errors
 from holdfast.draft import Draft
 from holdfast.errors import HoldfastError
-from holdfast.records import (
+from holdfast.session import Session
+from holdfast.store import Store, open  # noqa: A004 - holdfast.open is its name
+from holdfast.turn import Turn
+from holdfast.values import (
     BranchChanged,
     File,
     Goal,
@@ -24,9 +27,6 @@ from holdfast.records import (
     ToolResult,
     Usage,
 )
-from holdfast.session import Session
-from holdfast.store import Store, open  # noqa: A004 - holdfast.open is its name
-from holdfast.turn import Turn
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncDraft, AsyncSession, AsyncStore, AsyncTurn, open_async

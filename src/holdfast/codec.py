@@ -25,9 +25,9 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from holdfast import tokens
-from holdfast.checks import check_message, to_cost, to_time
 from holdfast.errors import BadMessage, Damaged, TooLarge
-from holdfast.records import (
+from holdfast.validation import check_message, to_cost, to_time
+from holdfast.values import (
     JSON,
     File,
     Message,

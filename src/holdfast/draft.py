@@ -20,14 +20,14 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from holdfast import checks, codec, tokens
-from holdfast.backends.base import Verb
-from holdfast.core.drafts import Chunk, Delta, Opening, put_together, size
+from holdfast import codec, tokens, validation
+from holdfast.context import Runtime
+from holdfast.draft_parts import Chunk, Delta, Opening, put_together, size
 from holdfast.errors import HoldfastError, Invalid, StorageError, TooLarge, TurnLost
 from holdfast.ids import message_id
-from holdfast.records import JSON, Message, Raw, Text, Thinking, ToolCall, Usage
-from holdfast.runtime import Runtime
-from holdfast.verbs import turns
+from holdfast.operations import turns
+from holdfast.storage.protocol import Verb
+from holdfast.values import JSON, Message, Raw, Text, Thinking, ToolCall, Usage
 
 FLUSH_SECONDS: Final = 0.2  # A commit follows; together they stay within the promised 0.25 s.
 FLUSH_BYTES: Final = 4096
@@ -94,8 +94,8 @@ class DraftState:
     def spend(self, usage: Usage | None, cost: Decimal | None) -> None:
         """Set the usage and cost of the reply; the last call wins."""
         self._refuse()
-        used = None if usage is None else checks.check_usage(usage)
-        price = None if cost is None else checks.to_cost(cost)
+        used = None if usage is None else validation.check_usage(usage)
+        price = None if cost is None else validation.to_cost(cost)
         with self._guard:
             self._made = None
             self._usage = self._usage if used is None else used
@@ -224,7 +224,7 @@ class Draft:
 
     def write(self, text: str) -> None:
         """Add text. Blocks while a full buffer is flushed; raises the error of an earlier flush."""
-        self._add(Text(checks.check_text(text, "text")))
+        self._add(Text(validation.check_text(text, "text")))
 
     def think(self, text: str, *, signature: str | None = None) -> None:
         """Add the model's reasoning."""
@@ -299,20 +299,20 @@ def note_failure(error: BaseException, failed: HoldfastError) -> None:
 
 def check_call(id: str, name: str, arguments: JSON) -> ToolCall:
     """Return a validated tool call."""
-    checks.check_json(arguments, "arguments")
+    validation.check_json(arguments, "arguments")
     # A copy: later changes by the caller must not change the reply.
     copied = copy.deepcopy(arguments)
-    return ToolCall(checks.check_text(id, "id"), checks.check_text(name, "name"), copied)
+    return ToolCall(validation.check_text(id, "id"), validation.check_text(name, "name"), copied)
 
 
 def check_raw(part: Raw) -> Raw:
     """Return validated foreign data."""
-    checks.check_json(part.data, "data")
-    return Raw(checks.check_text(part.source, "source"), copy.deepcopy(part.data))
+    validation.check_json(part.data, "data")
+    return Raw(validation.check_text(part.source, "source"), copy.deepcopy(part.data))
 
 
 def check_thought(text: str, signature: str | None) -> Thinking:
     """Return validated reasoning."""
     if signature is not None:
-        checks.check_text(signature, "signature")
-    return Thinking(checks.check_text(text, "text"), signature)
+        validation.check_text(signature, "signature")
+    return Thinking(validation.check_text(text, "text"), signature)

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from holdfast.backends.base import Query, Verb
-from holdfast.core.branches import Segment
-from holdfast.core.fragments import thinned
-from holdfast.records import Scan
-from holdfast.runtime import Runtime
-from holdfast.verbs.burying import MOST_FRAGMENTS, Changed, sample
+from holdfast.context import Runtime
+from holdfast.operations.residue import thinned
+from holdfast.operations.tombstone import MOST_FRAGMENTS, Changed, sample
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Query, Verb
+from holdfast.values import Scan
 
 T = TypeVar("T")
 Doomed = Sequence[Segment] | None

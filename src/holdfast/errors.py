@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from holdfast.records import Candidate, Head, Holder
+    from holdfast.values import Candidate, Head, Holder
 
 _MOST_REASONS: Final = 5
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from holdfast.records import Holder
+from holdfast.values import Holder
 
 
 def this_process() -> Holder:

@@ -12,11 +12,15 @@ from typing import Unpack
 import msgspec
 
 from holdfast import codec, ids
-from holdfast.backends.base import SessionRow
+from holdfast.context import Runtime
 from holdfast.erasure import Erasure
 from holdfast.errors import BadQuery
-from holdfast.following import Follower
-from holdfast.records import (
+from holdfast.follow import Follower
+from holdfast.operations import append, erase, head_moves, lineage, queries, queue, sessions, turns
+from holdfast.operations.positions import check_place
+from holdfast.storage.protocol import SessionRow
+from holdfast.turn import Turn, TurnState
+from holdfast.values import (
     JSON,
     BranchInfo,
     Content,
@@ -34,10 +38,6 @@ from holdfast.records import (
     Window,
     to_parts,
 )
-from holdfast.runtime import Runtime
-from holdfast.turn import Turn, TurnState
-from holdfast.verbs import appending, browsing, erasing, moving, queue, reading, sessions, turns
-from holdfast.verbs.places import check_place
 
 
 class Session:
@@ -58,16 +58,16 @@ class Session:
 
     def info(self) -> SessionInfo:
         """Return the session's identity, state and sums."""
-        return self._read(reading.info(self._n))
+        return self._read(queries.info(self._n))
 
     def head(self) -> Head:
         """Return where the history ends; pass it as `expect` to write only if it has not moved."""
-        return self._read(reading.head(self._n))
+        return self._read(queries.head(self._n))
 
     def append(self, *messages: Message, expect: Head | None = None) -> Head:
         """Store messages, all or none, each id once; return the new head. Needs no turn."""
         batch = codec.encode_batch(messages, self._runtime.now())
-        return self._write(appending.append(self._n, batch, expect=expect))
+        return self._write(append.append(self._n, batch, expect=expect))
 
     def turn(
         self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
@@ -89,7 +89,7 @@ class Session:
         With `after` alone, the next `limit` messages after it.
         """
         return self._read(
-            reading.messages(
+            queries.messages(
                 self._n,
                 limit=limit,
                 before=before,
@@ -114,9 +114,9 @@ class Session:
 
         `reserve` tokens of `max_tokens` are kept free for the reply. Stored messages do not change.
         """
-        from holdfast.verbs import windowing  # noqa: PLC0415 - only agents need it
+        from holdfast.windows import build  # noqa: PLC0415 - only agents need it
 
-        options = windowing.Wish(
+        options = build.Wish(
             provider=provider,
             max_tokens=max_tokens,
             reserve=reserve,
@@ -125,7 +125,7 @@ class Session:
             system=system,
             timestamps=timestamps,
         )
-        query = windowing.window(self._n, windowing.check_wish(options), self._runtime.report)
+        query = build.window(self._n, build.check_wish(options), self._runtime.report)
         return self._read(query)
 
     # ----------------------------------------------------------------------- forks and branches
@@ -165,25 +165,25 @@ class Session:
 
         Inside a tool exchange it moves to before it, as the returned head shows.
         """
-        return self._write(moving.rewind(self._n, to, token=ids.message_id(), expect=expect))
+        return self._write(head_moves.rewind(self._n, to, token=ids.message_id(), expect=expect))
 
     def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
         """Rewind to before the last `n` turns."""
-        return self._write(moving.undo(self._n, n, token=ids.message_id(), expect=expect))
+        return self._write(head_moves.undo(self._n, n, token=ids.message_id(), expect=expect))
 
     def redo(self, *, expect: Head | None = None) -> Head:
         """Revert the last undo, rewind or clear; possible until the next append."""
-        return self._write(moving.redo(self._n, token=ids.message_id(), expect=expect))
+        return self._write(head_moves.redo(self._n, token=ids.message_id(), expect=expect))
 
     def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         """Replace the history by these messages, atomically; a common prefix is shared."""
         batch = codec.encode_history(messages, self._runtime.now())
-        operation = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        operation = head_moves.replace(self._n, batch, token=ids.message_id(), expect=expect)
         return self._write(operation)
 
     def clear(self, *, expect: Head | None = None) -> Head:
         """Continue with an empty history; the old one stays readable."""
-        return self._write(moving.clear(self._n, token=ids.message_id(), expect=expect))
+        return self._write(head_moves.clear(self._n, token=ids.message_id(), expect=expect))
 
     def summarize(
         self, text: str, *, upto: Place | None = None, expect: Head | None = None
@@ -192,7 +192,7 @@ class Session:
 
         Pass the message that was newest when the summary was started: later ones stay in windows.
         """
-        operation = moving.summarize(
+        operation = head_moves.summarize(
             self._n,
             text,
             upto,
@@ -204,11 +204,11 @@ class Session:
 
     def summary(self) -> Message | None:
         """Read the newest summary; it covers the history up to the message with id `covers`."""
-        return self._read(reading.summary(self._n, self._runtime.report))
+        return self._read(queries.summary(self._n, self._runtime.report))
 
     def covered(self) -> int:
         """Return the last seq that the newest summary covers; 0 without one."""
-        return self._read(reading.covered(self._n, self._runtime.report))
+        return self._read(queries.covered(self._n, self._runtime.report))
 
     def erase(self, message: Place) -> EraseReport:
         """Erase the content of a message wherever it is shared; its id, seq, role and time stay.
@@ -221,23 +221,23 @@ class Session:
             raise BadQuery("message: pass the id or seq of the message to erase")
         erasure = Erasure(self._runtime)
         report = erasure.write(
-            erasing.foretell(self._n, position),
-            lambda planned: erasing.erase(self._n, position, planned),
+            erase.foretell(self._n, position),
+            lambda planned: erase.erase(self._n, position, planned),
         )
         pending, scan = erasure.settle()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
 
     def branches(self) -> list[BranchInfo]:
         """List the branches by number: where each starts and ends, and why it was abandoned."""
-        return self._read(browsing.branches(self._n))
+        return self._read(lineage.branches(self._n))
 
     def lineage(self) -> list[Link]:
         """List the ancestors of this session, the oldest first, and itself."""
-        return self._read(browsing.lineage(self._n))
+        return self._read(lineage.lineage(self._n))
 
     def children(self) -> list[Link]:
         """List the direct children of this session."""
-        return self._read(browsing.children(self._n))
+        return self._read(lineage.children(self._n))
 
     # --------------------------------------------------------------------------- turns and input
 
@@ -247,18 +247,18 @@ class Session:
 
     def turns(self, *, limit: int | None = None) -> list[TurnInfo]:
         """Read the newest turns with their tool calls, oldest first."""
-        return self._read(reading.turns(self._n, limit))
+        return self._read(queries.turns(self._n, limit))
 
     def enqueue(self, content: Content | Message) -> QueuedInput:
         """Store input for the next turn, which takes it with `take_queued`."""
         message = to_input(content)
         item = codec.encode(message, self._runtime.now())
         operation = queue.enqueue(self._n, item, self._runtime.clock.micros())
-        return reading.as_queued(*self._write(operation))
+        return queries.as_queued(*self._write(operation))
 
     def queued(self) -> list[QueuedInput]:
         """List queued input, in order."""
-        return self._read(reading.queued(self._n))
+        return self._read(queries.queued(self._n))
 
     def update(self, **changes: Unpack[sessions.Changes]) -> SessionInfo:
         """Change title, model, cwd, scope, pinned, archived, goal or metadata.
@@ -271,7 +271,7 @@ class Session:
 
     def usage(self) -> UsageReport:
         """Return tokens and cost, in total and by model."""
-        return self._read(reading.usage(self._n))
+        return self._read(queries.usage(self._n))
 
     def follow(self, after: Head | None = None) -> Follower:
         """Iterate over every message after `after` (or of the whole history) as it is written.

@@ -11,17 +11,20 @@ from typing import Self, TypeAlias
 
 import msgspec
 
-from holdfast import checks, ids, settings
-from holdfast.backends.base import Backend, Listing, Query, SessionRow
-from holdfast.backends.registry import open_backend
+from holdfast import ids, titles, validation
 from holdfast.clock import Clock, SystemClock, to_micros
-from holdfast.core import titles
-from holdfast.core.moments import Bound, moment
-from holdfast.core.retention import Rules, duration
+from holdfast.context import Runtime
 from holdfast.erasure import Erasure
 from holdfast.errors import SessionNotFound
-from holdfast.following import StoreFollower
-from holdfast.records import (
+from holdfast.follow import StoreFollower
+from holdfast.operations import deletion, listing, queries, resolve, retention, sessions
+from holdfast.operations.retention_rules import Rules, duration
+from holdfast.search.time_filter import Bound, moment
+from holdfast.session import Session
+from holdfast.storage.protocol import Backend, Listing, Query, SessionRow
+from holdfast.storage.registry import open_backend
+from holdfast.url import Durability, check_durability, parse
+from holdfast.values import (
     JSON,
     BackupReport,
     CopyReport,
@@ -44,9 +47,6 @@ from holdfast.records import (
     SessionState,
     Stats,
 )
-from holdfast.runtime import Runtime
-from holdfast.session import Session
-from holdfast.verbs import deleting, finding, listing, reading, retaining, sessions
 
 TitleMaker: TypeAlias = Callable[[Session], str | None]
 
@@ -55,15 +55,15 @@ def open(
     url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = "default",
-    durability: settings.Durability = "power",
+    durability: Durability = "power",
     readonly: bool = False,
 ) -> Store:
     """Open a store: a path, `sqlite:///…`, `postgresql://…`, `memory:`, or `$HOLDFAST_URL`."""
     clock = SystemClock()
     backend = open_backend(
-        settings.parse(url, os.environ),
-        tenant=checks.check_name(tenant, "tenant"),
-        durability=settings.check_durability(durability),
+        parse(url, os.environ),
+        tenant=validation.check_name(tenant, "tenant"),
+        durability=check_durability(durability),
         readonly=readonly,
         clock=clock,
     )
@@ -120,7 +120,7 @@ class Store:
 
         The other arguments are used only when it is created.
         """
-        found = self._open(finding.find_by_key(key))
+        found = self._open(resolve.find_by_key(key))
         if found is not None:
             return found
         if not create:
@@ -173,8 +173,8 @@ class Store:
 
     def _number(self, named: str | Session) -> int:
         if isinstance(named, Session):
-            return self._read(finding.find_by_id(named.id)).n
-        return self._read(finding.find(named, self._runtime.report)).n
+            return self._read(resolve.find_by_id(named.id)).n
+        return self._read(resolve.find(named, self._runtime.report)).n
 
     def get(self, ref: str) -> Session:
         """Open a session by id, unique id prefix (4 characters or more), key, run id or title.
@@ -182,7 +182,7 @@ class Store:
         `@latest` is the one written to last, `@latest:SCOPE` the same within a scope, `@pinned` the
         only pinned one. `AmbiguousRef` has the candidates if several match.
         """
-        row, interrupted = self._read(reading.opened(finding.find(ref, self._runtime.report)))
+        row, interrupted = self._read(queries.opened(resolve.find(ref, self._runtime.report)))
         return Session(self._runtime, row, interrupted=interrupted)
 
     def latest(
@@ -190,7 +190,7 @@ class Store:
     ) -> Session | None:
         """Open the session that was written to last; unreadable ones are skipped."""
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd)):
-            checks.check_filter(value, field)
+            validation.check_filter(value, field)
         wanted = Listing(scope=scope, agent=agent, cwd=cwd, delegates=False)
         return self._open(listing.latest(wanted, self._runtime.report))
 
@@ -217,9 +217,9 @@ class Store:
         `2026-01-31`. Unreadable sessions are listed with the state `damaged`.
         """
         for field, value in (("scope", scope), ("agent", agent), ("cwd", cwd), ("text", text)):
-            checks.check_filter(value, field)
+            validation.check_filter(value, field)
         for field, flag in (("pinned", pinned), ("archived", archived), ("trashed", trashed)):
-            checks.check_flag(flag, field, optional=field != "trashed")
+            validation.check_flag(flag, field, optional=field != "trashed")
         wanted = Listing(
             scope=scope,
             agent=agent,
@@ -264,9 +264,10 @@ class Store:
         as `role:user since:7d`; `literal` disables this syntax. Thinking and abandoned branches are
         searched only if requested, the trash never.
         """
-        from holdfast.index import asking, searching  # noqa: PLC0415 - few callers need it
+        from holdfast.search import engine  # noqa: PLC0415 - few callers need it
+        from holdfast.search.request import request as parse_request  # noqa: PLC0415
 
-        request = asking.request(
+        request = parse_request(
             text,
             now=self._runtime.now(),
             scope=scope,
@@ -282,7 +283,7 @@ class Store:
             limit=limit,
             cursor=cursor,
         )
-        return searching.search(self._backend, self._runtime.index, request, self._runtime.report)
+        return engine.search(self._backend, self._runtime.index, request, self._runtime.report)
 
     def index_status(self) -> IndexStatus:
         """Return the state of the search index; searches are correct in every state."""
@@ -326,23 +327,23 @@ class Store:
 
     def follow(self, since: int = 0) -> StoreFollower:
         """Iterate over writes to any session, as they happen."""
-        return StoreFollower(self._runtime, checks.check_number(since, "since"))
+        return StoreFollower(self._runtime, validation.check_number(since, "since"))
 
     def _open(self, find: Query[SessionRow | None]) -> Session | None:
-        row, interrupted = self._read(reading.opened(find))
+        row, interrupted = self._read(queries.opened(find))
         return None if row is None else Session(self._runtime, row, interrupted=interrupted)
 
     # ------------------------------------------------------------------------------- deletion
 
     def trash(self, ref: str) -> SessionInfo:
         """Move a session to the trash: it is no longer listed, its key is free, nothing is lost."""
-        row = self._read(finding.find(ref, self._runtime.report))
-        return self._write(deleting.trash(row.n))
+        row = self._read(resolve.find(ref, self._runtime.report))
+        return self._write(deletion.trash(row.n))
 
     def restore(self, ref: str, *, keyless: bool = False) -> SessionInfo:
         """Restore a session from the trash; `KeyTaken` if its key is in use, unless `keyless`."""
-        row = self._read(finding.find_in_trash(ref, self._runtime.report))
-        return self._write(deleting.restore(row.n, keyless=keyless))
+        row = self._read(resolve.find_in_trash(ref, self._runtime.report))
+        return self._write(deletion.restore(row.n, keyless=keyless))
 
     def purge(self, ref: str, *, forks: Forks = "keep") -> PurgeReport:
         """Erase a session for ever: its messages, turns, drafts, files, and their bytes.
@@ -350,12 +351,12 @@ class Store:
         Messages that a fork shares stay until the last such fork is purged; with `forks="erase"`
         they are erased in the forks, too. `SessionBusy` while a turn is open.
         """
-        deleting.check_forks(forks)
-        row = self._read(finding.find_anywhere(ref, self._runtime.report))
+        deletion.check_forks(forks)
+        row = self._read(resolve.find_anywhere(ref, self._runtime.report))
         erasure = Erasure(self._runtime)
         report = erasure.write(
-            deleting.foretell(row.n, forks=forks),
-            lambda planned: deleting.purge(row.n, row.id, forks=forks, doomed=planned),
+            deletion.foretell(row.n, forks=forks),
+            lambda planned: deletion.purge(row.n, row.id, forks=forks, doomed=planned),
         )
         pending, scan = erasure.settle()
         return msgspec.structs.replace(report, pending=pending, scan=scan)
@@ -377,18 +378,22 @@ class Store:
         with `empty_trash`, sessions in the trash for that long are erased. Without a rule, none is
         removed.
         """
-        checks.check_filter(scope, "scope")
+        validation.check_filter(scope, "scope")
         rules = Rules(
             older_than=duration(older_than, "older_than"),
             idle=duration(idle, "idle"),
             keep_last=(
-                None if keep_last is None else checks.check_number(keep_last, "keep_last", lowest=1)
+                None
+                if keep_last is None
+                else validation.check_number(keep_last, "keep_last", lowest=1)
             ),
             scope=scope,
-            max_bytes=None if max_bytes is None else checks.check_number(max_bytes, "max_bytes"),
+            max_bytes=None
+            if max_bytes is None
+            else validation.check_number(max_bytes, "max_bytes"),
             empty_trash=duration(empty_trash, "empty_trash"),
         )
-        return self._read(retaining.plan(rules))
+        return self._read(retention.plan(rules))
 
     def apply(
         self,
@@ -401,16 +406,16 @@ class Store:
 
         With `archive` they are first exported to this new file, unredacted, and it is verified.
         """
-        from holdfast import pruning  # noqa: PLC0415 - few callers need it
+        from holdfast import prune  # noqa: PLC0415 - few callers need it
 
         to = None if archive is None else os.fspath(archive)
-        return pruning.apply(self._runtime, plan, archive=to, progress=progress)
+        return prune.apply(self._runtime, plan, archive=to, progress=progress)
 
     # ---------------------------------------------------------------------------- whole store
 
     def blob(self, sha256: str) -> bytes:
         """Read a file or large part by its hash."""
-        return self._read(reading.blob(sha256))
+        return self._read(queries.blob(sha256))
 
     def verify(self) -> builtins.list[Damage]:
         """Read everything and return what is damaged; nothing is changed."""
@@ -438,9 +443,9 @@ class Store:
         `redact=None` it is a complete copy. `progress` is called with the number of messages done,
         and of all.
         """
-        from holdfast.transfer import exporting  # noqa: PLC0415 - few callers need it
+        from holdfast.transfer import export  # noqa: PLC0415 - few callers need it
 
-        return exporting.export(
+        return export.export(
             self._backend,
             self._runtime.clock,
             os.fspath(to),
@@ -458,9 +463,9 @@ class Store:
         progress: Callable[[int, int], None] | None = None,
     ) -> Review:
         """Return what an export would replace, leave out and not search; nothing is written."""
-        from holdfast.transfer import exporting  # noqa: PLC0415 - as above
+        from holdfast.transfer import export  # noqa: PLC0415 - as above
 
-        return exporting.review(
+        return export.review(
             self._backend,
             self._runtime.clock,
             refs,
@@ -480,9 +485,9 @@ class Store:
         `progress` is called with the number of bytes done, and of all (each is read twice), in any
         thread; it must not use the store.
         """
-        from holdfast.transfer import importing  # noqa: PLC0415 - as above
+        from holdfast.transfer import import_  # noqa: PLC0415 - as above
 
-        return importing.import_(self._backend, os.fspath(path), progress)
+        return import_.import_(self._backend, os.fspath(path), progress)
 
     def copy(
         self,
@@ -496,14 +501,12 @@ class Store:
         the target has other content under the same ids. `progress` is called with the amount done,
         and of all, in any thread; it must not use either store.
         """
-        from holdfast.transfer import copying  # noqa: PLC0415 - as above
+        from holdfast.transfer import copy  # noqa: PLC0415 - as above
 
         if not isinstance(to, Store):
             with open(to, tenant=self.tenant) as target:
                 return self.copy(target, progress=progress)
-        return copying.copy(
-            self._backend, to.backend, progress=progress, report=self._runtime.report
-        )
+        return copy.copy(self._backend, to.backend, progress=progress, report=self._runtime.report)
 
     def stats(self) -> Stats:
         """Return counts of what the store contains."""

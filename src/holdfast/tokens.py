@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from holdfast.records import WHOLE_OUTPUT, File, Message, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.values import WHOLE_OUTPUT, File, Message, Part, Text, Thinking, ToolCall, ToolResult
 
 Count: TypeAlias = Callable[[str], int]
 

@@ -17,24 +17,15 @@ from typing import Final, Self, Unpack
 
 import msgspec
 
-from holdfast import checks, codec, processes
-from holdfast.backends.base import Verb
+from holdfast import codec, processes, validation
+from holdfast.context import Runtime
 from holdfast.draft import Draft, DraftState, TurnRef, note_failure
 from holdfast.errors import HoldfastError, Invalid, SessionBusy, TurnLost
 from holdfast.ids import message_id, turn_id
+from holdfast.operations import append, queue, turns
 from holdfast.processes import this_process
-from holdfast.records import (
-    Content,
-    File,
-    Message,
-    MessageFields,
-    Raw,
-    Recovered,
-    Text,
-    ToolCall,
-)
-from holdfast.runtime import Runtime
-from holdfast.verbs import appending, queue, turns
+from holdfast.storage.protocol import Verb
+from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
 
 _LONGEST_ERROR: Final = 4096
 _WAIT_STEP: Final = 0.5
@@ -62,7 +53,7 @@ class TurnState:
         self._pid = os.getpid()
         for field, value in (("model", model), ("run_id", run_id)):
             if value is not None:
-                checks.check_name(value, field)
+                validation.check_name(value, field)
         self.claim = turns.Claim(
             session=session,
             token=message_id(),
@@ -107,7 +98,7 @@ class TurnState:
         """Return the operation that stores a message of this turn."""
         self.check()
         item = codec.encode(message, self.runtime.now())
-        return appending.add(self.session, item, self.number)
+        return append.add(self.session, item, self.number)
 
     def named(self, message: Message) -> Message:
         """Return a stored message with the id of this turn."""
@@ -116,7 +107,7 @@ class TurnState:
     def start_tool(self, call_id: str) -> Verb[None]:
         """Return the operation that records the start of a tool."""
         self.check()
-        checks.check_name(call_id, "call_id")
+        validation.check_name(call_id, "call_id")
         return turns.start_tool(self.session, self.number, call_id)
 
     def take_queued(self) -> Verb[list[Message]]:
@@ -132,7 +123,7 @@ class TurnState:
         if self.draft is not None:
             raise Invalid("a reply is already being streamed; close it first.")
         if model is not None:
-            checks.check_name(model, "model")
+            validation.check_name(model, "model")
         turn = TurnRef(self.session, self.number, self.id)
         self.draft = DraftState(self.runtime, turn, model or self._model, self._draft_closed)
         return self.draft
@@ -149,7 +140,7 @@ class TurnState:
     def end(self, state: turns.Ending, error: str | None = None) -> Verb[None]:
         """Return the operation that ends the turn."""
         self.check()
-        checks.check_filter(error, "reason")
+        validation.check_filter(error, "reason")
         text = None if error is None else error[:_LONGEST_ERROR]
         return turns.end_turn(self.session, self.number, state, text)
 
@@ -184,7 +175,7 @@ class Turn:
 
     def __init__(self, state: TurnState, *, wait: float) -> None:
         self._state = state
-        self._wait = checks.check_seconds(wait, "wait")
+        self._wait = validation.check_seconds(wait, "wait")
         self._write = state.runtime.backend.write
         self._draft: Draft | None = None
         self.recovered: Recovered | None = None

@@ -25,7 +25,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.records import JSON
+from holdfast.values import JSON
 
 _PROGRAM = Path(sys.prefix, "aimock/node_modules/@copilotkit/aimock/dist/cli.js")
 _LISTENING = "server listening on http://127.0.0.1:"

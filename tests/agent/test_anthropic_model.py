@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from holdfast.agent.models.anthropic import AnthropicModel
-from holdfast.agent.models.base import (
+from holdfast.agent.models.anthropic_messages import MessagesReading, messages_of
+from holdfast.agent.models.chat_completions import CONTINUE
+from holdfast.agent.models.protocol import (
     Called,
     Delta,
     Kept,
@@ -23,12 +25,10 @@ from holdfast.agent.models.base import (
     Thought,
     ToolSpec,
 )
-from holdfast.agent.models.chat import CONTINUE
-from holdfast.agent.models.messages import MessagesReading, messages_of
 from holdfast.errors import ContextTooLong, ModelFailed, ModelMissing
 from holdfast.formats import anthropic as shape
-from holdfast.records import JSON, Message, Part, Text, Thinking, ToolCall, Usage, Window
 from holdfast.testing import legality
+from holdfast.values import JSON, Message, Part, Text, Thinking, ToolCall, Usage, Window
 from tests.agent.wire import CUT, STAY, Answer, Wire, hear, refused, sse
 
 LOOK = ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})

@@ -15,16 +15,16 @@ import pytest
 import holdfast
 from holdfast import Session
 from holdfast.agent import Agent
-from holdfast.records import Provider, Window
 from holdfast.testing import legality
-from holdfast.testing.models import ScriptedModel, say
-from tests.agent.crashing import TOGETHER
+from holdfast.testing.scripted_model import ScriptedModel, say
+from holdfast.values import Provider, Window
+from tests.agent.crash_child import TOGETHER
 
 
 def _table(root: Path, rounds: int) -> None:
     """Every step, dead before it and after it."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.agent.crashing", str(root), str(rounds)],
+        [sys.executable, "-m", "tests.agent.crash_child", str(root), str(rounds)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

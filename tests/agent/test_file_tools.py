@@ -11,13 +11,13 @@ from threading import Event
 
 import pytest
 
-from holdfast.agent.tools import diffs
-from holdfast.agent.tools.base import Output
-from holdfast.agent.tools.files import file_tools
-from holdfast.agent.tools.threads import stoppable
-from holdfast.agent.tools.walking import Walk
+from holdfast.agent.tools import diff
+from holdfast.agent.tools.directory_walk import Walk
+from holdfast.agent.tools.file_tools import file_tools
+from holdfast.agent.tools.protocol import Output
+from holdfast.agent.tools.worker_thread import stoppable
 from holdfast.agent.tools.workspace import Place, Workspace
-from holdfast.records import JSON
+from holdfast.values import JSON
 from tests.agent.tools import Desk, refusal
 
 
@@ -200,21 +200,21 @@ def test_edits_made_together_do_not_lose_each_other(desk: Desk, root: Path) -> N
 def test_changes_far_apart_are_shown_without_what_is_between() -> None:
     old = [f"{n}\n" for n in range(100)]
     new = ["first\n", *old[1:99], "last\n"]
-    assert diffs.changes("".join(old), "".join(new)) == (
+    assert diff.changes("".join(old), "".join(new)) == (
         "@@ line 1 @@\n-0\n+first\n 1\n 2\n 3\n@@ line 97 @@\n 96\n 97\n 98\n-99\n+last"
     )
 
 
 def test_a_missing_end_of_line_is_shown() -> None:
-    assert diffs.changes("a\n", "a") == "@@ line 1 @@\n-a\n+a\n\\ no end of line"
-    assert diffs.changes("a\nb", "a\nc\n") == ("@@ line 1 @@\n a\n-b\n\\ no end of line\n+c")
-    assert diffs.changes("", "a\n") == "@@ line 1 @@\n+a"
-    assert diffs.addition("") == ""
+    assert diff.changes("a\n", "a") == "@@ line 1 @@\n-a\n+a\n\\ no end of line"
+    assert diff.changes("a\nb", "a\nc\n") == ("@@ line 1 @@\n a\n-b\n\\ no end of line\n+c")
+    assert diff.changes("", "a\n") == "@@ line 1 @@\n+a"
+    assert diff.addition("") == ""
 
 
 def test_a_diff_of_much_is_quick_and_says_what_it_does_not_show() -> None:
     old, new = "\n".join(["a"] * 50_000), "\n".join(["b", "a"] * 25_000)
-    shown = diffs.changes(old, new)
+    shown = diff.changes(old, new)
     assert len(shown) < 13_000
     assert "characters are not shown here" in shown
 

@@ -12,7 +12,7 @@ from holdfast import Goal, Session, Store
 from holdfast.agent import Agent, Limits, Retry, ToolContext
 from holdfast.agent.events import Event, GoalChanged, GoalPaused, TurnEnded
 from holdfast.errors import ModelFailed
-from holdfast.testing.models import Pause, ScriptedModel, call, say
+from holdfast.testing.scripted_model import Pause, ScriptedModel, call, say
 
 
 @pytest.fixture

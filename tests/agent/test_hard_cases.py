@@ -18,7 +18,8 @@ from holdfast import Goal, Message, Session, Store, Usage
 from holdfast.agent import Agent, AsyncAgent, Context, Limits, Output, Retry, Tool, ToolContext
 from holdfast.agent.events import Event, ReplyStored, TurnEnded
 from holdfast.agent.goals import change
-from holdfast.agent.models.base import (
+from holdfast.agent.models.chat_completions import ChatReading
+from holdfast.agent.models.protocol import (
     Delta,
     Request,
     Said,
@@ -28,15 +29,14 @@ from holdfast.agent.models.base import (
     Thought,
     ToolSpec,
 )
-from holdfast.agent.models.chat import ChatReading
-from holdfast.agent.tools.base import Ask
-from holdfast.agent.tools.functions import make_tool
-from holdfast.agent.tools.goals import goal_tools
+from holdfast.agent.tools.function_tools import make_tool
+from holdfast.agent.tools.goal_tools import goal_tools
+from holdfast.agent.tools.protocol import Ask
 from holdfast.aio import AsyncSession
 from holdfast.errors import AgentError, ContextTooLong, ModelFailed
-from holdfast.records import JSON, QueuedInput, SessionInfo
-from holdfast.testing.models import Script, ScriptedModel, call, calls, say
-from holdfast.verbs.sessions import Changes
+from holdfast.operations.sessions import Changes
+from holdfast.testing.scripted_model import Script, ScriptedModel, call, calls, say
+from holdfast.values import JSON, QueuedInput, SessionInfo
 
 T = TypeVar("T")
 FAST = Retry(attempts=3, base=0.0, max=0.0, jitter=0.0)
@@ -599,7 +599,7 @@ _FORKED = """
 import os, signal, sys
 import holdfast
 from holdfast.agent import Agent
-from holdfast.testing.models import ScriptedModel, say
+from holdfast.testing.scripted_model import ScriptedModel, say
 
 path = sys.argv[1]
 agent = Agent(ScriptedModel(say("one"), say("two"), say("two")), titles=False)

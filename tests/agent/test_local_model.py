@@ -17,10 +17,10 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.agent.models.base import Called, Delta, Request, Said, Spent, Stopped, ToolSpec
 from holdfast.agent.models.local import LocalModel
+from holdfast.agent.models.protocol import Called, Delta, Request, Said, Spent, Stopped, ToolSpec
 from holdfast.errors import ContextTooLong, ModelFailed, ModelMissing
-from holdfast.records import JSON, Usage, Window
+from holdfast.values import JSON, Usage, Window
 from tests.agent.ggufs import made, smollm2
 
 _LONG = 60.0  # seconds; what takes minutes if it is not stopped takes a few if it is

@@ -27,12 +27,12 @@ from holdfast.agent.events import (
     TurnStarted,
     UserSaid,
 )
-from holdfast.agent.models.base import Called, Kept, Said, Spent, Stopped, Thought
-from holdfast.core.windows.exchanging import NOT_RUN
+from holdfast.agent.models.protocol import Called, Kept, Said, Spent, Stopped, Thought
 from holdfast.errors import ContextTooLong, Invalid, ModelFailed, SessionBusy
-from holdfast.records import Provider
 from holdfast.testing.legality import problems
-from holdfast.testing.models import Hold, Pause, Script, ScriptedModel, call, calls, say
+from holdfast.testing.scripted_model import Hold, Pause, Script, ScriptedModel, call, calls, say
+from holdfast.values import Provider
+from holdfast.windows.pairing import NOT_RUN
 
 FAST = Retry(base=0.0, max=0.0, jitter=0.0)
 
@@ -597,7 +597,7 @@ def test_a_tool_that_raises_or_is_too_slow_gets_an_error_result(session: Session
         await asyncio.sleep(30)
         return Output("never")
 
-    from holdfast.agent.models.base import ToolSpec  # noqa: PLC0415 - only here
+    from holdfast.agent.models.protocol import ToolSpec  # noqa: PLC0415 - only here
 
     slow = Tool(spec=ToolSpec("hang", "Hang.", {"type": "object"}), run=hang, timeout=0.05)  # type: ignore[arg-type]
     model = ScriptedModel(calls(("a", "fail", {}), ("b", "hang", {})), say("ok"))
@@ -617,7 +617,7 @@ def test_a_tool_that_asks_does_not_run_when_nobody_is_there(session: Session) ->
         ran.append("ran")
         return Output("done")
 
-    from holdfast.agent.models.base import ToolSpec  # noqa: PLC0415 - only here
+    from holdfast.agent.models.protocol import ToolSpec  # noqa: PLC0415 - only here
 
     tool = Tool(
         spec=ToolSpec("danger", "Danger.", {"type": "object"}),

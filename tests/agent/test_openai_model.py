@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from holdfast.agent.models.base import (
+from holdfast.agent.models.chat_completions import CONTINUE, ChatReading, Own, flat, messages_of
+from holdfast.agent.models.context_limits import size_of
+from holdfast.agent.models.openai import OpenAIModel
+from holdfast.agent.models.protocol import (
     Called,
     Delta,
     Kept,
@@ -27,14 +30,11 @@ from holdfast.agent.models.base import (
     ToolSpec,
     ToolSupport,
 )
-from holdfast.agent.models.chat import CONTINUE, ChatReading, Own, flat, messages_of
-from holdfast.agent.models.halves import Halves
-from holdfast.agent.models.openai import OpenAIModel
-from holdfast.agent.models.sizes import size_of
+from holdfast.agent.models.surrogates import Halves
 from holdfast.errors import BadConfig, ContextTooLong, ModelFailed, ModelMissing
 from holdfast.formats import openai_chat
-from holdfast.records import JSON, Message, Part, Text, ToolCall, Usage, Window
 from holdfast.testing import legality
+from holdfast.values import JSON, Message, Part, Text, ToolCall, Usage, Window
 from tests.agent.wire import CUT, STAY, Answer, Wire, hear, refused, sse
 
 LOOK = ToolSpec("look", "Looks.", {"type": "object", "properties": {"at": {"type": "string"}}})
@@ -608,7 +608,7 @@ def test_what_breaks_behind_the_end_of_a_reply_breaks_nothing(last: object) -> N
 
 
 def test_a_server_that_never_says_goodbye_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agent.models.hosted._AFTERWARDS", 0.05)
+    monkeypatch.setattr("holdfast.agent.models.api._AFTERWARDS", 0.05)
 
     async def do(wire: Wire, model: OpenAIModel) -> None:
         assert await hear(model, ASK) == [Said("Hello"), Stopped("stop")]

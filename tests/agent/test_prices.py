@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.agent import prices
-from holdfast.agent.models.choosing import DEFAULTS
+from holdfast.agent.models.resolution import DEFAULTS
 from holdfast.agent.prices import Long, Price
 from holdfast.errors import BadConfig
-from holdfast.records import Usage
+from holdfast.values import Usage
 
 _PRICES = {
     "some": Price(input=Decimal(1), output=Decimal(2)),

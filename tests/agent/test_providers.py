@@ -33,13 +33,13 @@ from holdfast.agent.events import (
     TurnEnded,
 )
 from holdfast.agent.models.anthropic import AnthropicModel
-from holdfast.agent.models.chat import CONTINUE
-from holdfast.core.drafts import Chunk, put_together
+from holdfast.agent.models.chat_completions import CONTINUE
+from holdfast.draft_parts import Chunk, put_together
 from holdfast.errors import ModelFailed
-from holdfast.records import JSON, Window
 from holdfast.testing import legality
+from holdfast.values import JSON, Window
 from tests.agent.aimock import Aimock, calls, fails, says
-from tests.agent.talking import FAST, SYSTEM, agent_of, model_of
+from tests.agent.provider_child import FAST, SYSTEM, agent_of, model_of
 
 BOTH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 # What is the same for every provider and takes long: one of them must do.
@@ -452,7 +452,7 @@ def killed(
 
     So many of the first words it showed are on the disk by then.
     """
-    command = [sys.executable, "-m", "tests.agent.talking", path, provider, url, prompt]
+    command = [sys.executable, "-m", "tests.agent.provider_child", path, provider, url, prompt]
     left, shown = Counter(told), list[str]()
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT, text=True) as process:
         assert process.stdout is not None

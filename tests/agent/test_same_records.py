@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Message, Session, Usage
 from holdfast.agent import Agent, AsyncAgent, Limits, Retry
-from holdfast.agent.models.base import Called, Kept, Said, Spent, Stopped, Thought
+from holdfast.agent.models.protocol import Called, Kept, Said, Spent, Stopped, Thought
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import ContextTooLong, HoldfastError, ModelFailed
-from holdfast.records import Raw
-from holdfast.testing.models import ScriptedModel, Step
+from holdfast.testing.scripted_model import ScriptedModel, Step
+from holdfast.values import Raw
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 arguments = st.one_of(

@@ -13,10 +13,10 @@ import pytest
 import holdfast
 from holdfast import File, Goal, Message, Raw, Session, Text, Thinking, ToolCall
 from holdfast.agent.tools.builtin import everything, workspace_tools
-from holdfast.agent.tools.functions import ToolError
-from holdfast.agent.tools.goals import goal_tools
-from holdfast.agent.tools.quoting import quoted
-from holdfast.agent.tools.sessions import SessionTools, session_tools
+from holdfast.agent.tools.function_tools import ToolError
+from holdfast.agent.tools.goal_tools import goal_tools
+from holdfast.agent.tools.quote import quoted
+from holdfast.agent.tools.session_tools import SessionTools, session_tools
 from holdfast.aio import AsyncStore
 from holdfast.clock import to_micros
 from holdfast.codec import digest

@@ -11,9 +11,9 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agent import Agent
-from holdfast.agent.approving import allow_everything
+from holdfast.agent.approval import allow_everything
 from holdfast.agent.tools.builtin import workspace_tools
-from holdfast.testing.models import ScriptedModel, call, say
+from holdfast.testing.scripted_model import ScriptedModel, call, say
 
 _opened: list[str] = []
 
@@ -29,7 +29,7 @@ def _watch() -> None:
     sys.addaudithook(note)
 
 
-def answer(store: Store, name: str, arguments: dict[str, holdfast.records.JSON]) -> str:
+def answer(store: Store, name: str, arguments: dict[str, holdfast.values.JSON]) -> str:
     session = store.create()
     root = str(Path.cwd())
     model = ScriptedModel(call(name, arguments), say("ok"))

@@ -12,10 +12,10 @@ import holdfast
 from holdfast import Message, Session, Store
 from holdfast.agent import Agent, AsyncAgent, Context
 from holdfast.agent.events import Summarized, Titled
-from holdfast.agent.models.base import Delta, Request, Said, Stopped
-from holdfast.agent.summarizing import extract
+from holdfast.agent.models.protocol import Delta, Request, Said, Stopped
+from holdfast.agent.summarizer import extract
 from holdfast.errors import ModelFailed
-from holdfast.testing.models import ScriptedModel, call, say
+from holdfast.testing.scripted_model import ScriptedModel, call, say
 
 SMALL = Context(max_tokens=2_000, reserve=200, keep_recent=6)
 

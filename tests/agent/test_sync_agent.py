@@ -16,13 +16,13 @@ from holdfast import Session
 from holdfast.agent import Agent
 from holdfast.agent.events import TextDelta
 from holdfast.errors import Invalid
-from holdfast.testing.models import ScriptedModel, call, say
+from holdfast.testing.scripted_model import ScriptedModel, call, say
 
 _INTERRUPTED = """
 import sys, holdfast
 from holdfast.agent import Agent
-from holdfast.agent.models.base import Said
-from holdfast.testing.models import Pause, ScriptedModel
+from holdfast.agent.models.protocol import Said
+from holdfast.testing.scripted_model import Pause, ScriptedModel
 
 with holdfast.open(sys.argv[1]) as store:
     agent = Agent(ScriptedModel([Said("Once upon"), Pause(60.0)]), titles=False)

@@ -15,12 +15,12 @@ import pytest
 import holdfast
 from holdfast import Store
 from holdfast.agent import Agent, Limits
-from holdfast.agent.approving import rules
+from holdfast.agent.approval import rules
 from holdfast.agent.events import ToolEnded, TurnEnded
-from holdfast.agent.tools.base import Approver, Ask
 from holdfast.agent.tools.builtin import everything
+from holdfast.agent.tools.protocol import Approver, Ask
 from holdfast.aio import AsyncStore
-from holdfast.testing.models import ScriptedModel, call, calls, say
+from holdfast.testing.scripted_model import ScriptedModel, call, calls, say
 
 _PATIENCE = 30.0
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Message
 from holdfast.agent.tools import workspace
-from holdfast.agent.tools.files import file_tools
-from holdfast.agent.tools.functions import ToolError
-from holdfast.agent.tools.globs import matcher
+from holdfast.agent.tools.file_tools import file_tools
+from holdfast.agent.tools.function_tools import ToolError
+from holdfast.agent.tools.glob import matcher
 from holdfast.agent.tools.workspace import Place, Workspace
 from tests.agent.tools import Desk, refusal
 from tests.sync_log import SyncLog

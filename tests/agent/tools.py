@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import holdfast
 from holdfast import ToolCall
-from holdfast.agent.tools.base import Output, Tool, ToolContext
-from holdfast.agent.tools.functions import ToolError, failure, given_arguments
+from holdfast.agent.tools.function_tools import ToolError, failure, given_arguments
+from holdfast.agent.tools.protocol import Output, Tool, ToolContext
 from holdfast.aio import AsyncSession, AsyncStore
-from holdfast.records import JSON
+from holdfast.values import JSON
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.agent.models.base import Delta, Model, Request
+from holdfast.agent.models.protocol import Delta, Model, Request
 
 CUT = object()  # The connection breaks, in the middle of what HTTP calls a chunk.
 STAY = object()  # Nothing more comes, until the client goes.

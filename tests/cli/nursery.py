@@ -331,9 +331,9 @@ def _import_all() -> None:
         for module in pkgutil.iter_modules(found.__path__, f"{found.__name__}."):
             if not module.ispkg:
                 importlib.import_module(module.name)
-    importlib.import_module("holdfast.agent.models.choosing")
+    importlib.import_module("holdfast.agent.models.resolution")
     # And read the vocabulary of the model that the conversation of `talk` is with.
-    importlib.import_module("holdfast.core.tokenizers").exact("gpt-9")
+    importlib.import_module("holdfast.windows.tokenizers").exact("gpt-9")
 
 
 def _run() -> None:
@@ -354,8 +354,8 @@ def _run() -> None:
 
 def main() -> None:
     """Import what every command needs, and serve."""
-    import holdfast.backends.sqlite.backend  # noqa: PLC0415 - only the other process
-    import holdfast.cli.program  # noqa: F401, PLC0415 - imports it before a command does
+    import holdfast.cli.program  # noqa: PLC0415 - imports it before a command does
+    import holdfast.storage.sqlite.backend  # noqa: F401, PLC0415 - only the other process
 
     if sys.argv[2:] == ["warm"]:
         _import_all()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli.completing import Word, split
+from holdfast.cli.shell_completion import Word, split
 from tests.cli.shell import HOSTILE, RAW, Shell
 from tests.cli.test_terminal import Tmux
 
@@ -225,7 +225,7 @@ def test_completing_is_light(many: Shell) -> None:
         check=True,
     )
     assert "show" in ran.stdout
-    assert not {"holdfast.cli.show", "rich", "asyncio"} & set(ran.stderr.split())
+    assert not {"holdfast.cli.commands.show", "rich", "asyncio"} & set(ran.stderr.split())
 
 
 # ------------------------------------------------------------------------------------- real shells

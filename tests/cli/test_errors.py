@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.cli.problems import exit_code, hint_for, what_happened
-from holdfast.records import Head
+from holdfast.cli.errors import exit_code, hint_for, what_happened
+from holdfast.values import Head
 from tests.cli.shell import HOSTILE, RAW, Shell
 
 

@@ -21,8 +21,8 @@ import holdfast
 from holdfast.cli.program import COMMANDS, run
 from tests.agent.provider import Provider, environment
 from tests.cli.shell import talk
-from tests.places import Kind, let_the_owner_in, place, superuser, with_options
 from tests.servers import OWNER, WORKER, as_user, shared_database
+from tests.store_urls import Kind, let_the_owner_in, place, superuser, with_options
 
 Say = Callable[..., tuple[int, str, str]]
 

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.cli.program import COMMANDS, GROUPS, program
 from tests.agent.provider import Provider, environment
 from tests.cli.shell import Shell
-from tests.places import place
+from tests.store_urls import place
 
 # What `prove` shows takes its time; its own tests run it.
 _NAMES = [name for name in COMMANDS if name != "prove"]
@@ -173,11 +173,14 @@ print(*sys.modules, file=sys.stderr)
     ("arguments", "absent"),
     [
         (["--version"], {"click", "rich", "apsw", "asyncio", "holdfast.cli.program"}),
-        (["--help"], {"rich", "apsw", "asyncio", "holdfast.cli.ls", "holdfast.cli.prove"}),
-        (["config"], {"rich", "apsw", "asyncio", "holdfast.agent", "holdfast.cli.run"}),
-        (["ls"], {"rich", "asyncio", "holdfast.agent", "holdfast.config.loading", "tomllib"}),
-        (["ls"], {"holdfast.cli.show", "holdfast.cli.prove"}),
-        (["show", "support-42"], {"rich", "asyncio", "holdfast.cli.ls"}),
+        (
+            ["--help"],
+            {"rich", "apsw", "asyncio", "holdfast.cli.commands.ls", "holdfast.cli.commands.prove"},
+        ),
+        (["config"], {"rich", "apsw", "asyncio", "holdfast.agent", "holdfast.cli.commands.run"}),
+        (["ls"], {"rich", "asyncio", "holdfast.agent", "holdfast.config.loader", "tomllib"}),
+        (["ls"], {"holdfast.cli.commands.show", "holdfast.cli.commands.prove"}),
+        (["show", "support-42"], {"rich", "asyncio", "holdfast.cli.commands.ls"}),
     ],
 )
 def test_starting_loads_only_what_is_used(

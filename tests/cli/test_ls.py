@@ -14,11 +14,11 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store, Usage
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.cli.ls import Wanted, find
+from holdfast.cli.commands.ls import Wanted, find
 from holdfast.clock import to_micros
-from holdfast.settings import Location
+from holdfast.storage.sqlite.backend import SQLiteBackend
 from holdfast.testing.conformance import SetClock
+from holdfast.url import Location
 from tests.cli.shell import Shell
 from tests.cli.test_terminal import look
 

@@ -18,10 +18,10 @@ import pytest
 
 from holdfast import Message, Usage
 from holdfast.cli import program
-from holdfast.records import ToolRecord, TurnInfo, TurnState
-from holdfast.testing import proof
-from holdfast.testing.proof import Found, Plan, Report, broken_notes, nearest_place
-from holdfast.testing.proof_script import AnyNote, Flushed, Sealed, Started, text_of
+from holdfast.proof import runner
+from holdfast.proof.runner import Found, Plan, Report, broken_notes, nearest_place
+from holdfast.proof.script import AnyNote, Flushed, Sealed, Started, text_of
+from holdfast.values import ToolRecord, TurnInfo, TurnState
 
 _PROVE = [sys.executable, "-m", "holdfast", "prove"]
 _PATIENCE = 60.0
@@ -115,7 +115,7 @@ def test_a_run_in_which_nothing_happened_proves_nothing(tmp_path: Path) -> None:
     environ = {"HOLDFAST_URL": str(tmp_path / "state" / "agent.db")}
     place = nearest_place(None, environ, Path.cwd())
     assert place == tmp_path
-    report = proof.run(Plan(place, seconds=0.0, writers=2))
+    report = runner.run(Plan(place, seconds=0.0, writers=2))
     assert (report.ok, report.problems, report.kept) == (False, (), False)
     assert "retries" in report.vacuous
     assert list(tmp_path.iterdir()) == []
@@ -173,7 +173,7 @@ def told(
             plans.append(plan)
             return msgspec.structs.replace(_REPORT, **report)
 
-        monkeypatch.setattr(proof, "run", run)
+        monkeypatch.setattr(runner, "run", run)
         code = program.run(["prove", *map(str, arguments)])
         out, err = capsys.readouterr()
         assert err == ""
@@ -257,7 +257,7 @@ def test_what_it_cannot_show_is_said(told: Tell, where: str, words: str) -> None
 
 _UNSOUND = """
 import sys
-if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
+if "holdfast.proof.worker" in " ".join(sys.orig_argv):
     import itertools
     from holdfast.session import Session
     honest, rewound, calls = Session.append, Session.rewind, itertools.count(1)
@@ -274,7 +274,7 @@ if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
 
 _FAILING = """
 import sys
-if "holdfast.testing.proof_worker" in " ".join(sys.orig_argv):
+if "holdfast.proof.worker" in " ".join(sys.orig_argv):
     from holdfast.session import Session
     def append(self, *messages, **options):
         raise RuntimeError("no pen")
@@ -402,7 +402,7 @@ def test_a_signal_while_a_writer_is_started_leaves_none_behind(
 
     monkeypatch.setattr(subprocess, "Popen", Interrupting)
     with pytest.raises(KeyboardInterrupt):
-        proof.run(Plan(tmp_path, seconds=1, writers=2))
+        runner.run(Plan(tmp_path, seconds=1, writers=2))
     assert [process.returncode for process in started] == [-signal.SIGKILL]
     assert list(tmp_path.iterdir()) == []
 

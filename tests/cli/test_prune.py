@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.backends.base import Snapshot
+from holdfast.storage.protocol import Snapshot
 from tests.cli.shell import HOSTILE, RAW, Ran, Shell, hostile_session
 from tests.cli.test_terminal import Tmux
 
@@ -146,7 +146,7 @@ def test_prune_that_makes_no_sense_changes_nothing(shell: Shell, arguments: list
 )
 def test_sizes(text: str, size: int) -> None:
     """As people write them."""
-    from holdfast.cli.prune import _Size  # noqa: PLC0415 - only to try many at once
+    from holdfast.cli.commands.prune import _Size  # noqa: PLC0415 - only to try many at once
 
     assert _Size().convert(text, None, None) == size
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Thinking
-from holdfast.core.redacting.finding import ALL, CATALOGUE, DEFAULT
+from holdfast.transfer.redact.secrets import ALL, CATALOGUE, DEFAULT
 from tests.cli.shell import HOSTILE, RAW, Shell
 from tests.cli.test_terminal import look
 

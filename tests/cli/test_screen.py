@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.markdown import blocks
-from holdfast.cli.pager import program
-from holdfast.cli.screen import Column, Pipe, Terminal, cells, fit
-from holdfast.cli.wording import amount, money, words
+from holdfast.cli.output.humanize import amount, money, words
+from holdfast.cli.output.markdown import blocks
+from holdfast.cli.output.pager import program
+from holdfast.cli.output.screen import Column, Pipe, Terminal, cells, fit
 from tests.cli.shell import HOSTILE, RAW
 
 _COLUMNS = (

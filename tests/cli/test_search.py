@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.index.file import IndexFile
+from holdfast.search.fts5 import IndexFile
 from tests.cli.shell import HOSTILE, RAW, Shell
 
 

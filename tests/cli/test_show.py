@@ -6,8 +6,8 @@ import pytest
 
 import holdfast
 from holdfast import Message, Text, Thinking, ToolCall
-from holdfast.cli.show import marks
-from holdfast.records import BranchInfo, Link
+from holdfast.cli.commands.show import marks
+from holdfast.values import BranchInfo, Link
 from tests.cli.shell import Shell
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Message, Usage
-from holdfast.cli.stats import bar, by_model, groups, row
-from holdfast.records import DayUsage
+from holdfast.cli.commands.stats import bar, by_model, groups, row
+from holdfast.values import DayUsage
 from tests.cli.shell import Shell, talk
 from tests.cli.test_terminal import look
 

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.cli.screen import cells
+from holdfast.cli.output.screen import cells
 from tests.cli.shell import RAW, Shell, hostile_session
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, ToolCall
-from holdfast.cli.tree import Twig, drawn
+from holdfast.cli.commands.tree import Twig, drawn
 from tests.cli.shell import Shell
 from tests.cli.test_terminal import look
 

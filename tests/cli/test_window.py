@@ -7,10 +7,10 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, ToolCall
-from holdfast.cli.screen import cells
-from holdfast.cli.window import folded
-from holdfast.records import Provider
+from holdfast.cli.commands.window import folded
+from holdfast.cli.output.screen import cells
 from holdfast.testing import legality
+from holdfast.values import Provider
 from tests.cli.shell import HOSTILE, RAW, Shell, hostile_session
 from tests.cli.test_terminal import _STYLES, look
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Message, Session
-from holdfast.testing import checker
+from holdfast.proof import checker
 
 _FRESH = multiprocessing.get_context("spawn")
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(
-    ["pytest", "holdfast.backends.sqlite.backend", "holdfast.testing.checker", __name__]
+    ["pytest", "holdfast.storage.sqlite.backend", "holdfast.proof.checker", __name__]
 )
 _PATIENCE = 90.0
 

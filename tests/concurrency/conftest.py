@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.concurrency.children import Child
-from tests.fast import fast_folder
+from tests.memory_folders import fast_folder
 
 StartChild = Callable[..., Child]
 

@@ -12,10 +12,10 @@ import pytest
 
 import holdfast
 from holdfast import AsyncStore, Message, Session, Store
-from holdfast.following import Following
+from holdfast.follow import Following
 from tests.concurrency.children import Pipe, batch
 from tests.concurrency.conftest import StartChild
-from tests.places import KINDS, place
+from tests.store_urls import KINDS, place
 
 _COUNT = 120
 _LONG = 60.0
@@ -82,7 +82,7 @@ def test_a_follower_outlives_the_writers_death_and_its_own(
         assert [message.id for message in session.messages()] == seen
 
 
-def _rest(follower: "holdfast.following.Follower") -> Iterator[str]:
+def _rest(follower: "holdfast.follow.Follower") -> Iterator[str]:
     while (item := follower.poll()) is not None:
         yield _id(item)
 

@@ -20,11 +20,11 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.backends.sqlite.turnstile import Turnstile
 from holdfast.errors import StoreUnavailable, TurnLost
 from holdfast.session import number_of
-from tests.places import with_options
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.storage.sqlite.process_lock import Turnstile
+from tests.store_urls import with_options
 
 _PATIENCE = 90.0
 _linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="lists open files of Linux")

@@ -14,11 +14,11 @@ import pytest
 import holdfast
 from holdfast import Message, Session, Store, Turn
 from holdfast.errors import SessionBusy, StoreUnavailable, TurnLost
+from holdfast.proof import checker
 from holdfast.session import number_of
-from holdfast.testing import checker
 from tests.concurrency.children import Child, Pipe, begin, judge
 from tests.concurrency.conftest import StartChild
-from tests.places import with_options
+from tests.store_urls import with_options
 
 _CALL = "call-1"
 _PATIENCE = 60.0

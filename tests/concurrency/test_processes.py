@@ -11,10 +11,10 @@ import pytest
 
 import holdfast
 from holdfast import Message, Usage
-from holdfast.testing import checker
+from holdfast.proof import checker
 from tests.concurrency.children import Child, Pipe, append, batch, judge
 from tests.concurrency.conftest import StartChild
-from tests.places import with_options
+from tests.store_urls import with_options
 
 _WRITERS = 8
 _TURNS = 50

@@ -14,8 +14,8 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.backends.base import Transaction
 from holdfast.errors import StoreUnavailable
+from holdfast.storage.protocol import Transaction
 from tests.concurrency.children import Child, Pipe
 from tests.concurrency.conftest import StartChild
 

@@ -19,10 +19,10 @@ import holdfast
 from holdfast import AsyncSession, Message, Session
 from holdfast.aio import AsyncStore
 from holdfast.errors import StoreUnavailable
-from holdfast.testing import checker
+from holdfast.proof import checker
 from tests.concurrency.children import Pipe, append, batch, begin, judge
 from tests.concurrency.conftest import StartChild
-from tests.places import with_options
+from tests.store_urls import with_options
 
 _THREADS = 4
 _TASKS = 12

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.machine import to_ascii
-from holdfast.config import loading, reading, schema
+from holdfast.cli.output.json_output import to_ascii
+from holdfast.config import loader, schema
+from holdfast.config.file import read
 from holdfast.config.schema import Key
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -56,7 +57,7 @@ def test_trust_is_told_as_it_is() -> None:
 def test_variables_are_told_as_they_are() -> None:
     rows = dict(re.findall(r"^\| `\$(\w+)` \| `?([^|`]+)`? \|", _PAGE, re.MULTILINE))
     named = {name: key for name, key in rows.items() if key in schema.every_key()}
-    assert named == loading.VARIABLES
+    assert named == loader.VARIABLES
 
 
 @pytest.mark.parametrize("text", [found["text"] for found in _TOML.finditer(_PAGE)])
@@ -64,7 +65,7 @@ def test_every_example_can_be_used(text: str, tmp_path: Path) -> None:
     assert tomllib.loads(text)
     file = tmp_path / "holdfast.toml"
     file.write_text(text)
-    assert reading.read(file).problems == ()
+    assert read(file).problems == ()
 
 
 def test_there_are_examples() -> None:

@@ -7,13 +7,13 @@ import pytest
 
 import holdfast
 from holdfast.agent import Context, Limits, Retry
-from holdfast.agent.approving import is_plain
+from holdfast.agent.approval import is_plain
 from holdfast.agent.tools.builtin import everything
 from holdfast.aio.store import AsyncStore
 from holdfast.config import schema
 from holdfast.config.schema import Settings
-from holdfast.core.retention import duration
 from holdfast.errors import BadQuery
+from holdfast.operations.retention_rules import duration
 
 
 def test_every_key_says_what_it_means_and_what_it_may_be() -> None:

@@ -19,8 +19,8 @@ import apsw
 import pytest
 
 from holdfast import Store
-from holdfast.backends.sqlite import backend as sqlite
-from holdfast.backends.sqlite.scrub import gap
+from holdfast.storage.sqlite import backend as sqlite
+from holdfast.storage.sqlite.wipe import gap
 from holdfast.testing.faults import (
     CrashState,
     FailingDisk,
@@ -29,7 +29,7 @@ from holdfast.testing.faults import (
     failing_disk,
     record,
 )
-from holdfast.testing.faults.failing import Operation
+from holdfast.testing.faults.failing_disk import Operation
 from tests.crash._facts import DATABASE, checkpoints_every, open_store
 from tests.crash._nursery import Nursery
 

@@ -26,11 +26,11 @@ import apsw
 import msgspec
 
 from holdfast import File, Message, Session, Store
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.backends.sqlite.migrations import Steps
-from holdfast.settings import Durability, Location
-from holdfast.testing.checker import digest
+from holdfast.proof.checker import digest
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.storage.sqlite.migrations import Steps
 from holdfast.testing.faults import CrashState, Recording
+from holdfast.url import Durability, Location
 from tests.crash._messages import looks, message
 
 DATABASE = "store.db"

@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from holdfast import File, Message, Text, ToolCall, ToolResult, Usage
 from holdfast.codec import BLOB_THRESHOLD
-from holdfast.testing.checker import digest
+from holdfast.proof.checker import digest
 
 
 @lru_cache

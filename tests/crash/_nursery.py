@@ -35,7 +35,7 @@ from holdfast.testing.faults import Shim
 ROOT = Path(__file__).parents[2]
 _PATIENCE = 100
 _NEEDED = (
-    "holdfast.backends.postgres.backend",
+    "holdfast.storage.postgres.backend",
     "tests.crash._scenes",
     "tests.crash._story",
     "tests.crash._wandering",

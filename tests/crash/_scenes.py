@@ -26,7 +26,7 @@ import msgspec
 import holdfast
 from holdfast import File, Head, Message, Session, Store
 from holdfast.errors import HeadMoved, HoldfastError, KeyTaken, SessionNotFound, StorageError
-from holdfast.records import Link, SessionInfo
+from holdfast.values import Link, SessionInfo
 from tests.crash._facts import DATABASE, open_store
 from tests.crash._messages import looks, message
 

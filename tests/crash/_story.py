@@ -19,11 +19,11 @@ from pathlib import Path
 import apsw
 
 from holdfast import Message, Store, Turn
-from holdfast.backends.sqlite import migrations
-from holdfast.backends.sqlite.backend import SQLiteBackend
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.settings import Location
-from holdfast.testing.checker import Recorder, digest
+from holdfast.proof.checker import Recorder, digest
+from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.url import Location
 from tests.crash._messages import looks, message
 
 GAVE_UP = 3

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import Head, Session, Store
 from holdfast.errors import HoldfastError, SessionNotFound
-from holdfast.records import Relation
+from holdfast.values import Relation
 from tests.crash._facts import open_store
 from tests.crash._messages import message
 

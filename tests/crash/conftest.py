@@ -8,7 +8,7 @@ import pytest
 from holdfast.testing.faults import Shim, ShimUnavailable
 from tests.crash._nursery import Nursery, QuickShim
 from tests.crash._scenes import Rehearsals
-from tests.fast import fast_folder
+from tests.memory_folders import fast_folder
 
 
 @pytest.fixture

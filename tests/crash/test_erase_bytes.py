@@ -17,13 +17,13 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Store
-from holdfast.backends.base import Verb
 from holdfast.errors import StorageError
-from holdfast.records import EraseReport
+from holdfast.operations import erase as erase_operation
 from holdfast.session import number_of
+from holdfast.storage.protocol import Verb
 from holdfast.testing.faults import CrashState, FailingDisk, Recording, Trace, explore, failing_disk
-from holdfast.testing.faults.failing import Operation
-from holdfast.verbs import erasing
+from holdfast.testing.faults.failing_disk import Operation
+from holdfast.values import EraseReport
 from tests.crash._bytes import (
     CANARY,
     OPERATIONS,
@@ -43,12 +43,12 @@ GONE = "CANARY7"
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
 from holdfast.session import number_of
-from holdfast.verbs import erasing
+from holdfast.operations import erasing
 store = holdfast.open(sys.argv[1])
 session = store.session("talk-2", create=False)
 for message in session.messages():
     if "CANARY" in message.id + message.text:
-        store.backend.write(erasing.erase(number_of(session), message.id, None))
+        store.backend.write(erase_operation.erase(number_of(session), message.id, None))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -182,7 +182,7 @@ def test_the_proof_searches_every_file_beside_the_store(path: Path, suffix: str)
 
 
 def _erase_only(store: Store) -> Verb[EraseReport]:
-    return erasing.erase(number_of(store.session("talk-2")), GONE, None)
+    return erase_operation.erase(number_of(store.session("talk-2")), GONE, None)
 
 
 def test_the_proof_says_when_it_cannot_search(path: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 import pytest
 
 from holdfast import Head, Message, Session, Store, codec
-from holdfast.backends.base import Pending, Transaction, Verb
 from holdfast.clock import EPOCH
 from holdfast.errors import (
     BadQuery,
@@ -28,9 +27,10 @@ from holdfast.errors import (
     OutcomeUnknown,
     StorageError,
 )
+from holdfast.operations import append, deletion, head_moves, sessions
 from holdfast.session import number_of
+from holdfast.storage.protocol import Pending, Transaction, Verb
 from holdfast.testing.faults import FailingDisk, failing_disk
-from holdfast.verbs import appending, deleting, moving, sessions
 from tests.crash._facts import DATABASE, open_store
 from tests.crash._messages import message
 from tests.crash._scenes import look
@@ -74,12 +74,12 @@ def _gathered(store: Store) -> Iterator[None]:
 
 
 def _rewind(session: Session, to: int, token: str) -> Verb[Head]:
-    return moving.rewind(number_of(session), to, token=token, expect=None)
+    return head_moves.rewind(number_of(session), to, token=token, expect=None)
 
 
 def _append(session: Session, *ids: str, expect: Head | None = None) -> Verb[Head]:
     batch = codec.encode_batch([message(id) for id in ids], EPOCH)
-    return appending.append(number_of(session), batch, expect=expect)
+    return append.append(number_of(session), batch, expect=expect)
 
 
 def _together(store: Store, verbs: Sequence[Verb[Head]]) -> list[Pending[Head]]:
@@ -204,26 +204,26 @@ def test_a_refusal_by_what_was_undone_is_forgotten(
 
 
 def _undo(session: Session) -> Verb[Any]:
-    return moving.undo(number_of(session), 1, token=MARK, expect=None)
+    return head_moves.undo(number_of(session), 1, token=MARK, expect=None)
 
 
 def _redo(session: Session) -> Verb[Any]:
     session.rewind(1)
-    return moving.redo(number_of(session), token=MARK, expect=None)
+    return head_moves.redo(number_of(session), token=MARK, expect=None)
 
 
 def _clear(session: Session) -> Verb[Any]:
-    return moving.clear(number_of(session), token=MARK, expect=None)
+    return head_moves.clear(number_of(session), token=MARK, expect=None)
 
 
 def _replace(session: Session) -> Verb[Any]:
     wanted = [message(id) for id in ("user-one1", "file-2", "big-3")]
     batch = codec.encode_batch(wanted, EPOCH)
-    return moving.replace(number_of(session), batch, token=MARK, expect=None)
+    return head_moves.replace(number_of(session), batch, token=MARK, expect=None)
 
 
 def _summarize(session: Session) -> Verb[Any]:
-    return moving.summarize(
+    return head_moves.summarize(
         number_of(session), "in short", 2, message_id="once", now=EPOCH, expect=None
     )
 
@@ -236,7 +236,7 @@ def _fork(session: Session) -> Verb[Any]:
 
 
 def _purge(session: Session) -> Verb[Any]:
-    return deleting.purge(number_of(session), session.id, forks="keep")
+    return deletion.purge(number_of(session), session.id, forks="keep")
 
 
 VERBS = [_undo, _redo, _clear, _replace, _summarize, _fork, _purge]

@@ -20,7 +20,7 @@ import holdfast
 from holdfast import Message, Store
 from holdfast.session import number_of
 from tests.crash._nursery import Nursery
-from tests.places import await_the_end_of
+from tests.store_urls import await_the_end_of
 
 PROMISED = 0.25
 PATIENCE = 60.0
@@ -29,7 +29,7 @@ QUIET = 0.5  # Several times the flush interval, and the renewal of the short le
 OPENING = """
 import os, signal, sys, time, holdfast
 from holdfast.draft import DraftState
-from holdfast.keeper import Keeper
+from holdfast.scheduler import Keeper
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 schedule = Keeper.schedule

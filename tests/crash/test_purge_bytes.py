@@ -20,10 +20,11 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
-from holdfast.backends.sqlite import place, scrub
 from holdfast.errors import SessionNotFound, StorageError
+from holdfast.operations import deletion
+from holdfast.proof.checker import digest
 from holdfast.session import number_of
-from holdfast.testing.checker import digest
+from holdfast.storage.sqlite import location, wipe
 from holdfast.testing.faults import (
     CrashState,
     FailingDisk,
@@ -32,9 +33,8 @@ from holdfast.testing.faults import (
     explore,
     state_named,
 )
-from holdfast.testing.faults.failing import Operation
+from holdfast.testing.faults.failing_disk import Operation
 from holdfast.testing.faults.trace import Begin, Sync, Write
-from holdfast.verbs import deleting
 from tests.crash._bytes import (
     CANARY,
     OPERATIONS,
@@ -54,7 +54,7 @@ from tests.crash._nursery import Nursery
 BEFORE_THE_WIPING = """
 import os, signal, sys, holdfast
 from holdfast.session import number_of
-from holdfast.verbs import deleting
+from holdfast.operations import deleting
 store = holdfast.open(sys.argv[1])
 for key in sys.argv[2:]:
     session = store.session(key, create=False)
@@ -179,7 +179,7 @@ def test_a_purge_that_was_killed_before_it_wiped_is_finished_by_the_next_purge(
 
 _KILLED = """
 import os, signal, sys, holdfast
-from holdfast.backends.sqlite import scrub
+from holdfast.storage.sqlite import scrub
 setattr(scrub, sys.argv[2], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 holdfast.open(sys.argv[1])
 """
@@ -200,7 +200,7 @@ def test_killed_while_it_wipes(nursery: Nursery, path: Path, at: str) -> None:
 
 def _between_finding_and_wiping(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Call a function once, when the pages to wipe were found and none is wiped yet."""
-    find, waiting = scrub._dirty_pages, [act]  # noqa: SLF001 - there is no other way in between
+    find, waiting = wipe._dirty_pages, [act]  # noqa: SLF001 - there is no other way in between
 
     def found(connection: apsw.Connection, path: Path, vfs: str | None) -> Iterator[int]:
         pages = list(find(connection, path, vfs))
@@ -208,7 +208,7 @@ def _between_finding_and_wiping(monkeypatch: pytest.MonkeyPatch, act: Callable[[
             waiting.pop()()
         return iter(pages)
 
-    monkeypatch.setattr(scrub, "_dirty_pages", found)
+    monkeypatch.setattr(wipe, "_dirty_pages", found)
 
 
 def test_a_commit_between_finding_and_wiping_does_not_bring_bytes_back(
@@ -308,7 +308,7 @@ def test_the_note_goes_only_when_the_wiped_bytes_are_on_the_disk(
         for key in ("talk-2", "canary-fork-free"):
             session = store.session(key)
             session.append(Message.user("one CANARY more"))
-            store.backend.write(deleting.purge(number_of(session), session.id, forks="keep"))
+            store.backend.write(deletion.purge(number_of(session), session.id, forks="keep"))
         recording.begin("wiping")
         assert store.backend.scrub() == ()
 
@@ -333,12 +333,12 @@ def test_what_was_deleted_is_deleted_for_good_before_the_note_goes(
     seen: list[tuple[set[str], bool]] = []
 
     def synced(folder: Path) -> None:
-        place.sync_directory(folder)
+        location.sync_directory(folder)
         with closing(apsw.Connection(str(path))) as connection:
             (notes,) = connection.execute("SELECT count(*) FROM meta WHERE name LIKE 'scrub of %'")
         seen.append((holding(path) - {DATABASE, f"{DATABASE}-wal"}, notes != (0,)))
 
-    monkeypatch.setattr(scrub, "sync_directory", synced)
+    monkeypatch.setattr(wipe, "sync_directory", synced)
     with holdfast.open(path):
         assert seen == [(set(), True)]
 

@@ -28,7 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.testing.faults import FailingDisk, failing_disk
-from holdfast.testing.faults.failing import Operation
+from holdfast.testing.faults.failing_disk import Operation
 from holdfast.testing.faults.recorder import fast_directory
 from tests.crash._facts import DATABASE, checkpoints_every, open_store
 from tests.crash._scenes import SCENES, Rehearsals, Scene, Step, copy, look

@@ -21,7 +21,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store
-from holdfast.testing.checker import Recorder, Stored, Verdict, check, digest, load
+from holdfast.proof.checker import Recorder, Stored, Verdict, check, digest, load
 from holdfast.testing.faults import Outcome, Shim, every
 from holdfast.testing.faults.shim import Kind, Sort
 from tests.crash._messages import looks, message

@@ -1,7 +1,7 @@
 """Every disk state a crash could leave, and how the store recovers from it.
 
 Each scenario runs once through the recording VFS; then every state that a killed process or a
-power cut could leave (see `holdfast.testing.faults.crashstates`) is opened as a user would open it
+power cut could leave (see `holdfast.testing.faults.crash_states`) is opened as a user would open it
 and checked against the facts that the run had promised by then (see `_facts`).
 """
 
@@ -19,10 +19,9 @@ import pytest
 
 import holdfast
 from holdfast import Session, Store, Turn
-from holdfast.backends.sqlite import migrations
-from holdfast.backends.sqlite.connection import connect
-from holdfast.backends.sqlite.turnstile import Turnstile
-from holdfast.settings import Durability
+from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.process_lock import Turnstile
 from holdfast.testing.faults import (
     CrashState,
     Recording,
@@ -32,6 +31,7 @@ from holdfast.testing.faults import (
     record,
     states,
 )
+from holdfast.url import Durability
 from tests.crash._bytes import is_one_in
 from tests.crash._facts import (
     DATABASE,

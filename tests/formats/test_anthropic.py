@@ -14,19 +14,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from holdfast.errors import BadMessage
 from holdfast.formats import anthropic as shape
 from holdfast.formats import gemini, openai_chat
-from holdfast.records import (
-    JSON,
-    File,
-    Message,
-    Raw,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-    Usage,
-)
 from holdfast.testing.legality import problems
-from tests.formats.storing import stored
+from holdfast.values import JSON, File, Message, Raw, Text, Thinking, ToolCall, ToolResult, Usage
+from tests.formats.stored import stored
 from tests.model.strategies import json_objects, json_values, messages, texts
 
 _PARAM: TypeAdapter[Any] = TypeAdapter(MessageParam)

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from holdfast.errors import BadMessage
 from holdfast.formats import anthropic, openai_chat
 from holdfast.formats import gemini as shape
-from holdfast.records import JSON, File, Message, Raw, Text, Thinking, ToolCall, ToolResult
 from holdfast.testing.legality import problems
+from holdfast.values import JSON, File, Message, Raw, Text, Thinking, ToolCall, ToolResult
 from tests.formats.genai import types
-from tests.formats.storing import stored
+from tests.formats.stored import stored
 from tests.model.strategies import json_objects, json_values, messages, texts
 
 _PNG = "iVBORw0KGgo="

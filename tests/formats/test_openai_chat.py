@@ -17,20 +17,10 @@ from openai.types.chat import ChatCompletionMessage
 from holdfast import codec
 from holdfast.errors import BadMessage
 from holdfast.formats import openai_chat
+from holdfast.formats.common import write_arguments
 from holdfast.formats.openai_chat import SOURCE, decode, encode, encode_all, modern
-from holdfast.formats.shared import write_arguments
-from holdfast.records import (
-    JSON,
-    File,
-    Message,
-    Part,
-    Raw,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-)
-from tests.formats.openai_checking import (
+from holdfast.values import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
+from tests.formats.openai_types import (
     calls,
     files,
     json_values,

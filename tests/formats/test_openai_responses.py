@@ -17,9 +17,9 @@ from openai.types.responses import Response
 from holdfast import codec
 from holdfast.errors import BadMessage
 from holdfast.formats import openai_chat
+from holdfast.formats.common import write_arguments
 from holdfast.formats.openai_responses import SOURCE, decode, encode
-from holdfast.formats.shared import write_arguments
-from holdfast.records import (
+from holdfast.values import (
     JSON,
     File,
     Message,
@@ -31,7 +31,7 @@ from holdfast.records import (
     ToolCall,
     ToolResult,
 )
-from tests.formats.openai_checking import (
+from tests.formats.openai_types import (
     ITEM_TYPES,
     calls,
     files,

@@ -19,14 +19,14 @@ from pydantic import BaseModel, TypeAdapter
 
 import holdfast
 from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
-from holdfast.records import JSON, Message, Provider, Window
 from holdfast.testing.legality import problems
-from tests.formats import recording
+from holdfast.values import JSON, Message, Provider, Window
+from tests.formats import record
 from tests.formats.genai import types as genai
 
 Items = list[dict[str, JSON]]
 
-NAMES = sorted(recording.files())
+NAMES = sorted(record.files())
 each_conversation = pytest.mark.parametrize("name", NAMES)
 each_provider = pytest.mark.parametrize("provider", get_args(Provider))
 
@@ -51,7 +51,7 @@ _TYPES: dict[str, TypeAdapter[Any]] = {
 
 
 def _recorded(name: str) -> tuple[Provider, Items]:
-    found = json.loads((recording.RECORDED / name).read_text(encoding="utf-8"))
+    found = json.loads((record.RECORDED / name).read_text(encoding="utf-8"))
     return found["provider"], found["messages"]
 
 
@@ -93,11 +93,11 @@ def _one(messages: list[Message]) -> Message:
 
 
 def test_the_recordings_are_what_the_packages_make() -> None:
-    """If this fails after an update of a package: `python -m tests.formats.recording`."""
-    made = recording.files()
-    assert {path.name for path in recording.RECORDED.glob("*.json")} == set(made)
+    """If this fails after an update of a package: `python -m tests.formats.record`."""
+    made = record.files()
+    assert {path.name for path in record.RECORDED.glob("*.json")} == set(made)
     for name, text in made.items():
-        assert (recording.RECORDED / name).read_text(encoding="utf-8") == text
+        assert (record.RECORDED / name).read_text(encoding="utf-8") == text
 
 
 @each_conversation
@@ -215,7 +215,7 @@ def test_a_window_that_is_stored_and_sent_again_says_an_error_once(tmp_path: Pat
 _messages = st.sampled_from(
     [
         _DECODE[provider](item)
-        for provider, makers in recording.CONVERSATIONS.items()
+        for provider, makers in record.CONVERSATIONS.items()
         for make in makers
         for item in make()
     ]

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
-from holdfast.backends.base import Backend
 from holdfast.draft import Draft
-from holdfast.following import Follower
-from holdfast.records import Head, Message, Place, ToolCall
+from holdfast.follow import Follower
 from holdfast.session import Session
+from holdfast.storage.protocol import Backend
 from holdfast.store import Store
 from holdfast.testing.conformance import SetClock
 from holdfast.turn import Turn
+from holdfast.values import Head, Message, Place, ToolCall
 from tests.model.reference import Identity, Model, World
 
 LEASE = 600.0

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.errors import BadQuery, IdConflict, MessageNotFound
-from holdfast.records import JSON, BranchReason, Goal, Head, Message, Place, Relation, Text, Usage
+from holdfast.values import JSON, BranchReason, Goal, Head, Message, Place, Relation, Text, Usage
 
 _NOT_SAID = ("hidden", "command", "injected")
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from holdfast.records import (
+from holdfast.values import (
     JSON,
     File,
     Message,

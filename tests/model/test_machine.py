@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from holdfast.backends.base import Backend
-from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.sqlite.backend import SQLiteBackend
-from holdfast.settings import Location, parse
-from tests.model.comparing import Comparing
+from holdfast.storage.memory import MemoryBackend
+from holdfast.storage.postgres.backend import PostgresBackend
+from holdfast.storage.protocol import Backend
+from holdfast.storage.sqlite.backend import SQLiteBackend
+from holdfast.url import Location, parse
+from tests.model.appends import Talking
+from tests.model.comparison import Comparing
 from tests.model.driver import LEASE
-from tests.model.moving import Moving
-from tests.model.talking import Talking
-from tests.model.turning import Turning
-from tests.places import with_options
+from tests.model.head_moves import Moving
+from tests.model.turns import Turning
 from tests.servers import WORKER, as_user, shared_database
+from tests.store_urls import with_options
 
 
 class Machine(Talking, Moving, Turning, Comparing):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import codec
 from holdfast.errors import BadMessage, Invalid
-from holdfast.records import (
+from holdfast.values import (
     JSON,
     File,
     Goal,
@@ -29,7 +29,7 @@ from holdfast.records import (
     Usage,
 )
 from tests.model import strategies as some
-from tests.places import KINDS, place
+from tests.store_urls import KINDS, place
 
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 _FEWER = settings(max_examples=max(20, settings().max_examples // 4))  # those with a real store

@@ -16,14 +16,14 @@ import msgspec
 import pytest
 
 from holdfast import codec
-from holdfast.backends import memory
-from holdfast.backends.base import HeadRow, MessageRow, Snapshot, Transaction
-from holdfast.core.branches import ranges
 from holdfast.errors import HeadMoved
-from holdfast.records import Head, Message, Part, Text
+from holdfast.operations import append as append_operation
 from holdfast.session import number_of
+from holdfast.storage import memory
+from holdfast.storage.ancestry import ranges
+from holdfast.storage.protocol import HeadRow, MessageRow, Snapshot, Transaction
 from holdfast.turn import Turn
-from holdfast.verbs import appending
+from holdfast.values import Head, Message, Part, Text
 from tests.mutants.workload import Log
 
 
@@ -94,12 +94,12 @@ class NoIdempotency(BrokenTransaction):
 class NoFence(Patched):
     """It lets former holders of the turn write."""
 
-    where = appending
+    where = append_operation
     name = "held_head"
 
     def broken(self) -> object:
         def find(tx: Transaction, session: int, turn: int) -> HeadRow:
-            return appending.find_head(tx, session)
+            return append_operation.find_head(tx, session)
 
         return find
 
@@ -153,11 +153,11 @@ def _tidied(row: MessageRow) -> MessageRow:
 class IgnoresExpect(Patched):
     """It compares heads and writes all the same; then it says that it has not."""
 
-    where = appending
+    where = append_operation
     name = "append"
 
     def broken(self) -> object:
-        healthy = appending.append
+        healthy = append_operation.append
 
         def append(
             session: int, batch: Sequence[codec.Encoded], *, expect: Head | None = None
@@ -177,12 +177,12 @@ class IgnoresExpect(Patched):
 class DropsRepeats(Patched):
     """It takes two equal texts for one message: de-duplication by content."""
 
-    where = appending
+    where = append_operation
     name = "new_messages"
 
     def broken(self) -> object:
         seen: set[str] = set()
-        healthy = appending.new_messages
+        healthy = append_operation.new_messages
 
         def fresh(
             batch: Sequence[codec.Encoded], there: dict[str, tuple[int, bytes]]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.checker import Kind
+from holdfast.proof.checker import Kind
 from tests.mutants import stores
 from tests.mutants.workload import ROUNDS, WORKERS, Log, run, run_calmly
-from tests.places import place
+from tests.store_urls import place
 
 MUTANTS: dict[type[Log], Kind] = {
     stores.NoIdempotency: Kind.DUPLICATE,

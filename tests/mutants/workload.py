@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.errors import Conflict, OutcomeUnknown
-from holdfast.records import Head, Message
+from holdfast.proof.checker import Invoked, Recorder, Stored, Verdict, check, digest, load, now
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.checker import Invoked, Recorder, Stored, Verdict, check, digest, load, now
 from holdfast.testing.conformance import SetClock
 from holdfast.turn import Turn
-from tests import places
+from holdfast.values import Head, Message
+from tests import store_urls
 
 ROUNDS = 12
 WORKERS = 3
@@ -44,7 +44,7 @@ class Log:
 
     def open(self) -> Store:
         """Open the store."""
-        return Store(places.backend(self.url, self.clock, lease=_LEASE), self.clock)
+        return Store(store_urls.backend(self.url, self.clock, lease=_LEASE), self.clock)
 
     @classmethod
     def at(cls, url: str) -> Self:

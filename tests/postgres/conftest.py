@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends.postgres.snapshot import Tenant
+from holdfast.storage.postgres.snapshot import Tenant
 from tests.concurrency.children import Child
 from tests.postgres.proxy import Proxy
 from tests.servers import OWNER, OwnServer, wipe

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from holdfast import Message, Session, Store
-from holdfast.backends.base import HeadRow, Transaction, Verb
 from holdfast.session import number_of
-from holdfast.testing.conformance.setting import drain
+from holdfast.storage.protocol import HeadRow, Transaction, Verb
+from holdfast.testing.conformance.fixtures import drain
 from tests.postgres.conftest import OpenStore
 
 _LONG = 30.0

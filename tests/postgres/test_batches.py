@@ -14,18 +14,18 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, codec
-from holdfast.backends.base import Transaction, Verb
 from holdfast.clock import EPOCH
-from holdfast.core.drafts import Chunk, Opening
+from holdfast.draft_parts import Chunk, Opening
 from holdfast.errors import BadQuery, OutcomeUnknown, StoreUnavailable
-from holdfast.records import Head, Text
+from holdfast.operations import append, turns
 from holdfast.session import number_of
-from holdfast.verbs import appending, turns
-from tests.places import with_options
+from holdfast.storage.protocol import Transaction, Verb
+from holdfast.values import Head, Text
 from tests.postgres.conftest import OpenStore, through
-from tests.postgres.pausing import LONG, await_waiting, in_a_thread, touch, under_way
+from tests.postgres.pauses import LONG, await_waiting, in_a_thread, touch, under_way
 from tests.postgres.proxy import Failure, Proxy
 from tests.servers import OWNER, OwnServer, as_user
+from tests.store_urls import with_options
 
 
 class _Interrupted(BaseException):
@@ -41,7 +41,7 @@ def store(open_store: OpenStore, url: str) -> Store:
 def _append(session: Session, text: str) -> Verb[Head]:
     """Return the operation that appends a message; its id is its text."""
     item = codec.encode(Message.user(text, id=text), EPOCH)
-    return appending.append(number_of(session), [item])
+    return append.append(number_of(session), [item])
 
 
 def _texts(session: Session) -> list[str]:

@@ -15,8 +15,8 @@ from psycopg.pq.abc import PGresult
 import holdfast
 from bench import material
 from holdfast import AsyncStore, Message, Session, Store
-from holdfast.backends.postgres.link import Answer, Link
-from holdfast.backends.postgres.statements import SQL
+from holdfast.storage.postgres.connection import Answer, Link
+from holdfast.storage.postgres.statements import SQL
 from tests.postgres.conftest import OpenStore
 
 _Do = Callable[[Session], object]

@@ -9,7 +9,7 @@ from holdfast import Message
 from holdfast.aio import AsyncStore
 from holdfast.errors import OutcomeUnknown, StorageError, StoreUnavailable
 from tests.postgres.conftest import OpenStore, through
-from tests.postgres.pausing import Pauses
+from tests.postgres.pauses import Pauses
 from tests.postgres.proxy import Failure, Proxy
 
 _FAILURES: list[Failure] = ["before the commit", "after the commit", "no answer", "late"]

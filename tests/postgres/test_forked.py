@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Message, Session, Store, Usage
-from holdfast.backends.base import Snapshot, Transaction, UsageRow
 from holdfast.errors import StoreUnavailable
 from holdfast.session import number_of
+from holdfast.storage.protocol import Snapshot, Transaction, UsageRow
 from tests.postgres.conftest import OpenStore
 
 

@@ -17,8 +17,8 @@ import pytest
 import holdfast
 from holdfast import Message
 from tests.docs.test_docs import Block, blocks, commands
-from tests.places import with_options
 from tests.servers import OWNER, WORKER, OwnServer, as_user, grants
+from tests.store_urls import with_options
 
 _PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
 _NAMED = re.compile(r"postgresql://(\w+)@db\.example/(\w+)")

@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from holdfast import Message, Store
-from holdfast.backends.base import Snapshot
-from holdfast.backends.postgres.snapshot import Tenant
 from holdfast.session import number_of
-from holdfast.testing.conformance.setting import drain
-from tests.places import with_options
+from holdfast.storage.postgres.snapshot import Tenant
+from holdfast.storage.protocol import Snapshot
+from holdfast.testing.conformance.fixtures import drain
 from tests.postgres.conftest import OpenStore
-from tests.postgres.pausing import LONG, await_waiting, in_a_thread, touch, under_way
+from tests.postgres.pauses import LONG, await_waiting, in_a_thread, touch, under_way
+from tests.store_urls import with_options
 
 _WHOSE = Tenant("default", "holdfast")
 _TOUCH = """

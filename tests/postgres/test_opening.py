@@ -8,18 +8,18 @@ import psycopg
 import pytest
 
 import holdfast
-from holdfast.backends.base import Transaction
-from holdfast.backends.postgres import migrations, server
-from holdfast.backends.postgres.backend import PostgresBackend
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.target import target
-from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import SchemaTooNew, StoreUnavailable, UnknownBackend
 from holdfast.session import number_of
-from holdfast.settings import parse
-from tests.places import with_options
+from holdfast.storage.postgres import migrations, server_checks
+from holdfast.storage.postgres.backend import PostgresBackend
+from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.transaction import PostgresTransaction
+from holdfast.storage.protocol import Transaction
+from holdfast.url import parse
 from tests.postgres.conftest import OpenStore
 from tests.servers import OWNER, WORKER, Postgres, as_user
+from tests.store_urls import with_options
 
 _NEXT = max(migrations.load()) + 1
 
@@ -150,7 +150,9 @@ def test_a_superuser_is_reported(postgres_database: str) -> None:
     assert not checks["role"].ok
 
 
-_SOUND = server.Server(160000, "16.0", "on", "on", "on", standby=False, bypasses=False, role="r")
+_SOUND = server_checks.Server(
+    160000, "16.0", "on", "on", "on", standby=False, bypasses=False, role="r"
+)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +169,12 @@ def test_a_server_that_would_break_the_promise_is_refused(
 ) -> None:
     """With what to do; one that is sound is not."""
     where = target(parse("postgresql://h/d", {}), "power")
-    server.refuse_unfit(_SOUND, where, readonly=False)
-    unfit = server.Server(
+    server_checks.refuse_unfit(_SOUND, where, readonly=False)
+    unfit = server_checks.Server(
         **{**{f: getattr(_SOUND, f) for f in _SOUND.__struct_fields__}, **changes}
     )
     with pytest.raises(StoreUnavailable, match=said):
-        server.refuse_unfit(unfit, where, readonly=False)
+        server_checks.refuse_unfit(unfit, where, readonly=False)
 
 
 def test_settings_of_a_url(postgres_url: str) -> None:
@@ -212,9 +214,9 @@ def test_settings_that_did_not_arrive_are_noticed(url: str) -> None:
     """A pooler in between may drop the settings of a connection: then no commit waits."""
     asked = target(parse(url, {}), "power")
     link = Link(asked)
-    found = server.look(link)
+    found = server_checks.look(link)
     link.close()
-    server.refuse_unfit(found, asked, readonly=False)
+    server_checks.refuse_unfit(found, asked, readonly=False)
     dropped = msgspec.structs.replace(found, synchronous_commit="off")
     with pytest.raises(StoreUnavailable, match="synchronous_commit = off"):
-        server.refuse_unfit(dropped, asked, readonly=False)
+        server_checks.refuse_unfit(dropped, asked, readonly=False)

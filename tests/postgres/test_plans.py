@@ -20,13 +20,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.backends.base import Listing
-from holdfast.backends.postgres import beside
-from holdfast.backends.postgres.paths import Paths
-from holdfast.backends.postgres.snapshot import PostgresSnapshot, Tenant
-from holdfast.backends.postgres.statements import SQL
-from holdfast.backends.postgres.target import target
-from holdfast.settings import parse
+from holdfast.storage.postgres import search_snapshot
+from holdfast.storage.postgres.ancestry_cache import Paths
+from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.snapshot import PostgresSnapshot, Tenant
+from holdfast.storage.postgres.statements import SQL
+from holdfast.storage.protocol import Listing
+from holdfast.url import parse
 from tests.servers import WORKER, Postgres, as_user
 
 _SESSIONS, _MESSAGES = 5_000, 40_000
@@ -156,12 +156,14 @@ def test_no_statement_reads_a_whole_table(full: psycopg.Connection, name: str) -
 
 _SHOWN = "\n".join(
     (
-        beside.SQL["shown"],
-        beside.SQL["shown_of_scope"].format(mark="$3", name="$4"),
-        beside.SQL["shown_end"],
+        search_snapshot.SQL["shown"],
+        search_snapshot.SQL["shown_of_scope"].format(mark="$3", name="$4"),
+        search_snapshot.SQL["shown_end"],
     )
 )
-_OF_A_SEARCH = [beside.SQL[name] for name in ("branches_below", "sessions_below", "relatives")]
+_OF_A_SEARCH = [
+    search_snapshot.SQL[name] for name in ("branches_below", "sessions_below", "relatives")
+]
 
 
 @pytest.mark.parametrize("text", [*_OF_A_SEARCH, _SHOWN])
@@ -171,7 +173,7 @@ def test_a_search_reads_no_whole_table(full: psycopg.Connection, text: str) -> N
     assert not _SCAN.search(plan), plan
 
 
-_TITLES = "\n".join(beside.SQL[name] for name in ("titles", "titles_plain", "titles_end"))
+_TITLES = "\n".join(search_snapshot.SQL[name] for name in ("titles", "titles_plain", "titles_end"))
 
 
 def test_titles_are_those_of_one_tenant(known: "Workers") -> None:
@@ -307,9 +309,9 @@ _OF_ALL_SESSIONS: dict[str, tuple[object, ...]] = {
 }
 _SHOWN_BY_NAME: Asked = (_SHOWN, (True, _uuid("s5"), b"s"))
 _ASKED_BY_SEARCHES: dict[str, Asked] = {
-    "relatives": (beside.SQL["relatives"], ([_ID],)),
-    "branches_below": (beside.SQL["branches_below"], _BRANCHES_ASKED),
-    "sessions_below": (beside.SQL["sessions_below"], _BRANCHES_ASKED),
+    "relatives": (search_snapshot.SQL["relatives"], ([_ID],)),
+    "branches_below": (search_snapshot.SQL["branches_below"], _BRANCHES_ASKED),
+    "sessions_below": (search_snapshot.SQL["sessions_below"], _BRANCHES_ASKED),
     "shown": _SHOWN_BY_NAME,
     **{name: (SQL[name], _VALUES[name]) for name in ("owners", "messages_of_ranges", "path")},
 }
@@ -398,7 +400,7 @@ class _Worker:
             **place.arguments(),  # type: ignore[arg-type]
         )
         if searches:
-            psycopg.RawCursor(self.connection).execute(beside.SQL["settings"], ("1000ms",))
+            psycopg.RawCursor(self.connection).execute(search_snapshot.SQL["settings"], ("1000ms",))
         self._prepared: dict[str, str] = {}
 
     def looks_at(self, tenant: Tenant, asked: dict[str, Asked]) -> dict[str, int]:

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.pool import Pool
-from holdfast.backends.postgres.target import target
 from holdfast.errors import StoreUnavailable
-from holdfast.settings import parse
+from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.pool import Pool
+from holdfast.url import parse
 
 _LONG = 30.0
 

@@ -18,11 +18,11 @@ import pytest
 import holdfast
 from holdfast import Message
 from holdfast.errors import HoldfastError, OutcomeUnknown, SessionBusy, StorageError
-from holdfast.testing import checker
+from holdfast.proof import checker
 from tests.concurrency.children import Pipe, append, batch, begin, judge
-from tests.places import with_options
 from tests.postgres.conftest import OpenStore, StartChild
 from tests.servers import OWNER, OwnServer, as_user
+from tests.store_urls import with_options
 
 _WRITERS, _TURNS, _BATCH = 8, 15, 4
 _LONG = 60.0

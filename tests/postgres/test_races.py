@@ -16,14 +16,14 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Session, Store, codec, erasure
-from holdfast.backends.base import Transaction, Verb
 from holdfast.clock import EPOCH
 from holdfast.errors import Diverged, StorageError
-from holdfast.records import Head, Plan
+from holdfast.operations import append, head_moves, session_import, sessions, turns
 from holdfast.session import number_of
-from holdfast.verbs import appending, importing, moving, sessions, turns
-from tests.places import with_options
+from holdfast.storage.protocol import Transaction, Verb
+from holdfast.values import Head, Plan
 from tests.postgres.conftest import OpenStore
+from tests.store_urls import with_options
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -117,11 +117,11 @@ def _movements(session: Session) -> dict[str, tuple[Verb[Head], list[str]]]:
     known = [codec.encode(first, EPOCH, known=True)]
     history = ["one", "ONE", "two", "TWO"]
     return {
-        "undo": (moving.undo(n, 1, token=mark, expect=None), history[:2]),
-        "redo": (moving.redo(n, token=mark, expect=None), [*history, "three", "THREE"]),
-        "rewind": (moving.rewind(n, 2, token=mark, expect=None), history[:2]),
-        "clear": (moving.clear(n, token=mark, expect=None), []),
-        "replace": (moving.replace(n, [*known, *new], token=mark, expect=None), ["one", "new"]),
+        "undo": (head_moves.undo(n, 1, token=mark, expect=None), history[:2]),
+        "redo": (head_moves.redo(n, token=mark, expect=None), [*history, "three", "THREE"]),
+        "rewind": (head_moves.rewind(n, 2, token=mark, expect=None), history[:2]),
+        "clear": (head_moves.clear(n, token=mark, expect=None), []),
+        "replace": (head_moves.replace(n, [*known, *new], token=mark, expect=None), ["one", "new"]),
     }
 
 
@@ -200,7 +200,7 @@ def test_a_copy_does_not_mix_two_histories(two: tuple[Store, Store], meeting: Me
             source.copy(target)
 
         with pytest.raises(Diverged):
-            meeting.of(other, appending.append(number_of(theirs), [item]), copy_again)
+            meeting.of(other, append.append(number_of(theirs), [item]), copy_again)
         assert _texts(theirs) == ["first", "said there"]
 
 
@@ -213,8 +213,10 @@ def test_whoever_orders_sessions_holds_them_in_one_order(
     hasty = open_store(url=with_options(url, deadline=2)).get(high.id)
     meeting.of(
         mine,
-        appending.append(number_of(low), [codec.encode(Message.user("a"), EPOCH)]),
-        lambda: yours.backend.write(importing.in_order(enumerate(map(number_of, (high, low))))),
+        append.append(number_of(low), [codec.encode(Message.user("a"), EPOCH)]),
+        lambda: yours.backend.write(
+            session_import.in_order(enumerate(map(number_of, (high, low))))
+        ),
         while_it_waits=lambda: hasty.append(Message.user("b")),
     )
     assert [info.id for info in mine.sessions()] == [low.id, high.id]
@@ -231,7 +233,7 @@ def test_what_a_batch_looked_at_before_it_held_a_session_does_not_count(
     a, b = mine.session("a"), mine.session("b")
     n = number_of(b)
     item = codec.encode(Message.user("once", id="once"), EPOCH)
-    verb = appending.append(n, [item])
+    verb = append.append(n, [item])
     gates = {name: threading.Event() for name in ("held", "let go", "asked", "go on", "gather")}
 
     def keep_b(tx: Transaction) -> Head:
@@ -361,7 +363,7 @@ def test_a_file_that_is_about_to_be_needed_again_stays(
     (file,) = message.parts
     assert isinstance(file, File)
     again = codec.encode(Message(role="user", parts=(File(name="b", sha256=file.sha256),)), EPOCH)
-    verb = appending.append(number_of(new), [again])
+    verb = append.append(number_of(new), [again])
     meeting.of(mine, verb, lambda: yours.session("old").erase(message.id))
     assert yours.verify() == []
     assert file.sha256 is not None

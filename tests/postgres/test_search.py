@@ -15,28 +15,28 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store, Text, Thinking, ToolCall
-from holdfast.backends.base import Transaction, Verb
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.snapshot import Tenant
-from holdfast.backends.postgres.tables import PostgresTables
-from holdfast.backends.postgres.target import target
-from holdfast.core.search.query import parse
-from holdfast.index import phrasing, table
-from holdfast.index.kept import Bounds, Hindered, Lost
-from holdfast.index.table import IndexTable, TablePlace
-from holdfast.settings import parse as parse_url
+from holdfast.search import tsquery, tsvector
+from holdfast.search.protocol import Bounds, Hindered, Lost
+from holdfast.search.query import parse
+from holdfast.search.tsvector import IndexTable, TablePlace
+from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.search_tables import PostgresTables
+from holdfast.storage.postgres.snapshot import Tenant
+from holdfast.storage.protocol import Transaction, Verb
+from holdfast.url import parse as parse_url
 from tests.cli.nursery import Nursery
 from tests.cli.shell import Shell
-from tests.places import place, superuser
 from tests.search.corpora import NOW, QUERIES, live, message
 from tests.servers import OWNER, as_user
+from tests.store_urls import place, superuser
 
 T = TypeVar("T")
 _TALKS = 4
 _CANARY = "Qzxcanary"
 _DIES = """
 import os, signal, sys, holdfast
-from holdfast.index.erasing import Eraser
+from holdfast.search.index_erasure import Eraser
 store = holdfast.open(sys.argv[1])
 Eraser.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 store.purge("doomed")
@@ -104,7 +104,7 @@ def _tables(url: str, tenant: str = "default") -> PostgresTables:
 
 def test_the_index_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked through that the index has."""
-    monkeypatch.setattr("holdfast.index.scanning.entries", None)
+    monkeypatch.setattr("holdfast.search.scan.entries", None)
     _must_find(store)
 
 
@@ -227,16 +227,16 @@ def test_the_same_hits_however_they_are_looked_for(
         expected = _all_hits(store)
         _spread(admin)
         assert _all_hits(store) == expected
-        monkeypatch.setattr(table, "_ONE_BY_ONE", 0)
-        for module in (table, phrasing):
+        monkeypatch.setattr(tsvector, "_ONE_BY_ONE", 0)
+        for module in (tsvector, tsquery):
             monkeypatch.setattr(module, "CHUNK", 3)
-        monkeypatch.setattr(phrasing, "_FEW_TERMS", 1)
+        monkeypatch.setattr(tsquery, "_FEW_TERMS", 1)
         for probed, uncommon in ((1_000_000, 1), (0, 2), (0, 1_000_000)):
-            monkeypatch.setattr(table, "PROBED", probed)
-            monkeypatch.setattr(table, "_UNCOMMON", uncommon)
+            monkeypatch.setattr(tsvector, "PROBED", probed)
+            monkeypatch.setattr(tsvector, "_UNCOMMON", uncommon)
             assert _all_hits(store) == expected
         assert store.index_status().state == "ready"
-        monkeypatch.setattr("holdfast.index.scanning.entries", None)
+        monkeypatch.setattr("holdfast.search.scan.entries", None)
         store.search("red")
 
 
@@ -285,8 +285,8 @@ def test_a_search_is_two_round_trips(
 
     In an index with many messages there is one more, to find out whether the words are common.
     """
-    for most, expected in ((table._ONE_BY_ONE, 2), (0, 3)):  # noqa: SLF001 - what makes many
-        monkeypatch.setattr(table, "_ONE_BY_ONE", most)
+    for most, expected in ((tsvector._ONE_BY_ONE, 2), (0, 3)):  # noqa: SLF001 - what makes many
+        monkeypatch.setattr(tsvector, "_ONE_BY_ONE", most)
         for text in ("needle", "needle n3", '"needle n3"', "need*", "needle n3 -nothing"):
             hits = _TALKS if text in {"needle", "need*"} else 1
             assert _round_trips(round_trips, store, text, hits) == expected, text
@@ -625,7 +625,7 @@ def _must_be_gone(store: Store, admin: psycopg.Connection) -> None:
 
 def test_a_purge(doomed: Store, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the index stays, however much is purged: nothing is rebuilt."""
-    monkeypatch.setattr("holdfast.index.erasing._MOST", 3)
+    monkeypatch.setattr("holdfast.search.index_erasure._MOST", 3)
     assert _holding(admin) == {"heads", "messages", "indexed_rows"}
     before = doomed.index_status()
     doomed.purge("doomed")
@@ -671,8 +671,8 @@ def test_while_somebody_else_holds_the_index(
     doomed: Store, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The purge goes through, and what is left of it goes with the next search."""
-    monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
-    monkeypatch.setattr(table, "_PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.search.manager._PATIENCE", 0.1)
+    monkeypatch.setattr(tsvector, "_PATIENCE", 0.1)
     other = _index(url)
     with other.writing():
         doomed.purge("doomed")
@@ -687,8 +687,8 @@ def test_somebody_else_erases_who_cannot_have_the_index(
     doomed: Store, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that has it notices, and drops the whole index."""
-    monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
-    monkeypatch.setattr(table, "_PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.search.manager._PATIENCE", 0.1)
+    monkeypatch.setattr(tsvector, "_PATIENCE", 0.1)
     write = doomed.backend.write
     doomed.session("talk-0").append(_doomed(1000))
     doomed.catch_up_index()

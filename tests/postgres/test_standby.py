@@ -10,11 +10,11 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, ids
+from holdfast.operations import deletion, head_moves, sessions
 from holdfast.session import number_of
-from holdfast.verbs import deleting, moving, sessions
-from tests.places import with_options
 from tests.postgres.conftest import own_server
 from tests.servers import OWNER, OwnServer, as_user
+from tests.store_urls import with_options
 
 _LONG = 60.0
 _Do = Callable[[], object]
@@ -93,7 +93,7 @@ def _append(_: Store, session: Session) -> _Do:
 
 
 def _clear(store: Store, session: Session) -> _Do:
-    verb = moving.clear(number_of(session), token="the token", expect=None)  # noqa: S106 - a mark
+    verb = head_moves.clear(number_of(session), token="the token", expect=None)  # noqa: S106 - a mark
     return lambda: store.backend.write(verb)
 
 
@@ -104,7 +104,7 @@ def _fork(store: Store, session: Session) -> _Do:
 
 
 def _purge(store: Store, session: Session) -> _Do:
-    verb = deleting.purge(number_of(session), session.id, forks="keep")
+    verb = deletion.purge(number_of(session), session.id, forks="keep")
     return lambda: store.backend.write(verb, alone=True)
 
 

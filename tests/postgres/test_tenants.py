@@ -6,14 +6,14 @@ import psycopg
 import pytest
 
 from holdfast import Message, Store, Usage
-from holdfast.backends.base import Snapshot
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.snapshot import Tenant
-from holdfast.backends.postgres.target import target
 from holdfast.errors import SessionNotFound
-from holdfast.settings import parse
-from tests.places import with_options
+from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.snapshot import Tenant
+from holdfast.storage.protocol import Snapshot
+from holdfast.url import parse
 from tests.postgres.conftest import OpenStore
+from tests.store_urls import with_options
 
 _TABLES = (
     "tenants", "sessions", "heads", "branches", "messages", "turns", "tools", "drafts", "queue",

@@ -10,11 +10,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 import holdfast
 from holdfast import Message
-from holdfast.backends.postgres.target import Target, target
 from holdfast.errors import StoreUnavailable, UnknownBackend
-from holdfast.settings import parse
-from tests.places import with_options
+from holdfast.storage.postgres.conninfo import Target, target
+from holdfast.url import parse
 from tests.servers import OWNER, Postgres, as_user
+from tests.store_urls import with_options
 
 _NOBODY = "127.0.0.1:1/db"  # where no server listens
 

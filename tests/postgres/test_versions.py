@@ -18,7 +18,7 @@ _OTHERS = [15, 16]
 _HERE = "tests/postgres/test_versions.py::test_the_server_is_the_one_that_was_asked_for"
 _SOME = ["tests/postgres/test_opening.py", "tests/postgres/test_tenants.py"]
 _ALL = [
-    "tests/backends/test_conformance.py",
+    "tests/storage/test_conformance.py",
     "tests/postgres",
     "tests/mutants",
     "tests/windows",

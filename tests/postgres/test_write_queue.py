@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.base import Transaction
-from holdfast.backends.postgres.handing import Handed, Line
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from tests.postgres.pausing import LONG
+from holdfast.storage.postgres.write_queue import Handed, Line
+from holdfast.storage.protocol import Transaction
+from tests.postgres.pauses import LONG
 
 _SHORT = 0.05
 

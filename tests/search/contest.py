@@ -11,11 +11,11 @@ from typing import TypeVar
 import pytest
 
 from holdfast import Store
-from holdfast.backends.base import Verb
-from holdfast.core.branches import Segment
-from holdfast.index import file, keeping
-from holdfast.index.erasing import Eraser
-from holdfast.testing.conformance.setting import together
+from holdfast.search import fts5, manager
+from holdfast.search.index_erasure import Eraser
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Verb
+from holdfast.testing.conformance.fixtures import together
 
 T = TypeVar("T")
 LONG = 60.0  # seconds
@@ -42,8 +42,8 @@ class Contest:
                 self.meet()
 
         monkeypatch.setattr(Eraser, "prepare", prepared)
-        monkeypatch.setattr(keeping, "threading", _Threading(self))
-        monkeypatch.setattr(file, "IndexFile", _patient_file(self))
+        monkeypatch.setattr(manager, "threading", _Threading(self))
+        monkeypatch.setattr(fts5, "IndexFile", _patient_file(self))
 
     def meet(self) -> None:
         """Note that the second one can get no further, if the first has written."""
@@ -110,13 +110,13 @@ class _Lock:
         self.release()
 
 
-def _patient_file(contest: Contest) -> type[file.IndexFile]:
-    class PatientFile(file.IndexFile):
+def _patient_file(contest: Contest) -> type[fts5.IndexFile]:
+    class PatientFile(fts5.IndexFile):
         """An index for whose lock an erasure waits without a timeout."""
 
         def be_patient(self, seconds: float) -> None:
             super().be_patient(seconds)
-            if seconds >= keeping._PATIENCE:  # noqa: SLF001 - so long an erasure waits
+            if seconds >= manager._PATIENCE:  # noqa: SLF001 - so long an erasure waits
                 until = time.monotonic() + LONG
                 self._connection.set_busy_handler(lambda _: self._wait(until))
 

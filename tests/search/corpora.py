@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from holdfast import Message, Session, Store, Text, Thinking, ToolCall, errors
-from holdfast.core.search.documents import document
-from holdfast.core.search.matching import fits_title, matches
-from holdfast.core.search.query import Filters, Query, parse
-from holdfast.records import Part, Relation, SessionInfo
+from holdfast.search.document import document
+from holdfast.search.match import fits_title, matches
+from holdfast.search.query import Filters, Query, parse
+from holdfast.values import Part, Relation, SessionInfo
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 _WORDS = (

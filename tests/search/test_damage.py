@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
-from holdfast.index import engine
-from holdfast.index.file import IndexFile, telling
+from holdfast.search import index_file
+from holdfast.search.fts5 import IndexFile, telling
 from tests.search.corpora import message
 
 _TALKS = 12
@@ -66,7 +66,7 @@ def _must_go_on(store: Store) -> None:
 
 def test_the_index_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No message that is indexed is scanned."""
-    monkeypatch.setattr("holdfast.index.scanning.entries", None)
+    monkeypatch.setattr("holdfast.search.scan.entries", None)
     with holdfast.open(path) as store:
         _must_find(store)
 
@@ -210,7 +210,7 @@ def test_no_index_can_be_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise PermissionError(13, "Permission denied")
 
     _index(path).unlink()
-    monkeypatch.setattr(engine, "create", refuse)
+    monkeypatch.setattr(index_file, "create", refuse)
     with holdfast.open(path) as store:
         _must_find(store)
         store.session("talk-0").append(Message.user("more"))
@@ -244,7 +244,7 @@ def test_the_engine_fails_while_it_searches(path: Path, monkeypatch: pytest.Monk
     def fail(api: object, *_: object) -> None:
         raise apsw.CorruptError
 
-    monkeypatch.setattr("holdfast.index.file._counts", fail)
+    monkeypatch.setattr("holdfast.search.fts5._counts", fail)
     with holdfast.open(path) as store:
         _must_find(store)
         store.session("talk-0").append(Message.user("more"))
@@ -254,8 +254,8 @@ def test_the_engine_fails_while_it_searches(path: Path, monkeypatch: pytest.Monk
 def test_an_append_knows_nothing_of_the_index(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file of it is opened, nothing of it is imported, nothing of it changes."""
     before = {file.name: file.stat().st_mtime_ns for file in path.parent.glob("agent.db-search*")}
-    monkeypatch.setattr(engine, "connect", None)
-    monkeypatch.setattr(engine, "is_there", None)
+    monkeypatch.setattr(index_file, "connect", None)
+    monkeypatch.setattr(index_file, "is_there", None)
     with holdfast.open(path) as store:
         session = store.session("talk-0")
         for number in range(5):

@@ -81,9 +81,9 @@ def test_an_index_that_has_half_of_it(
         for _ in live(store, rnd, 80):
             pass
         truth = Truth(store)
-        monkeypatch.setattr("holdfast.index.catching_up._STEP_MESSAGES", 7)
-        monkeypatch.setattr("holdfast.index.keeping._BRIEFLY", 0.0)
-        monkeypatch.setattr("holdfast.index.keeping.Index._start", lambda self: None)
+        monkeypatch.setattr("holdfast.search.indexer._STEP_MESSAGES", 7)
+        monkeypatch.setattr("holdfast.search.manager._BRIEFLY", 0.0)
+        monkeypatch.setattr("holdfast.search.manager.Index._start", lambda self: None)
         for text in rnd.sample(QUERIES, 12):
             _check(store, truth, text, thinking=False, all_branches=rnd.random() < 0.5)
 

@@ -20,17 +20,17 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, Text, Thinking, ToolCall
-from holdfast.backends.base import Verb
-from holdfast.core.branches import Segment
+from holdfast.context import Runtime
 from holdfast.erasure import Erasure
 from holdfast.errors import OutcomeUnknown
-from holdfast.index import engine
-from holdfast.index.file import IndexFile
-from holdfast.records import Scan
-from holdfast.runtime import Runtime
+from holdfast.operations.erase import erase
+from holdfast.search import index_file
+from holdfast.search.fts5 import IndexFile
 from holdfast.session import number_of
-from holdfast.testing.conformance.setting import together
-from holdfast.verbs import erasing
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Verb
+from holdfast.testing.conformance.fixtures import together
+from holdfast.values import Scan
 from tests.crash._bytes import filled_gaps
 from tests.search.contest import LONG, Contest
 from tests.search.corpora import message
@@ -39,8 +39,8 @@ T = TypeVar("T")
 _CANARY = "Qzxcanary"
 _DIES = """
 import os, signal, sys, holdfast
-from holdfast.index.erasing import Eraser
-from holdfast.index.file import IndexFile
+from holdfast.search.index_erasure import Eraser
+from holdfast.search.fts5 import IndexFile
 store = holdfast.open(sys.argv[1])
 kill = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "before the index forgets":
@@ -52,7 +52,7 @@ store.purge("doomed")
 
 _PAUSES = """
 import sys, holdfast
-from holdfast.index.erasing import Eraser
+from holdfast.search.index_erasure import Eraser
 def say(what):
     print(what, flush=True)
     sys.stdin.readline()
@@ -214,7 +214,7 @@ def test_while_another_process_has_the_index_open(path: Path) -> None:
 
 
 def test_so_much_that_the_index_goes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.index.erasing._MOST", 3)
+    monkeypatch.setattr("holdfast.search.index_erasure._MOST", 3)
     with holdfast.open(path) as store:
         store.purge("doomed")
         assert not path.with_name("agent.db-search").exists()
@@ -361,7 +361,7 @@ def test_while_another_process_erases_and_does_not_come_to_an_end(
     path: Path, pausing: _Pausing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole index is removed under that process, which notices and finishes anyway."""
-    monkeypatch.setattr("holdfast.index.keeping._PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.search.manager._PATIENCE", 0.1)
     with holdfast.open(path) as store:
         session = store.session("talk-0")
         session.append(_doomed(3000))
@@ -565,7 +565,7 @@ def test_somebody_who_knows_of_no_index_erases_too(
         write = store.backend.write
 
         def beside(verb: Verb[T], *, alone: bool = False) -> T:
-            other.backend.write(erasing.erase(number_of(session), "message-3000", None))
+            other.backend.write(erase(number_of(session), "message-3000", None))
             return write(verb, alone=alone)
 
         monkeypatch.setattr(store.backend, "write", beside)
@@ -578,10 +578,10 @@ def test_a_commit_before_the_index_is_wiped_does_not_bring_bytes_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not from the log, where it put pages as they were: the unused middle of all is empty."""
-    index, empty_log = path.with_name("agent.db-search"), engine.empty_log
+    index, empty_log = path.with_name("agent.db-search"), index_file.empty_log
 
     def commit() -> None:
-        with closing(engine.connect(index, readonly=False)) as other:
+        with closing(index_file.connect(index, readonly=False)) as other:
             for change in (1, -1):
                 other.execute("UPDATE docs SET at = at + ?", (change,))
 
@@ -593,7 +593,7 @@ def test_a_commit_before_the_index_is_wiped_does_not_bring_bytes_back(
             waiting.pop()()
         return done
 
-    monkeypatch.setattr(engine, "empty_log", emptied)
+    monkeypatch.setattr(index_file, "empty_log", emptied)
     with holdfast.open(path) as store:
         assert store.purge("doomed").pending == ()
     assert filled_gaps(index) == []

@@ -13,29 +13,33 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
-from holdfast.index import catching_up
+from holdfast.search import indexer
 from tests.concurrency.children import Child, Pipe
-from tests.places import await_the_end_of
 from tests.search.corpora import message
+from tests.store_urls import await_the_end_of
 
 _TALKS, _STEP = 10, 20
 # What is called when an index is made anew, the how manieth time, and whether it is done by then.
 _STEPPING = [
-    ("holdfast.index.catching_up.step", 3, True),  # added, not committed
-    ("holdfast.index.keeping.Index._step", 3, True),
-    ("holdfast.index.keeping.Index.catch_up", 1, False),  # nothing of it is there yet
+    ("holdfast.search.indexer.step", 3, True),  # added, not committed
+    ("holdfast.search.manager.Index._step", 3, True),
+    ("holdfast.search.manager.Index.catch_up", 1, False),  # nothing of it is there yet
 ]
 _MOMENTS = {
     "sqlite": [
-        ("holdfast.index.engine._empty", 1, True),  # the log of the old one
-        ("holdfast.index.engine._empty", 3, False),
-        ("holdfast.index.engine._empty", 3, True),  # the old one itself
-        ("holdfast.index.engine._build", 1, True),  # and it has no name yet
+        ("holdfast.search.index_file._empty", 1, True),  # the log of the old one
+        ("holdfast.search.index_file._empty", 3, False),
+        ("holdfast.search.index_file._empty", 3, True),  # the old one itself
+        ("holdfast.search.index_file._build", 1, True),  # and it has no name yet
         *_STEPPING,
     ],
     "postgresql": [
-        ("holdfast.index.table.TablePlace._clear", 1, False),  # of the old one there are only rows
-        ("holdfast.index.table._create", 1, True),  # not committed
+        (
+            "holdfast.search.tsvector.TablePlace._clear",
+            1,
+            False,
+        ),  # of the old one there are only rows
+        ("holdfast.search.tsvector._create", 1, True),  # not committed
         *_STEPPING,
     ],
 }
@@ -58,7 +62,7 @@ def children() -> Iterator[Children]:
 
 
 def _index(pipe: Pipe, url: str, times: int) -> None:
-    catching_up._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
+    indexer._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
     with holdfast.open(url) as store:
         pipe.say("begun")
         for _ in range(times):
@@ -87,7 +91,7 @@ def _index_until(pipe: Pipe, url: str, what: str, nth: int, behind: bool) -> Non
 
 
 def _search(pipe: Pipe, url: str, name: str) -> None:
-    catching_up._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
+    indexer._STEP_MESSAGES = _STEP  # noqa: SLF001 - so that it takes several
     with holdfast.open(url, durability="process") as store:
         for number in range(24):
             session = store.session(f"{name}-{number % 4}")

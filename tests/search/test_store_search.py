@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import Message, Store
-from tests.places import Kind, place
 from tests.search.table import ROWS, Row
+from tests.store_urls import Kind, place
 
 _CASES: list[tuple[Kind, bool]] = [
     ("memory", False), ("sqlite", False), ("sqlite", True), ("postgres", False), ("postgres", True),

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.core.search.documents import document
-from holdfast.core.search.matching import matches
-from holdfast.core.search.query import parse
-from holdfast.records import Message
+from holdfast.search.document import document
+from holdfast.search.match import matches
+from holdfast.search.query import parse
+from holdfast.values import Message
 from tests.search.table import ROWS, Row
 
 _NOW = datetime(2026, 3, 1, tzinfo=UTC)

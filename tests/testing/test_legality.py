@@ -15,8 +15,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadQuery
-from holdfast.records import JSON
 from holdfast.testing.legality import PROVIDERS, RULES, problems
+from holdfast.values import JSON
 
 Item = dict[str, JSON]
 Items = list[Item]

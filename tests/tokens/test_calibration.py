@@ -17,9 +17,9 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, Usage
-from holdfast.core.measuring import factor, measure
-from holdfast.records import Measured, Text, Thinking
+from holdfast.operations.token_calibration import factor, measure
 from holdfast.tokens import MESSAGE, of_text
+from holdfast.values import Measured, Text, Thinking
 
 _RECORDED: Final = Path(__file__).parent / "recorded.json"
 

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import Message
-from holdfast.core.tokenizers import exact
 from holdfast.tokens import MESSAGE
+from holdfast.windows.tokenizers import exact
 
 _RECORDED: Final = Path(__file__).parent / "recorded.json"
 

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast import File, Message, Store, ToolCall, Usage
-from tests.fast import fast_folder
+from tests.memory_folders import fast_folder
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import File, Message, Store
-from holdfast.records import Damage, ImportReport, Raw
-from tests.transfer.editing import change, find, flip, put
-from tests.transfer.showing import shown
+from holdfast.values import Damage, ImportReport, Raw
+from tests.transfer.edits import change, find, flip, put
+from tests.transfer.views import shown
 
 
 def _texts(store: Store, key: str = "talk") -> list[str]:

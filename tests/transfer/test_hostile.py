@@ -15,9 +15,9 @@ import pytest
 import holdfast
 from holdfast import Message, Store
 from holdfast.errors import Invalid, ReadOnly, TooLarge
-from holdfast.transfer.lines import BlobLine, encode_line
-from tests.transfer.editing import change, find, put, sealed_text
-from tests.transfer.showing import shown
+from holdfast.transfer.format import BlobLine, encode_line
+from tests.transfer.edits import change, find, put, sealed_text
+from tests.transfer.views import shown
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_brackets_in_text_are_no_nesting(source: Store, target: Store, tmp_path:
 
 def test_data_as_deep_as_it_may_be(source: Store, target: Store, tmp_path: Path) -> None:
     """Data of the maximum depth can be exported and imported."""
-    deep: holdfast.records.JSON = "x"
+    deep: holdfast.values.JSON = "x"
     for _ in range(198):
         deep = [deep]
     result = holdfast.ToolResult("c", (holdfast.Raw("r", [deep]),))
@@ -335,7 +335,7 @@ def _rename(path: Path, field: str, name: str) -> None:
 
 def test_a_system_message_stays_what_it_was(exported: Path, source: Store, target: Store) -> None:
     """An import restores messages with their role and provenance."""
-    said = Message.system("be kind", provenance=holdfast.records.Provenance("elsewhere", "7"))
+    said = Message.system("be kind", provenance=holdfast.values.Provenance("elsewhere", "7"))
     source.session("talk").append(said)
     source.export(exported, overwrite=True)
     target.import_(exported)

@@ -9,8 +9,8 @@ import pytest
 import holdfast
 from holdfast import Message, Store, ToolCall, Usage
 from holdfast.errors import AmbiguousRef, SessionNotFound
-from holdfast.records import Damage, Raw
-from tests.transfer.showing import lines_of, listed, shown
+from holdfast.values import Damage, Raw
+from tests.transfer.views import lines_of, listed, shown
 
 
 @pytest.fixture

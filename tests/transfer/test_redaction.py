@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import File, Goal, Message, Raw, Store, Text, Thinking, ToolCall, ToolResult, Usage
-from holdfast.core.redacting.finding import ALL, DEFAULT, detectors
 from holdfast.errors import BadQuery, Invalid
-from holdfast.records import JSON, Provenance, Redaction
-from holdfast.transfer.redacting import MOST_TOLD, Redactor
-from tests.places import KINDS, place
-from tests.transfer.showing import files, lines_of, shown
+from holdfast.transfer.redact.redactor import MOST_TOLD, Redactor
+from holdfast.transfer.redact.secrets import ALL, DEFAULT, detectors
+from holdfast.values import JSON, Provenance, Redaction
+from tests.store_urls import KINDS, place
+from tests.transfer.views import files, lines_of, shown
 
 MARK: Final = "[redacted: openai key]"
 PNG: Final = b"\x89PNG\r\n\x1a\n\0\xff" * 20

@@ -16,9 +16,9 @@ import holdfast
 from holdfast import Message, Store
 from holdfast.errors import HoldfastError
 from tests.model.strategies import names
-from tests.places import KINDS, Kind, place
-from tests.transfer.building import numbers, steps, take, talk
-from tests.transfer.showing import lines_of, listed, shown
+from tests.store_urls import KINDS, Kind, place
+from tests.transfer.builders import numbers, steps, take, talk
+from tests.transfer.views import lines_of, listed, shown
 
 
 @contextmanager

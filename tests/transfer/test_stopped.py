@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import pytest
 
 import holdfast
-from holdfast import Message, Store, settings
-from holdfast.backends.base import Pending, Verb
-from holdfast.backends.memory import MemoryBackend
+from holdfast import Message, Store
 from holdfast.clock import SystemClock
+from holdfast.storage.memory import MemoryBackend
+from holdfast.storage.protocol import Pending, Verb
+from holdfast.url import parse
 from tests.concurrency.children import Child, Pipe
-from tests.places import Kind, await_the_end_of, place
-from tests.transfer.showing import listed, shown
+from tests.store_urls import Kind, await_the_end_of, place
+from tests.transfer.views import listed, shown
 
 T = TypeVar("T")
 _LINUX = pytest.mark.skipif(
@@ -103,7 +104,7 @@ class _Again(MemoryBackend):
 @pytest.mark.parametrize("undone", [False, True])
 def test_a_verb_that_runs_twice(tmp_path: Path, undone: bool) -> None:
     """Each session is imported once, and counted as imported."""
-    location = settings.parse("memory:", {})
+    location = parse("memory:", {})
     backend = _Again(location, tenant="default", readonly=False, clock=SystemClock())
     backend.undone = undone
     with holdfast.open("memory:") as source, Store(backend) as target:

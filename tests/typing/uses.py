@@ -33,8 +33,8 @@ from holdfast import (
     Usage,
     errors,
 )
-from holdfast.backends.base import Backend
-from holdfast.records import (
+from holdfast.storage.protocol import Backend
+from holdfast.values import (
     JSON,
     Activity,
     BackupReport,

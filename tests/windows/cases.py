@@ -16,8 +16,8 @@ from typing import Final, TypeAlias, TypedDict
 import msgspec
 
 from holdfast.formats import anthropic, openai_chat, openai_responses
-from holdfast.records import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 from holdfast.session import Session
+from holdfast.values import JSON, File, Message, Part, Raw, Text, Thinking, ToolCall, ToolResult
 
 # ------------------------------------------------------------------------------ what a case says
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Message, Session, ToolCall, tokens
-from holdfast.core.windows.exchanging import UNKNOWN
 from holdfast.errors import BadQuery, Invalid
-from holdfast.records import JSON, File, Provider, Text, ToolResult, Window
 from holdfast.testing.legality import problems
+from holdfast.values import JSON, File, Provider, Text, ToolResult, Window
+from holdfast.windows.pairing import UNKNOWN
 
 _PNG: Final = File(name="a.png", mime="image/png", data=b"\x89PNG\r\n\x1a\n")
 _History: TypeAlias = list[Message]

@@ -15,11 +15,11 @@ from typing import get_args
 import pytest
 
 import holdfast
-from holdfast.records import JSON, Provider, Window
 from holdfast.session import Session
 from holdfast.store import Store
 from holdfast.testing.legality import problems
-from tests.places import Kind, place
+from holdfast.values import JSON, Provider, Window
+from tests.store_urls import Kind, place
 from tests.windows.cases import CASES, MADE_UP, Case
 
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)

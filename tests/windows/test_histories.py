@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Message, Session, ToolCall
-from holdfast.records import File, Provider, Raw, Text, Window
 from holdfast.testing import legality
-from holdfast.verbs import windowing
-from tests.places import Kind, place
+from holdfast.values import File, Provider, Raw, Text, Window
+from holdfast.windows import build
+from tests.store_urls import Kind, place
 from tests.windows import worlds
 from tests.windows.worlds import marks, number_of
 
@@ -418,7 +418,7 @@ def test_it_does_not_matter_in_which_pages_it_is_read(
     with worlds.memory_world() as world, pytest.MonkeyPatch.context() as patch:
         session = worlds.build(world, steps)
         at_once = session.window(**ask)
-        patch.setattr(windowing, "_FIRST_PAGE", page)
+        patch.setattr(build, "_FIRST_PAGE", page)
         paged = session.window(**ask)
         assert paged.messages == at_once.messages
         assert (paged.tokens, paged.notes) == (at_once.tokens, at_once.notes)

@@ -16,13 +16,13 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, Store, ToolCall
-from holdfast.core.windows.exchanging import NOT_RUN, UNKNOWN
-from holdfast.core.windows.wording import CUT_OFF
-from holdfast.records import JSON, Provider, Window
-from holdfast.testing.conformance.setting import SetClock
+from holdfast.testing.conformance.fixtures import SetClock
 from holdfast.testing.legality import problems
 from holdfast.turn import Turn
-from tests.places import backend
+from holdfast.values import JSON, Provider, Window
+from holdfast.windows.pairing import NOT_RUN, UNKNOWN
+from holdfast.windows.rendering import CUT_OFF
+from tests.store_urls import backend
 
 _PENDING: Final = "[no result yet]"
 _CALLS: Final = ("done", "running", "called")

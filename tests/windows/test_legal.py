@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Message, ToolCall
-from holdfast.records import JSON, File, Part, Provider, Raw, Text, Thinking, ToolResult
 from holdfast.testing import legality
+from holdfast.values import JSON, File, Part, Provider, Raw, Text, Thinking, ToolResult
 from tests.model import strategies as some
 
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)

@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import Message, Session, ToolCall, tokens
-from holdfast.records import Provider, Window
+from holdfast.values import Provider, Window
 
 _TURNS: Final = 150
 _FIT: Final = 50  # turns within the budget

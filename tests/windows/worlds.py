@@ -24,14 +24,14 @@ import msgspec
 from hypothesis import strategies as st
 
 from holdfast import Message, Session, Store, ToolCall
-from holdfast.backends.memory import MemoryBackend
-from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.errors import BadQuery, IdConflict, MessageNotFound, SessionBusy
 from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
-from holdfast.records import JSON, File, Part, Raw, Text, Thinking, ToolResult
-from holdfast.testing.conformance.setting import SetClock
+from holdfast.storage.memory import MemoryBackend
+from holdfast.storage.postgres.backend import PostgresBackend
+from holdfast.testing.conformance.fixtures import SetClock
 from holdfast.turn import Turn
-from tests import places
+from holdfast.values import JSON, File, Part, Raw, Text, Thinking, ToolResult
+from tests import store_urls
 
 T = TypeVar("T")
 
@@ -441,7 +441,7 @@ def memory_world() -> Iterator[World]:
 def world_at(url: str) -> Iterator[World]:
     """Begin a world in an empty store."""
     clock = SetClock()
-    with Store(places.backend(url, clock), clock) as store:
+    with Store(store_urls.backend(url, clock), clock) as store:
         yield World(store, clock, url)
 
 
@@ -575,7 +575,7 @@ def _damage(world: World, *, at: int) -> None:
                     rows[seq] = msgspec.structs.replace(row, body=row.body + b" ")
         return
     if isinstance(backend, PostgresBackend):
-        with places.superuser(world.url) as admin:
+        with store_urls.superuser(world.url) as admin:
             admin.execute(
                 "UPDATE messages SET body = body || %b WHERE id = %b", (b" ", message_id.encode())
             )

@@ -7,7 +7,7 @@ A mutant is defined in one of the `.toml` files beside this module:
     function = "holdfast.draft.DraftState.take"
     find = "not self._unstored or self.over"
     replace = "not self._unstored"
-    tests = ["tests/backends/test_drafts.py::test_a_flush_behind_the_close"]
+    tests = ["tests/storage/test_drafts.py::test_a_flush_behind_the_close"]
 
 `find` is an expression, or one or more statements, that occurs exactly once in the function
 (`nth` chooses among several, from 1). It is compared as syntax, so formatting and line numbers do

@@ -8,11 +8,11 @@ is stored before the model is called, and the reply while it streams.
 from __future__ import annotations
 
 from holdfast.agent.agent import AsyncAgent
-from holdfast.agent.models.base import Model
+from holdfast.agent.loop import Result
+from holdfast.agent.models.protocol import Model
 from holdfast.agent.settings import Context, Limits, Retry
 from holdfast.agent.sync import Agent
-from holdfast.agent.tools.base import Ask, Output, Tool, ToolContext
-from holdfast.agent.working import Result
+from holdfast.agent.tools.protocol import Ask, Output, Tool, ToolContext
 
 __all__ = [
     "Agent",

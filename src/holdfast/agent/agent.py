@@ -15,8 +15,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from holdfast.agent import looking, summarizing
-from holdfast.agent.budgets import Budgets
+from holdfast.agent import summarizer
+from holdfast.agent.config import Setup
+from holdfast.agent.context_budget import Budgets
 from holdfast.agent.events import (
     Event,
     ReplyStored,
@@ -25,16 +26,16 @@ from holdfast.agent.events import (
     TurnEnded,
     UserSaid,
 )
-from holdfast.agent.models.base import Model
-from holdfast.agent.running import Running
+from holdfast.agent.loop import Result, work
+from holdfast.agent.models.protocol import Model
+from holdfast.agent.prompt import look
 from holdfast.agent.settings import Context, Limits, Prices, Retry
-from holdfast.agent.setup import Setup
-from holdfast.agent.tools.base import Approver, Tool
-from holdfast.agent.tools.functions import as_tool
-from holdfast.agent.working import Result, work
+from holdfast.agent.stream import Running
+from holdfast.agent.tools.function_tools import as_tool
+from holdfast.agent.tools.protocol import Approver, Tool
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import Invalid
-from holdfast.records import Content, Message, Usage, Window
+from holdfast.values import Content, Message, Usage, Window
 
 _log = logging.getLogger("holdfast")
 SETTLING: Final = 5.0  # seconds that closing waits for titles and summaries
@@ -155,7 +156,7 @@ class AsyncAgent:
 
     async def window(self, session: AsyncSession) -> Window:
         """Return the window the model would be sent for a session now."""
-        prompt = await looking.look(self._setup, session)
+        prompt = await look(self._setup, session)
         return prompt.window
 
     async def summarize(self, session: AsyncSession) -> Summarized | None:
@@ -165,7 +166,7 @@ class AsyncAgent:
         """
         budget = self._setup.budgets.room(self._setup.model, self._setup.context)
         keep = self._setup.context.keep_recent
-        return await summarizing.summarize(session, self._setup.model, budget, keep)
+        return await summarizer.summarize(session, self._setup.model, budget, keep)
 
     async def close(self, *, settle: float = SETTLING) -> None:
         """Cancel running turns, wait `settle` seconds for background tasks, and close the models.

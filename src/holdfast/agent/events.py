@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.records import Goal, LeftOut, Message, Recovered, ToolCall, TurnState, Usage
+from holdfast.values import Goal, LeftOut, Message, Recovered, ToolCall, TurnState, Usage
 
 
 class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="turn_started"):

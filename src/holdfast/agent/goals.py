@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import Conflict
-from holdfast.records import JSON, Goal, Message
+from holdfast.values import JSON, Goal, Message
 
 INJECTED: Final[dict[str, JSON]] = {"injected": "goal"}
 

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.agent.settings import Prices
 from holdfast.errors import BadConfig
-from holdfast.records import Usage
+from holdfast.values import Usage
 
 _MILLION: Final = Decimal(1_000_000)
 _MOST: Final = Decimal(1_000_000)  # dollars for a million tokens

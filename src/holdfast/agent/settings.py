@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.records import Usage
+from holdfast.values import Usage
 
 # Returns the cost of a reply from the model's name and the usage; `None` if it is unknown.
 Prices: TypeAlias = Callable[[str, Usage], Decimal | None]

@@ -18,14 +18,14 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from holdfast.agent.agent import SETTLING, STOPPED, AsyncAgent, Gathered
 from holdfast.agent.events import Event, Summarized
-from holdfast.agent.models.base import Model
+from holdfast.agent.loop import Result
+from holdfast.agent.models.protocol import Model
 from holdfast.agent.settings import Context, Limits, Prices, Retry
-from holdfast.agent.tools.base import Approver, Tool
-from holdfast.agent.working import Result
+from holdfast.agent.tools.protocol import Approver, Tool
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import Invalid
-from holdfast.records import Content, Message, Window
 from holdfast.session import Session
+from holdfast.values import Content, Message, Window
 
 T = TypeVar("T")
 _CLOSED: Final = "this agent is closed; create another one."

@@ -6,7 +6,7 @@ runs to its end. A read runs in a worker thread.
 """
 
 from holdfast.aio.draft import AsyncDraft
-from holdfast.aio.following import AsyncFollower, AsyncStoreFollower
+from holdfast.aio.follow import AsyncFollower, AsyncStoreFollower
 from holdfast.aio.session import AsyncSession
 from holdfast.aio.store import AsyncStore, open_async
 from holdfast.aio.turn import AsyncTurn

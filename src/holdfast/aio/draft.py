@@ -8,14 +8,14 @@ from typing import Literal, Self
 
 import msgspec
 
-from holdfast import checks
-from holdfast.aio.handover import run_write, unhurried
-from holdfast.backends.base import Verb
-from holdfast.core.drafts import Delta
+from holdfast import validation
+from holdfast.aio.completion_queue import run_write, unhurried
+from holdfast.context import Runtime
 from holdfast.draft import DraftState, check_call, check_raw, check_thought, note_failure
+from holdfast.draft_parts import Delta
 from holdfast.errors import HoldfastError
-from holdfast.records import JSON, Message, Raw, Text, Usage
-from holdfast.runtime import Runtime
+from holdfast.storage.protocol import Verb
+from holdfast.values import JSON, Message, Raw, Text, Usage
 
 
 class AsyncDraft:
@@ -33,7 +33,7 @@ class AsyncDraft:
 
     async def write(self, text: str) -> None:
         """Add text; see `Draft.write`."""
-        await self._add(Text(checks.check_text(text, "text")))
+        await self._add(Text(validation.check_text(text, "text")))
 
     async def think(self, text: str, *, signature: str | None = None) -> None:
         """Add the model's reasoning."""

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from holdfast import codec, ids
-from holdfast.aio.following import AsyncFollower
-from holdfast.aio.handover import run_write
+from holdfast.aio.completion_queue import run_write
+from holdfast.aio.follow import AsyncFollower
 from holdfast.aio.turn import AsyncTurn
-from holdfast.records import (
+from holdfast.operations import append, head_moves, queries, queue, sessions, turns
+from holdfast.session import Session, number_of, runtime_of, to_input
+from holdfast.turn import TurnState
+from holdfast.values import (
     JSON,
     BranchInfo,
     Content,
@@ -27,9 +30,6 @@ from holdfast.records import (
     UsageReport,
     Window,
 )
-from holdfast.session import Session, number_of, runtime_of, to_input
-from holdfast.turn import TurnState
-from holdfast.verbs import appending, moving, queue, reading, sessions, turns
 
 
 class AsyncSession:
@@ -58,7 +58,7 @@ class AsyncSession:
     async def append(self, *messages: Message, expect: Head | None = None) -> Head:
         """Store messages, all or none, each id once; return the new head."""
         batch = codec.encode_batch(messages, self._runtime.now())
-        return await run_write(self._backend, appending.append(self._n, batch, expect=expect))
+        return await run_write(self._backend, append.append(self._n, batch, expect=expect))
 
     def turn(
         self, *, wait: float = 0.0, model: str | None = None, run_id: str | None = None
@@ -129,35 +129,35 @@ class AsyncSession:
 
     async def rewind(self, to: Place, *, expect: Head | None = None) -> Head:
         """Make message `to` the newest."""
-        operation = moving.rewind(self._n, to, token=ids.message_id(), expect=expect)
+        operation = head_moves.rewind(self._n, to, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
 
     async def undo(self, n: int = 1, *, expect: Head | None = None) -> Head:
         """Rewind to before the last `n` turns."""
-        operation = moving.undo(self._n, n, token=ids.message_id(), expect=expect)
+        operation = head_moves.undo(self._n, n, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
 
     async def redo(self, *, expect: Head | None = None) -> Head:
         """Revert the last undo, rewind or clear."""
-        operation = moving.redo(self._n, token=ids.message_id(), expect=expect)
+        operation = head_moves.redo(self._n, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
 
     async def replace(self, messages: Sequence[Message], *, expect: Head | None = None) -> Head:
         """Replace the history by these messages, atomically."""
         batch = codec.encode_history(messages, self._runtime.now())
-        operation = moving.replace(self._n, batch, token=ids.message_id(), expect=expect)
+        operation = head_moves.replace(self._n, batch, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
 
     async def clear(self, *, expect: Head | None = None) -> Head:
         """Continue with an empty history."""
-        operation = moving.clear(self._n, token=ids.message_id(), expect=expect)
+        operation = head_moves.clear(self._n, token=ids.message_id(), expect=expect)
         return await run_write(self._backend, operation)
 
     async def summarize(
         self, text: str, *, upto: Place | None = None, expect: Head | None = None
     ) -> Head:
         """Append a summary that replaces, in windows, the history up to `upto`."""
-        operation = moving.summarize(
+        operation = head_moves.summarize(
             self._n,
             text,
             upto,
@@ -204,7 +204,7 @@ class AsyncSession:
         message = to_input(content)
         item = codec.encode(message, self._runtime.now())
         operation = queue.enqueue(self._n, item, self._runtime.clock.micros())
-        return reading.as_queued(*await run_write(self._backend, operation))
+        return queries.as_queued(*await run_write(self._backend, operation))
 
     async def queued(self) -> list[QueuedInput]:
         """List queued input, in order."""

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from holdfast import settings, store
-from holdfast.aio.following import AsyncStoreFollower
+from holdfast import store, titles
+from holdfast.aio.follow import AsyncStoreFollower
 from holdfast.aio.session import AsyncSession, sync_of
-from holdfast.backends.base import Backend
-from holdfast.core import titles
-from holdfast.records import (
+from holdfast.storage.protocol import Backend
+from holdfast.store import Store
+from holdfast.url import Durability
+from holdfast.values import (
     JSON,
     BackupReport,
     CopyReport,
@@ -38,7 +39,6 @@ from holdfast.records import (
     SessionState,
     Stats,
 )
-from holdfast.store import Store
 
 AsyncTitleMaker: TypeAlias = Callable[[AsyncSession], Awaitable[str | None]]
 
@@ -368,7 +368,7 @@ async def open_async(
     url: str | os.PathLike[str] | None = None,
     *,
     tenant: str = "default",
-    durability: settings.Durability = "power",
+    durability: Durability = "power",
     readonly: bool = False,
 ) -> AsyncIterator[AsyncStore]:
     """Open a store in an `async with` block; see `holdfast.open`."""

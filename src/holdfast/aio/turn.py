@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from holdfast import checks
+from holdfast import validation
+from holdfast.aio.completion_queue import run_write, unhurried
 from holdfast.aio.draft import AsyncDraft
-from holdfast.aio.handover import run_write, unhurried
 from holdfast.draft import note_failure
 from holdfast.errors import HoldfastError, Invalid, SessionBusy
-from holdfast.records import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
+from holdfast.operations import turns
 from holdfast.turn import TurnState, assistant_message, ending
-from holdfast.verbs import turns
+from holdfast.values import Content, File, Message, MessageFields, Raw, Recovered, Text, ToolCall
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.25
@@ -26,7 +26,7 @@ class AsyncTurn:
 
     def __init__(self, state: TurnState, *, wait: float) -> None:
         self._state = state
-        self._wait = checks.check_seconds(wait, "wait")
+        self._wait = validation.check_seconds(wait, "wait")
         self._backend = state.runtime.backend
         self._draft: AsyncDraft | None = None
         self.recovered: Recovered | None = None

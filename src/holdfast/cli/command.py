@@ -44,9 +44,9 @@ class Ref(click.types.StringParamType):
         incomplete: str,
     ) -> list[CompletionItem[str]]:
         """Return the sessions that match what was typed."""
-        from holdfast.cli import completing
+        from holdfast.cli import shell_completion
 
-        return completing.sessions(ctx, incomplete, self._trashed)
+        return shell_completion.sessions(ctx, incomplete, self._trashed)
 
 
 class FileName(click.types.StringParamType):
@@ -118,14 +118,14 @@ def _configured(ctx: click.Context, param: click.Parameter, given: str | None) -
     """Return the store named by --store, else the configured one."""
     if given is not None or os.environ.get("HOLDFAST_URL"):
         return given
-    from holdfast.config import places
+    from holdfast.config import paths
 
-    directory, home = places.here(), places.home()
-    if not places.files(os.environ, directory, home):
+    directory, home = paths.here(), paths.home()
+    if not paths.files(os.environ, directory, home):
         return None
-    from holdfast.config import loading
+    from holdfast.config import loader
 
-    return loading.store(os.environ, directory, home=home)
+    return loader.store(os.environ, directory, home=home)
 
 
 def command(*examples: str, configured: bool = True) -> Callable[[Callable[..., object]], Command]:

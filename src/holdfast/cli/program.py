@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from holdfast import __version__
-from holdfast.cli import problems
+from holdfast.cli import errors
 from holdfast.cli.command import CONTEXT
 from holdfast.errors import HoldfastError
 
@@ -86,17 +86,16 @@ COMMANDS: Final = {name: line for group in GROUPS.values() for name, line in gro
 
 # A command is a function in the module of its name, unless it shares one with its siblings.
 _MODULES: Final = {
-    "redo": "moving",
-    "undo": "moving",
-    "rewind": "moving",
-    "clear": "moving",
-    "set": "setting",
-    "rename": "setting",
-    "pin": "setting",
-    "archive": "setting",
-    "trash": "deleting",
-    "restore": "deleting",
-    "import": "import_",
+    "chat": "chat",
+    "redo": "commands.undo",
+    "rewind": "commands.undo",
+    "clear": "commands.undo",
+    "set": "commands.set_",
+    "rename": "commands.set_",
+    "pin": "commands.set_",
+    "archive": "commands.set_",
+    "restore": "commands.trash",
+    "import": "commands.import_",
 }
 
 _EPILOG: Final = """\b
@@ -139,7 +138,9 @@ class Program(click.Group):
         """Load one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"holdfast.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        module = importlib.import_module(
+            f"holdfast.cli.{_MODULES.get(cmd_name, f'commands.{cmd_name}')}"
+        )
         found = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
         assert isinstance(found, click.Command)  # noqa: S101 - the module defines it
         return found
@@ -186,7 +187,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except HoldfastError as error:
-        return problems.tell(error, as_json="--json" in arguments)
+        return errors.tell(error, as_json="--json" in arguments)
     except click.ClickException as error:
         return _misused(error)
     except (click.Abort, KeyboardInterrupt) as interrupted:
@@ -198,9 +199,9 @@ def run(arguments: Sequence[str]) -> int:
 def _invoke(arguments: list[str]) -> int:
     """Call the command and return its exit code; a command that returns None succeeded."""
     if arguments[:1] == ["__complete"]:  # called by the completion scripts
-        from holdfast.cli import completing
+        from holdfast.cli import shell_completion
 
-        completing.answer(arguments[1:])
+        shell_completion.answer(arguments[1:])
         return 0
     # Not `program.main`: it handles a broken pipe itself, with another exit code.
     try:
@@ -213,8 +214,8 @@ def _invoke(arguments: list[str]) -> int:
 
 def _interrupted(by: BaseException) -> int:
     """Return the exit code of an interrupted command: 130 for Ctrl-C, else that of the signal."""
-    code: int = getattr(by, "exit_code", problems.INTERRUPTED)
-    if code == problems.INTERRUPTED and sys.stderr.isatty():
+    code: int = getattr(by, "exit_code", errors.INTERRUPTED)
+    if code == errors.INTERRUPTED and sys.stderr.isatty():
         sys.stderr.write("\n")  # The terminal has echoed ^C on this line.
     return code
 
@@ -233,9 +234,9 @@ def _misused(error: click.ClickException) -> int:
         return error.exit_code
     context = getattr(error, "ctx", None)
     if context is None:
-        problems.complain(error.format_message())
+        errors.complain(error.format_message())
         return error.exit_code
-    problems.complain(error.format_message(), f"`{context.command_path} --help` shows how")
+    errors.complain(error.format_message(), f"`{context.command_path} --help` shows how")
     return error.exit_code
 
 
@@ -244,7 +245,7 @@ def _system_refused(error: OSError) -> int:
     # The interpreter must not try to flush what is still buffered when it exits.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
-        return problems.NOBODY_READS
+        return errors.NOBODY_READS
     where = f": {error.filename}" if error.filename else ""
-    problems.complain(f"{error.strerror or error}{where}")
-    return problems.STORAGE
+    errors.complain(f"{error.strerror or error}{where}")
+    return errors.STORAGE

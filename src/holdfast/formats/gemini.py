@@ -33,7 +33,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.errors import BadMessage
-from holdfast.formats.beside import (
+from holdfast.formats.common import breadcrumb, copied, from_base64, mime_of
+from holdfast.formats.passthrough import (
     JSONObject,
     MessageNote,
     PartNote,
@@ -49,8 +50,7 @@ from holdfast.formats.beside import (
     verbatim,
     with_notes,
 )
-from holdfast.formats.shared import breadcrumb, copied, from_base64, mime_of
-from holdfast.records import (
+from holdfast.values import (
     JSON,
     File,
     Message,

@@ -23,7 +23,19 @@ from typing import Final, TypeGuard
 import msgspec
 
 from holdfast.errors import BadMessage
-from holdfast.formats.openai_notes import (
+from holdfast.formats.common import (
+    breadcrumb,
+    copied,
+    from_base64,
+    from_data_url,
+    mime_of,
+    name_of,
+    read_arguments,
+    to_base64,
+    to_data_url,
+    write_arguments,
+)
+from holdfast.formats.openai_passthrough import (
     AUDIO_FORMATS,
     IMAGES,
     JSONObject,
@@ -38,19 +50,7 @@ from holdfast.formats.openai_notes import (
     raw_object,
     to_audio,
 )
-from holdfast.formats.shared import (
-    breadcrumb,
-    copied,
-    from_base64,
-    from_data_url,
-    mime_of,
-    name_of,
-    read_arguments,
-    to_base64,
-    to_data_url,
-    write_arguments,
-)
-from holdfast.records import JSON, File, Message, Part, Raw, Role, Text, ToolCall, ToolResult
+from holdfast.values import JSON, File, Message, Part, Raw, Role, Text, ToolCall, ToolResult
 
 SOURCE: Final = "openai"
 

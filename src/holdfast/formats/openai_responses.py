@@ -22,7 +22,19 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.errors import BadMessage
-from holdfast.formats.openai_notes import (
+from holdfast.formats.common import (
+    breadcrumb,
+    copied,
+    from_base64,
+    from_data_url,
+    mime_of,
+    name_of,
+    read_arguments,
+    to_base64,
+    to_data_url,
+    write_arguments,
+)
+from holdfast.formats.openai_passthrough import (
     IMAGES,
     JSONObject,
     Noted,
@@ -36,19 +48,7 @@ from holdfast.formats.openai_notes import (
     raw_object,
     to_audio,
 )
-from holdfast.formats.shared import (
-    breadcrumb,
-    copied,
-    from_base64,
-    from_data_url,
-    mime_of,
-    name_of,
-    read_arguments,
-    to_base64,
-    to_data_url,
-    write_arguments,
-)
-from holdfast.records import (
+from holdfast.values import (
     JSON,
     File,
     Message,

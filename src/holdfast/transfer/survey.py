@@ -15,11 +15,10 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast import checks, codec
+from holdfast import codec, validation
 from holdfast.clock import to_micros
 from holdfast.errors import Invalid, TooLarge
-from holdfast.records import Damage
-from holdfast.transfer.lines import (
+from holdfast.transfer.format import (
     DEEPEST,
     LONGEST_HEADER,
     VERSION,
@@ -36,7 +35,8 @@ from holdfast.transfer.lines import (
     decode_line,
     is_too_deep,
 )
-from holdfast.transfer.source import RawLine, Source
+from holdfast.transfer.import_file import RawLine, Source
+from holdfast.values import Damage
 
 MOST_DAMAGED: Final = 10_000
 _MOST_SESSIONS: Final = 1_000_000
@@ -168,7 +168,7 @@ class Surveyor:
             self._end(line, section, record)
 
     def _blob(self, line: RawLine, record: BlobLine) -> None:
-        if not checks.is_sha256(record.sha256) or codec.digest(record.data) != record.sha256:
+        if not validation.is_sha256(record.sha256) or codec.digest(record.data) != record.sha256:
             raise BadLine("does not fit its hash")
         self._blobs.setdefault(bytes.fromhex(record.sha256), line.offset)
         if len(self._blobs) > _MOST_BLOBS:

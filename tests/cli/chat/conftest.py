@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.provider import Provider, environment
-from tests.cli.chat.place import Place
+from tests.cli.chat.environment import Place
 from tests.cli.shell import Shell
 
 

@@ -6,9 +6,9 @@ import io
 import pytest
 
 from holdfast import ToolCall
-from holdfast.agent.tools.base import Ask
+from holdfast.agent.tools.protocol import Ask
 from holdfast.cli.chat.approvals import Approvals, grant_of, show
-from holdfast.cli.screen import Pipe
+from holdfast.cli.output.screen import Pipe
 
 
 def _command(command: str) -> ToolCall:

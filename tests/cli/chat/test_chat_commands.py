@@ -12,13 +12,13 @@ import pytest
 
 import holdfast
 from holdfast import Goal, Message
-from holdfast.cli.chat import commands
-from holdfast.cli.chat.commands import COMMANDS
-from holdfast.cli.chat.talking import Wanted
+from holdfast.cli.chat import slash_commands
+from holdfast.cli.chat.controller import Wanted
+from holdfast.cli.chat.slash_commands import COMMANDS
 from holdfast.errors import ModelFailed
-from holdfast.records import Usage
-from holdfast.testing.models import Hold, Pause, Step, call, say
-from tests.cli.chat.sitting import Sitting, sitting
+from holdfast.testing.scripted_model import Hold, Pause, Step, call, say
+from holdfast.values import Usage
+from tests.cli.chat.recorded_chat import Sitting, sitting
 
 _WANTED = (
     "help new sessions session save rewind resume fork undo redo retry title goal compact history "
@@ -73,14 +73,14 @@ def test_the_commands_are_these_and_help_tells_of_each() -> None:
 )
 def test_what_is_a_command(text: str, meant: tuple[str, str] | None) -> None:
     """A path is none, and two slashes say that it is none."""
-    assert commands.parse(text) == meant
+    assert slash_commands.parse(text) == meant
 
 
 @pytest.mark.parametrize(
     ("name", "near"), [("histroy", "history"), ("sesions", "session"), ("xyzzy", None)]
 )
 def test_an_unknown_command_says_the_nearest(name: str, near: str | None) -> None:
-    said = commands.unknown(name)
+    said = slash_commands.unknown(name)
     assert said.startswith(f"there is no /{name}; ")
     assert ("did you mean" in said) == (near is not None)
     assert near is None or f"/{near}" in said

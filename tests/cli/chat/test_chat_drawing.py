@@ -8,9 +8,9 @@ import pytest
 from holdfast import Goal, Message, ToolCall, Usage
 from holdfast.agent import events
 from holdfast.agent.events import Event
-from holdfast.cli.chat.drawing import Drawing, given, plainly, wrapped
-from holdfast.cli.screen import Pipe
-from holdfast.records import JSON, TurnState
+from holdfast.cli.chat.turn_view import Drawing, given, plainly, wrapped
+from holdfast.cli.output.screen import Pipe
+from holdfast.values import JSON, TurnState
 
 
 class _Seen:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.cli.chat.growing import Block, Growing
-from holdfast.cli.screen import Terminal
-from holdfast.cli.visible import visible
+from holdfast.cli.chat.markdown_stream import Block, Growing
+from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.screen import Terminal
 from tests.agent.provider import MARKDOWN
 
 _LINES = (

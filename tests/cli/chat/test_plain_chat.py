@@ -4,7 +4,7 @@ import os
 import signal
 
 from tests.agent.provider import Provider
-from tests.cli.chat.place import Place
+from tests.cli.chat.environment import Place
 from tests.cli.shell import RAW
 
 

@@ -7,9 +7,9 @@ import stat
 
 import holdfast
 from holdfast import Message
-from holdfast.cli.chat.drawing import MARK
+from holdfast.cli.chat.turn_view import MARK
 from tests.agent.provider import Provider
-from tests.cli.chat.place import Place
+from tests.cli.chat.environment import Place
 from tests.cli.chat.terminal import CTRL_C, CTRL_J, DOWN, ESCAPE, TAB, UP, Terminal
 
 

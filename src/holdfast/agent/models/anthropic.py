@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from holdfast.agent.models.base import Request, ToolSupport
-from holdfast.agent.models.hosted import CONNECT, Client, Hosted, Reading, Stream
-from holdfast.agent.models.messages import MessagesReading, messages_of, past_tools_of, tools_of
-from holdfast.records import JSON
+from holdfast.agent.models.anthropic_messages import (
+    MessagesReading,
+    messages_of,
+    past_tools_of,
+    tools_of,
+)
+from holdfast.agent.models.api import CONNECT, Client, Hosted, Reading, Stream
+from holdfast.agent.models.protocol import Request, ToolSupport
+from holdfast.values import JSON
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

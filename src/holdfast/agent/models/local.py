@@ -27,12 +27,12 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from holdfast.agent.models import gguf
-from holdfast.agent.models.base import Delta, Request, Said, ToolSupport
-from holdfast.agent.models.chat import ChatReading, flat, messages_of, tools_of
-from holdfast.agent.models.failures import failure
-from holdfast.core.windows.wording import CUT_OFF
+from holdfast.agent.models.chat_completions import ChatReading, flat, messages_of, tools_of
+from holdfast.agent.models.errors import failure
+from holdfast.agent.models.protocol import Delta, Request, Said, ToolSupport
 from holdfast.errors import ModelFailed
-from holdfast.records import JSON, Provider
+from holdfast.values import JSON, Provider
+from holdfast.windows.rendering import CUT_OFF
 
 _CONTEXT: Final = 8192  # A longer one takes memory and time, so it must be requested.
 _LONGEST_REPLY: Final = 2048

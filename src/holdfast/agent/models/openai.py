@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from holdfast.agent.models.base import Request, ToolSupport
-from holdfast.agent.models.chat import (
+from holdfast.agent.models.api import CONNECT, Client, Hosted, Reading, Stream
+from holdfast.agent.models.chat_completions import (
     NOTHING_OWN,
     ChatReading,
     Own,
@@ -14,9 +14,9 @@ from holdfast.agent.models.chat import (
     messages_of,
     tools_of,
 )
-from holdfast.agent.models.hosted import CONNECT, Client, Hosted, Reading, Stream
-from holdfast.agent.models.sizes import thinks
-from holdfast.records import JSON
+from holdfast.agent.models.context_limits import thinks
+from holdfast.agent.models.protocol import Request, ToolSupport
+from holdfast.values import JSON
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

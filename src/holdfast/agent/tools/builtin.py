@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.agent.tools.base import Tool
-from holdfast.agent.tools.commands import command_tools
-from holdfast.agent.tools.files import OUTPUT, file_tools
-from holdfast.agent.tools.functions import TIMEOUT
-from holdfast.agent.tools.goals import goal_tools
-from holdfast.agent.tools.sessions import session_tools
+from holdfast.agent.tools.file_tools import OUTPUT, file_tools
+from holdfast.agent.tools.function_tools import TIMEOUT
+from holdfast.agent.tools.goal_tools import goal_tools
+from holdfast.agent.tools.protocol import Tool
+from holdfast.agent.tools.session_tools import session_tools
+from holdfast.agent.tools.shell import command_tools
 from holdfast.aio.store import AsyncStore
 
 

@@ -15,11 +15,11 @@ from typing import Any, Final, Union
 
 import msgspec
 
-from holdfast import checks
-from holdfast.agent.tools.base import ToolContext
-from holdfast.agent.tools.schemas import schema_of
+from holdfast import validation
+from holdfast.agent.tools.json_schema import schema_of
+from holdfast.agent.tools.protocol import ToolContext
 from holdfast.errors import BadMessage, Invalid
-from holdfast.records import JSON
+from holdfast.values import JSON
 
 _WHERE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 
@@ -171,6 +171,6 @@ def _told(
 def _tell_default(shown: dict[str, JSON], default: object) -> None:
     try:
         plain = msgspec.to_builtins(default)
-        shown.setdefault("default", checks.check_json(plain, "default"))
+        shown.setdefault("default", validation.check_json(plain, "default"))
     except (TypeError, ValueError, BadMessage):
         return  # A default that JSON cannot represent is omitted from the schema.

@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.agent.tools.functions import ToolError
+from holdfast.agent.tools.function_tools import ToolError
 
 CONFIG: Final = "holdfast.toml"
 MAX_FILE: Final = 8 * 1024 * 1024

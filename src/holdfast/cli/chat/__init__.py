@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli import given
+from holdfast.cli import params
 from holdfast.cli.command import REF, command
 
 if TYPE_CHECKING:
-    from holdfast.cli.agenting import Wishes
-    from holdfast.cli.chat.desk import Desk
-    from holdfast.cli.chat.starting import Ending
-    from holdfast.cli.chat.talking import Front, Wanted
+    from holdfast.cli.agent_factory import Wishes
+    from holdfast.cli.chat.chat_context import Desk
+    from holdfast.cli.chat.controller import Front, Wanted
+    from holdfast.cli.chat.startup import Ending
     from holdfast.cli.signals import Signals
 
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "echo 'What is open?' | holdfast chat --scope telegram",
     configured=False,
 )
-@click.option("--model", "-m", type=given.WORDS, help="openai:NAME, anthropic:NAME, local[:PATH].")
+@click.option("--model", "-m", type=params.WORDS, help="openai:NAME, anthropic:NAME, local[:PATH].")
 @click.option("--new", "--no-restore", "new", is_flag=True, help="Start a new conversation.")
 @click.option(
     "--resume",
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 )
 @click.option("--fork", type=REF, metavar="REF", help="Fork a new session from this one.")
 @click.option("--at", metavar="POINT", help="With --fork: at this message or saved point.")
-@click.option("--scope", type=given.WORDS, help="Continue the latest session of this scope.")
+@click.option("--scope", type=params.WORDS, help="Continue the latest session of this scope.")
 @click.option(
     "--chain", is_flag=True, help="Start a session for this run that continues the previous one."
 )
-@click.option("--run-id", type=given.WORDS, help="The id of this run.  [default: a new one]")
-@click.option("--system", type=given.WORDS, metavar="TEXT", help="Instructions for the model.")
+@click.option("--run-id", type=params.WORDS, help="The id of this run.  [default: a new one]")
+@click.option("--system", type=params.WORDS, metavar="TEXT", help="Instructions for the model.")
 @click.option("--no-tools", is_flag=True, help="Do not let the model use tools.")
 @click.option("--yes", "-y", is_flag=True, help="Allow every tool call without asking.")
 def chat(
@@ -82,8 +82,8 @@ def chat(
         raise click.UsageError("--new, --resume and --fork are mutually exclusive.")
     if at is not None and fork is None:
         raise click.UsageError("--at requires --fork.")
-    from holdfast.cli.agenting import Wishes
-    from holdfast.cli.chat.talking import Wanted
+    from holdfast.cli.agent_factory import Wishes
+    from holdfast.cli.chat.controller import Wanted
 
     options = Wishes(
         model=model, scope=scope, store=store, system=system, tools=not no_tools, yes=yes
@@ -93,15 +93,15 @@ def chat(
 
 
 def _talk(options: Wishes, start_options: Wanted, run_id: str | None) -> int:
-    from holdfast.cli import agenting, signals
-    from holdfast.cli.chat import starting
+    from holdfast.cli import agent_factory, signals
+    from holdfast.cli.chat import startup
 
-    config = agenting.configured(options)
+    config = agent_factory.configured(options)
     if not config.settings.session.restore and start_options.names_none:
         start_options = start_options._replace(new=True)
-    with signals.heard() as handler, agenting.open_store(config) as opened:
-        resume_hint = starting.Ending(options.store)
-        context = starting.desk_for(opened, config, options, agenting.run_id(run_id))
+    with signals.heard() as handler, agent_factory.open_store(config) as opened:
+        resume_hint = startup.Ending(options.store)
+        context = startup.desk_for(opened, config, options, agent_factory.run_id(run_id))
         try:
             return asyncio.run(_run(context, start_options, handler, resume_hint))
         finally:
@@ -109,7 +109,7 @@ def _talk(options: Wishes, start_options: Wanted, run_id: str | None) -> int:
 
 
 async def _run(context: Desk, start_options: Wanted, signals: Signals, resume_hint: Ending) -> int:
-    from holdfast.cli.chat import starting
+    from holdfast.cli.chat import startup
 
     view: Front
     if is_terminal():
@@ -120,7 +120,7 @@ async def _run(context: Desk, start_options: Wanted, signals: Signals, resume_hi
         from holdfast.cli.chat.plain import Plain
 
         view = Plain(context)
-    return await starting.start(context, view, start_options, signals, resume_hint)
+    return await startup.start(context, view, start_options, signals, resume_hint)
 
 
 def is_terminal() -> bool:

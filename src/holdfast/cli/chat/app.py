@@ -47,17 +47,17 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
-from holdfast.cli import screen
-from holdfast.cli.chat import commands
-from holdfast.cli.chat.completing import ChatCompleter
-from holdfast.cli.chat.desk import Desk
-from holdfast.cli.chat.drawing import MARK, Drawing, wrapped
+from holdfast.cli.chat import slash_commands
+from holdfast.cli.chat.chat_context import Desk
+from holdfast.cli.chat.completer import ChatCompleter
+from holdfast.cli.chat.controller import Talk, Wanted
 from holdfast.cli.chat.picker import Picker, drawn
-from holdfast.cli.chat.talking import Talk, Wanted
-from holdfast.cli.screen import Screen
+from holdfast.cli.chat.turn_view import MARK, Drawing, wrapped
+from holdfast.cli.output import screen
+from holdfast.cli.output.humanize import words
+from holdfast.cli.output.sanitize import visible
+from holdfast.cli.output.screen import Screen
 from holdfast.cli.signals import Signals, why
-from holdfast.cli.visible import visible
-from holdfast.cli.wording import words
 from holdfast.errors import HoldfastError
 
 _TICK: Final = 0.08  # seconds
@@ -286,10 +286,10 @@ class Terminal:
             self._start(self.talk.enter(text))
         elif not self.talk.running:
             self._held.append(text)
-        elif commands.parse(text) is not None:
+        elif slash_commands.parse(text) is not None:
             self._later(self.talk.enter(text))
         else:
-            self._later(self._queue(commands.spoken(text)))
+            self._later(self._queue(slash_commands.spoken(text)))
 
     async def _queue(self, text: str) -> None:
         try:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.agent.approving import NOBODY, is_plain
-from holdfast.agent.tools.base import Ask
-from holdfast.agent.tools.functions import ToolError, given_arguments
-from holdfast.cli.screen import Screen
-from holdfast.records import ToolCall
+from holdfast.agent.approval import NOBODY, is_plain
+from holdfast.agent.tools.function_tools import ToolError, given_arguments
+from holdfast.agent.tools.protocol import Ask
+from holdfast.cli.output.screen import Screen
+from holdfast.values import ToolCall
 
 # Asks the user for a line, with a label; `None` if no user is present.
 Asker: TypeAlias = Callable[[str], Awaitable[str | None]]

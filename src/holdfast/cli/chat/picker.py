@@ -26,14 +26,14 @@ from prompt_toolkit.layout import (
 from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 
-from holdfast.cli.chat import recap
-from holdfast.cli.chat.desk import Desk
-from holdfast.cli.chat.drawing import MARK
-from holdfast.cli.conversation import Messages
-from holdfast.cli.screen import Screen, Terminal, cells, plain
-from holdfast.cli.wording import count
+from holdfast.cli.chat import resume_banner
+from holdfast.cli.chat.chat_context import Desk
+from holdfast.cli.chat.turn_view import MARK
+from holdfast.cli.output.humanize import count
+from holdfast.cli.output.screen import Screen, Terminal, cells, plain
+from holdfast.cli.output.transcript import Messages
 from holdfast.errors import HoldfastError
-from holdfast.records import Message, SessionInfo
+from holdfast.values import Message, SessionInfo
 
 _MOST: Final = 200
 _PREVIEWED: Final = 6
@@ -184,7 +184,7 @@ class Picker:
         return lines[:-1]
 
     def _line(self, info: SessionInfo) -> str:
-        id, active, turns, title = (plain(span) for span in recap.row(info))
+        id, active, turns, title = (plain(span) for span in resume_banner.row(info))
         line = f"{id}  {active:>10}  {turns:>4}  {title}"
         columns = self._app.output.get_size().columns
         while cells(line) > columns:

@@ -17,13 +17,13 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.agent import events
-from holdfast.cli.chat import recap
-from holdfast.cli.chat.desk import Desk
-from holdfast.cli.chat.drawing import MARK, Drawing
-from holdfast.cli.chat.talking import Talk, Wanted
-from holdfast.cli.flowing import Flow
-from holdfast.cli.problems import exit_code
-from holdfast.cli.screen import Pipe, Screen
+from holdfast.cli.chat import resume_banner
+from holdfast.cli.chat.chat_context import Desk
+from holdfast.cli.chat.controller import Talk, Wanted
+from holdfast.cli.chat.turn_view import MARK, Drawing
+from holdfast.cli.errors import exit_code
+from holdfast.cli.output.sanitize_stream import Flow
+from holdfast.cli.output.screen import Pipe, Screen
 from holdfast.cli.signals import Signals, why
 
 _LISTED: Final = 20
@@ -99,7 +99,7 @@ class Plain:
     async def pick(self, chat: Talk, text: str) -> str | None:
         """Print the sessions; the user opens one with /resume."""
         page = await chat.desk.store.sessions(text=text or None, limit=_LISTED)
-        recap.draw_sessions(self._out, page.items)
+        resume_banner.draw_sessions(self._out, page.items)
         return None
 
     def leave(self) -> None:

@@ -7,10 +7,10 @@ import hashlib
 import pytest
 
 from holdfast.errors import BadMessage, MessageNotFound
-from holdfast.records import File, Message, Raw, Text, Thinking, ToolCall, ToolResult
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import File, Message, Raw, Text, Thinking, ToolCall, ToolResult
 
 _DATA = bytes(range(256)) * 3
 _LARGE = 64 * 1024

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from holdfast import codec
-from holdfast.backends.base import MessageRow, Transaction
 from holdfast.clock import to_datetime
 from holdfast.errors import Damaged
-from holdfast.records import Message, Raw
 from holdfast.session import Session, number_of
+from holdfast.storage.protocol import MessageRow, Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import Message, Raw
 
 
 class DamagedData(Setting):

@@ -11,14 +11,14 @@ import pytest
 
 from holdfast import codec
 from holdfast.clock import to_datetime
-from holdfast.core.drafts import Chunk, Opening
 from holdfast.draft import Draft
+from holdfast.draft_parts import Chunk, Opening
 from holdfast.errors import BadMessage, Invalid
-from holdfast.records import Message, Raw, Text, Thinking, ToolCall, Usage
+from holdfast.operations import turns
 from holdfast.session import Session, number_of
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
-from holdfast.verbs import turns
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import Message, Raw, Text, Thinking, ToolCall, Usage
 
 _TEXTS = ["plain", "nul \0", "half \ud83d", "\ude00 other half", "é😀", ""]
 

@@ -13,11 +13,11 @@ import pytest
 
 from holdfast.draft import Draft
 from holdfast.errors import SessionBusy, TurnLost
-from holdfast.records import Message, ToolCall
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.fixtures import Setting
 from holdfast.turn import Turn
+from holdfast.values import Message, ToolCall
 
 _LONG = 30.0
 

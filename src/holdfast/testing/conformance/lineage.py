@@ -9,11 +9,11 @@ from typing import Any, get_args
 import pytest
 
 from holdfast.errors import BadRef, HoldfastError, Invalid, KeyTaken, SessionNotFound
-from holdfast.records import Head, Message, Relation, Usage
 from holdfast.session import Session, number_of
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
-from holdfast.testing.conformance.talking import take_turn, talk, texts
+from holdfast.testing.conformance.conversation import take_turn, talk, texts
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import Head, Message, Relation, Usage
 
 _RELATIONS: tuple[Relation, ...] = get_args(Relation)
 _SHARING = {"fork", "continue"}

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.backends.base import Transaction
 from holdfast.clock import to_datetime
 from holdfast.errors import BadQuery
-from holdfast.records import Message, SessionInfo
 from holdfast.session import Session, number_of
+from holdfast.storage.protocol import Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import Message, SessionInfo
 
 _DAY = 86_400
 

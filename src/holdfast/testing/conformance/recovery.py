@@ -9,12 +9,12 @@ from decimal import Decimal
 
 import pytest
 
-from holdfast.checks import MAX_COUNT
 from holdfast.errors import Invalid, SessionBusy
-from holdfast.records import Message, Text, Thinking, ToolCall, Usage
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.validation import MAX_COUNT
+from holdfast.values import Message, Text, Thinking, ToolCall, Usage
 
 
 class Recovery(Setting):

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.backends.base import Query, SessionRow, Transaction
-from holdfast.core.titles import loose
 from holdfast.errors import AmbiguousRef, BadRef, SessionNotFound
-from holdfast.records import Candidate, Message
 from holdfast.session import Session, number_of
+from holdfast.storage.protocol import Query, SessionRow, Transaction
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.titles import loose
+from holdfast.values import Candidate, Message
 
 # Letters that fold to others, to several, or together with an accent; and wildcard characters.
 _LETTERS = (

@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.aio import AsyncStore
 from holdfast.errors import BadQuery, Invalid, ReadOnly
-from holdfast.records import File, Message, Plan, RetentionReport
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
-from holdfast.testing.conformance.talking import everything, talk, texts
+from holdfast.testing.conformance.conversation import everything, talk, texts
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import File, Message, Plan, RetentionReport
 
 _DAY = 86_400
 _SECRET = "the secret that must not be told"  # noqa: S105 - it is what a user said

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from holdfast import codec, ids
-from holdfast.backends.base import Verb
 from holdfast.clock import to_datetime
-from holdfast.core.drafts import Chunk, Opening
+from holdfast.draft_parts import Chunk, Opening
+from holdfast.operations import deletion, head_moves, sessions, turns
 from holdfast.processes import this_process
-from holdfast.records import File, Head, Message, Text
 from holdfast.session import Session, number_of
+from holdfast.storage.protocol import Verb
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
-from holdfast.testing.conformance.talking import everything, talk
-from holdfast.verbs import deleting, moving, sessions, turns
+from holdfast.testing.conformance.conversation import everything, talk
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import File, Head, Message, Text
 
 _NOW = to_datetime(1_700_000_000_000_000)
 _TOKEN = "the token"  # noqa: S105 - a mark, no secret
@@ -25,11 +25,11 @@ _TOKEN = "the token"  # noqa: S105 - a mark, no secret
 
 def _replace(session: Session, expect: Head | None, messages: list[Message]) -> Verb[Head]:
     batch = codec.encode_history(messages, _NOW)
-    return moving.replace(number_of(session), batch, token=_TOKEN, expect=expect)
+    return head_moves.replace(number_of(session), batch, token=_TOKEN, expect=expect)
 
 
 def _summarize(session: Session, expect: Head | None) -> Verb[Head]:
-    return moving.summarize(
+    return head_moves.summarize(
         number_of(session), "short", 2, message_id="mine", now=_NOW, expect=expect
     )
 
@@ -42,11 +42,11 @@ def _descend(session: Session, expect: Head | None, relation: Any) -> Verb[Any]:
 
 
 _MOVES: dict[str, Callable[[Session, Head | None], Verb[Any]]] = {
-    "rewind": lambda s, e: moving.rewind(number_of(s), 2, token=_TOKEN, expect=e),
-    "rewind to here": lambda s, e: moving.rewind(number_of(s), 4, token=_TOKEN, expect=e),
-    "undo": lambda s, e: moving.undo(number_of(s), 1, token=_TOKEN, expect=e),
-    "redo": lambda s, e: moving.redo(number_of(s), token=_TOKEN, expect=e),
-    "clear": lambda s, e: moving.clear(number_of(s), token=_TOKEN, expect=e),
+    "rewind": lambda s, e: head_moves.rewind(number_of(s), 2, token=_TOKEN, expect=e),
+    "rewind to here": lambda s, e: head_moves.rewind(number_of(s), 4, token=_TOKEN, expect=e),
+    "undo": lambda s, e: head_moves.undo(number_of(s), 1, token=_TOKEN, expect=e),
+    "redo": lambda s, e: head_moves.redo(number_of(s), token=_TOKEN, expect=e),
+    "clear": lambda s, e: head_moves.clear(number_of(s), token=_TOKEN, expect=e),
     "replace": lambda s, e: _replace(s, e, [s.messages()[0], Message.user("new")]),
     "replace by less": lambda s, e: _replace(s, e, s.messages()[:3]),
     "replace by more": lambda s, e: _replace(s, e, [*s.messages(), Message.user("new")]),
@@ -59,11 +59,11 @@ _MOVES: dict[str, Callable[[Session, Head | None], Verb[Any]]] = {
 }
 _LEFT_ALONE = {"fork", "continue", "reset", "summarize"}  # these leave an open turn unchanged
 _DELETIONS: dict[str, Callable[[Session], Verb[Any]]] = {
-    "trash": lambda s: deleting.trash(number_of(s)),
-    "restore": lambda s: deleting.restore(number_of(s), keyless=False),
-    "restore, keyless": lambda s: deleting.restore(number_of(s), keyless=True),
-    "purge": lambda s: deleting.purge(number_of(s), s.id, forks="keep"),
-    "purge and erase": lambda s: deleting.purge(number_of(s), s.id, forks="erase"),
+    "trash": lambda s: deletion.trash(number_of(s)),
+    "restore": lambda s: deletion.restore(number_of(s), keyless=False),
+    "restore, keyless": lambda s: deletion.restore(number_of(s), keyless=True),
+    "purge": lambda s: deletion.purge(number_of(s), s.id, forks="keep"),
+    "purge and erase": lambda s: deletion.purge(number_of(s), s.id, forks="erase"),
 }
 
 
@@ -175,7 +175,7 @@ class Retries(Setting):
     def test_a_repeated_purge_reports_nothing(self, store: Store, session: Session) -> None:
         """The report of the second run counts nothing."""
         session.append(*talk("u a"))
-        run = deleting.purge(number_of(session), session.id, forks="keep")
+        run = deletion.purge(number_of(session), session.id, forks="keep")
         assert store.backend.write(run).messages == len(talk("u a"))
         again = store.backend.write(run)
         assert (again.session_id, again.messages, again.turns) == (session.id, 0, 0)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadMessage, BadQuery, MessageNotFound
-from holdfast.records import Head, Message, ToolCall, Usage
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
-from holdfast.testing.conformance.talking import everything, take_turn, talk, texts
+from holdfast.testing.conformance.conversation import everything, take_turn, talk, texts
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import Head, Message, ToolCall, Usage
 
 
 class Summaries(Setting):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.errors import BadMessage, MessageNotFound, SessionNotFound
-from holdfast.records import File, Message, Usage
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting, drain
+from holdfast.testing.conformance.fixtures import Setting, drain
+from holdfast.values import File, Message, Usage
 
 _DATA = b"secret" * 20
 _SHA = hashlib.sha256(_DATA).hexdigest()

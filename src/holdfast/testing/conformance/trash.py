@@ -16,11 +16,11 @@ from holdfast.errors import (
     KeyTaken,
     SessionNotFound,
 )
-from holdfast.records import Message
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
-from holdfast.testing.conformance.talking import everything, take_turn, texts
+from holdfast.testing.conformance.conversation import everything, take_turn, texts
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import Message
 
 _VERBS: dict[str, Callable[[Store, str], object]] = {
     "trash": lambda store, ref: store.trash(ref),

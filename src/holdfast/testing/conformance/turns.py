@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 
 from holdfast.errors import BadMessage, IdConflict, Invalid, TurnLost
-from holdfast.records import Message, ToolCall, ToolRecord
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting, together
+from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.values import Message, ToolCall, ToolRecord
 
 
 class BrokenError(Exception):

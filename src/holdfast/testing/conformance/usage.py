@@ -5,12 +5,12 @@ from __future__ import annotations
 from decimal import Decimal, localcontext
 from functools import partial
 
-from holdfast.checks import MAX_COST, MAX_COUNT
 from holdfast.errors import Invalid
-from holdfast.records import Head, Message, ModelUsage, Usage
 from holdfast.session import Session
 from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting, together
+from holdfast.testing.conformance.fixtures import Setting, together
+from holdfast.validation import MAX_COST, MAX_COUNT
+from holdfast.values import Head, Message, ModelUsage, Usage
 
 _DAY = 86_400
 _CENT = Decimal("0.01")

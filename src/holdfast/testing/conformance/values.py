@@ -10,7 +10,10 @@ import pytest
 
 from holdfast import tokens
 from holdfast.errors import BadMessage
-from holdfast.records import (
+from holdfast.session import Session
+from holdfast.store import Store
+from holdfast.testing.conformance.fixtures import Setting
+from holdfast.values import (
     JSON,
     File,
     Message,
@@ -22,9 +25,6 @@ from holdfast.records import (
     ToolResult,
     Usage,
 )
-from holdfast.session import Session
-from holdfast.store import Store
-from holdfast.testing.conformance.setting import Setting
 
 _STRANGE = [
     "nul \0 inside",

@@ -5,7 +5,7 @@
 `failing_disk` makes any disk operation fail in this process.
 """
 
-from holdfast.testing.faults.crashstates import (
+from holdfast.testing.faults.crash_states import (
     CrashState,
     Explored,
     StateFailed,
@@ -13,7 +13,7 @@ from holdfast.testing.faults.crashstates import (
     state_named,
     states,
 )
-from holdfast.testing.faults.failing import FailingDisk, failing_disk
+from holdfast.testing.faults.failing_disk import FailingDisk, failing_disk
 from holdfast.testing.faults.recorder import Recording, RecordingIncomplete, record
 from holdfast.testing.faults.shim import (
     ChildHung,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from holdfast.testing.faults.crashstates import CrashState, state_named
+from holdfast.testing.faults.crash_states import CrashState, state_named
 from holdfast.testing.faults.trace import Trace
 
 

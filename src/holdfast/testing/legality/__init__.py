@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.errors import BadQuery
-from holdfast.records import JSON
 from holdfast.testing.legality import anthropic, gemini, openai_chat, openai_responses
-from holdfast.testing.legality.reading import Findings
-from holdfast.testing.legality.rules import RULES, Rule
+from holdfast.testing.legality.payload import Findings
+from holdfast.testing.legality.published_rules import RULES, Rule
+from holdfast.values import JSON
 
 __all__ = ["PROVIDERS", "RULES", "Rule", "problems"]
 

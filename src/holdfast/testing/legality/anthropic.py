@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from holdfast.records import JSON
-from holdfast.testing.legality.reading import (
+from holdfast.testing.legality.payload import (
     Findings,
     Object,
     as_object,
@@ -25,6 +24,7 @@ from holdfast.testing.legality.reading import (
     shown,
     word,
 )
+from holdfast.values import JSON
 
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")

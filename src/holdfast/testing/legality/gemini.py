@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.records import JSON
-from holdfast.testing.legality.reading import (
+from holdfast.testing.legality.payload import (
     Findings,
     Object,
     as_object,
@@ -25,6 +24,7 @@ from holdfast.testing.legality.reading import (
     shown,
     word,
 )
+from holdfast.values import JSON
 
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 _DATA: Final = (

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from holdfast.records import JSON
-from holdfast.testing.legality.reading import (
+from holdfast.testing.legality.payload import (
     Findings,
     Object,
     as_object,
@@ -24,6 +23,7 @@ from holdfast.testing.legality.reading import (
     shown,
     word,
 )
+from holdfast.values import JSON
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ITEM_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")

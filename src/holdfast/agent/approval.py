@@ -1,0 +1,96 @@
+"""Approval policies for tool calls that need consent: allow all, refuse all, or rules.
+
+A rule allows commands by their first words: `git status` allows `git status --short`, but neither
+`git push` nor `git statusx`. A command with characters that are special to a shell (quotes, `;`,
+`$`, `*`, a second line) is never allowed by a rule: the user is asked. Words after those of a rule
+are not checked, so the rule `find` also allows `find . -delete`.
+
+A rule for writes does not cover `holdfast.toml`: a model could grant itself any permission there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from holdfast.agent.tools.function_tools import ToolError, given_arguments
+from holdfast.agent.tools.protocol import Approver, Ask
+from holdfast.agent.tools.workspace import CONFIG, folded
+from holdfast.errors import BadConfig
+
+NOBODY: Final = (
+    "no user is present to approve this call; continue without it, or ask the user to run it."
+)
+_COMMAND: Final = "run_command"
+_WRITES: Final = frozenset({"edit_file", "write_file"})
+_PLAIN: Final = re.compile(r"[\w\-./,:@+=% ]+")
+
+
+async def allow_everything(_ask: Ask) -> bool | str:
+    """Approve every call."""
+    return True
+
+
+async def refuse_everything(_ask: Ask) -> bool | str:
+    """Refuse every call: no user is present to approve it."""
+    return NOBODY
+
+
+def rules(
+    *,
+    commands: Iterable[str] = (),
+    writes: bool = False,
+    otherwise: Approver | None = None,
+) -> Approver:
+    """Return an approver that allows matching commands and, with `writes`, changes to files.
+
+    It passes all other calls to `otherwise`. Raise `BadConfig` for a rule that can never match.
+    """
+    allowed = [_words(rule) for rule in commands]
+    ask_others = refuse_everything if otherwise is None else otherwise
+
+    async def decide(ask: Ask) -> bool | str:
+        if writes and ask.call.name in _WRITES and _is_harmless(ask):
+            return True
+        if ask.call.name == _COMMAND and _is_allowed(ask, allowed):
+            return True
+        return await ask_others(ask)
+
+    return decide
+
+
+def is_plain(command: str) -> bool:
+    """True if a command consists of plain words in every shell."""
+    return _PLAIN.fullmatch(command) is not None and bool(command.strip())
+
+
+def _is_harmless(ask: Ask) -> bool:
+    """True if a write does not target the file that rules are read from."""
+    try:
+        path = given_arguments(ask.call.arguments).get("path")
+    except ToolError:
+        return False
+    return isinstance(path, str) and folded(Path(os.path.normpath(path)).name) != CONFIG
+
+
+def _words(rule: str) -> tuple[str, ...]:
+    if not is_plain(rule):
+        raise BadConfig(
+            f"{rule!r} is not a valid command rule: use plain words such as 'git status', "
+            "without quotes, wildcards or other shell syntax."
+        )
+    return tuple(rule.split())
+
+
+def _is_allowed(ask: Ask, allowed: Sequence[tuple[str, ...]]) -> bool:
+    try:
+        command = given_arguments(ask.call.arguments).get("command")
+    except ToolError:
+        return False
+    if not isinstance(command, str) or not is_plain(command):
+        return False
+    words = tuple(command.split())
+    return any(words[: len(rule)] == rule for rule in allowed)

@@ -1,0 +1,239 @@
+"""The agent's loop: one turn and, while a goal is active, the turns that follow it.
+
+Each step of a turn is stored before the next one starts: the user's input; the reply, first as a
+draft and then as a message; each tool call when it starts and its result when it finishes. The
+model is called again until a reply contains no tool call; then the turn is sealed. After a crash
+everything up to that point is stored, and the next turn recovers the one that was left open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from holdfast.agent import goals, session_title, summarizer
+from holdfast.agent.completion import Emit, Replier
+from holdfast.agent.config import Setup
+from holdfast.agent.events import (
+    Event,
+    GoalChanged,
+    GoalPaused,
+    Titled,
+    TurnEnded,
+    TurnStarted,
+    UserSaid,
+)
+from holdfast.agent.prompt import Shown, at
+from holdfast.agent.tool_runner import Caller
+from holdfast.aio.completion_queue import unhurried
+from holdfast.aio.session import AsyncSession
+from holdfast.aio.turn import AsyncTurn
+from holdfast.errors import Invalid
+from holdfast.session import to_input
+from holdfast.turn import ending
+from holdfast.values import Content, Goal, Message, TurnState, Usage
+
+# Starts a background task of a kind; one of each kind runs per session. The result is an event.
+Beside: TypeAlias = Callable[[str, Coroutine[Any, Any, Event | None]], None]
+_FIRST_TURNS: Final = 2
+_OUT_OF_ROUNDS: Final = "the model was called {} times in this turn, which is the limit"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a turn: the model's final text, and every message that was stored."""
+
+    text: str
+    state: TurnState
+    turn_id: str
+    messages: tuple[Message, ...]
+    usage: Usage
+    cost: Decimal | None
+    rounds: int
+    error: str | None = None
+
+
+async def work(
+    setup: Setup,
+    session: AsyncSession,
+    prompt: Content | Message | None,
+    *,
+    run_id: str | None,
+    emit: Emit,
+    run_in_background: Beside,
+) -> None:
+    """Run a turn for the prompt, then further turns while the session has an active goal."""
+    user_input = None if prompt is None else to_input(prompt)
+    if user_input is None and not await session.queued():
+        raise Invalid("there is nothing to answer: pass a prompt, or enqueue one first.")
+    rounds = 0
+    while True:
+        turn = _Turn(setup, session, emit, run_in_background)
+        await turn.run(user_input, run_id)
+        if turn.goal is None or turn.goal.state != "active":
+            return
+        goal = (await session.info()).goal  # Another process may have ended it during the turn.
+        if goal is None or goal.state != "active":
+            return
+        if rounds >= setup.limits.goal_rounds:
+            await emit(GoalPaused(goal, f"after {rounds} turns of its own, which is the limit"))
+            return
+        if turn.rounds >= setup.limits.rounds:
+            await emit(GoalPaused(goal, _OUT_OF_ROUNDS.format(turn.rounds)))
+            return
+        rounds += 1
+        goal = await goals.count_round(session)
+        if goal is None:  # Another process has just ended it.
+            return
+        await emit(GoalChanged(goal))
+        user_input = goals.go_on(goal)
+
+
+class _Turn:
+    """One turn."""
+
+    def __init__(
+        self, setup: Setup, session: AsyncSession, emit: Emit, run_in_background: Beside
+    ) -> None:
+        self._setup = setup
+        self._session = session
+        self._emit = emit
+        self._beside = run_in_background
+        self._usage = Usage()
+        self._cost: Decimal | None = None
+        self._began = time.monotonic()
+        self._call_ids: set[str] = set()
+        self._needs_title = False
+        self.goal: Goal | None = None
+        self.rounds = 0
+
+    async def run(self, user_input: Message | None, run_id: str | None) -> None:
+        """Open a turn, run it, and end it as sealed, cancelled or failed."""
+        model = self._setup.model.name
+        turn = self._session.turn(wait=self._setup.limits.wait, model=model, run_id=run_id)
+        state: TurnState = "sealed"
+        error: str | None = None
+        started = False
+        try:
+            async with turn:
+                started = True
+                try:
+                    await self._emit(
+                        TurnStarted(turn_id=turn.id, model=model, recovered=turn.recovered)
+                    )
+                    error = await self._work(turn, user_input)
+                except asyncio.CancelledError as cancelled:
+                    state, error = (
+                        "cancelled",
+                        str(cancelled) or "the consumer stopped reading events",
+                    )
+                    await unhurried(turn.cancel(error))
+                    raise
+                except Exception as failure:
+                    state, error = "failed", ending(failure)[1]
+                    raise
+        finally:
+            if started:
+                await self._emit(self._ended(turn.id, state, error))
+        if self._needs_title:
+            self._beside("title", self._make_title())
+
+    async def _work(self, turn: AsyncTurn, user_input: Message | None) -> str | None:
+        """Store the input, then alternate between the model and its tools.
+
+        Return why the turn stopped early, or `None`.
+        """
+        taken = await self._take_input(turn, user_input)
+        info = await self._session.info()
+        self.goal = info.goal
+        # After the first exchange; if the model fails to make one, after the second.
+        self._needs_title = self._setup.titles and info.title is None and info.turns <= _FIRST_TURNS
+        if not taken:
+            return "another turn took the queued input"
+        if info.model != self._setup.model.name:
+            await self._session.update(model=self._setup.model.name)
+        runner = Caller(self._setup, self._session, turn, self._emit, info.cwd or ".")
+        while self.rounds < self._setup.limits.rounds:
+            self.rounds += 1
+            reply = await self._reply(turn)
+            if not reply.tool_calls:
+                return None
+            await runner.run(reply.tool_calls)
+            await self._see_goal()
+        return _OUT_OF_ROUNDS.format(self.rounds)
+
+    async def _take_input(self, turn: AsyncTurn, user_input: Message | None) -> bool:
+        """Store queued input, then the prompt; false if there was neither."""
+        taken = await turn.take_queued()
+        for message in taken:
+            await self._emit(UserSaid(message))
+        if user_input is not None:
+            await self._emit(UserSaid(await turn.add(user_input)))
+        return bool(taken) or user_input is not None
+
+    async def _see_goal(self) -> None:
+        """Emit `GoalChanged` if a tool has set, changed or ended the goal."""
+        goal = (await self._session.info()).goal
+        if goal is not None and goal != self.goal:
+            await self._emit(GoalChanged(goal))
+        self.goal = goal
+
+    async def _reply(self, turn: AsyncTurn) -> Message:
+        goal = self.goal
+        limits = self._setup.limits
+        busy = goal is not None and goal.state == "active" and not limits.idle_in_goal
+        completion = Replier(
+            self._setup,
+            turn,
+            lambda: self._look(goal),
+            self._emit,
+            round=self.rounds,
+            idle=None if busy else limits.idle,
+            call_ids=self._call_ids,
+        )
+        try:
+            return await completion.reply()
+        finally:
+            for message in completion.parts:
+                self._count(message)
+
+    async def _look(self, goal: Goal | None) -> Shown:
+        """Build the prompt, and start a summary in the background if one is due."""
+        setup = self._setup
+        prompt = await at(setup, self._session, goal)
+        if self.rounds == 1 and summarizer.is_due(prompt.window, prompt.room, setup.context):
+            # Keep at most half of the window, so that the summary covers messages before the
+            # budget drops them.
+            keep = min(setup.context.keep_recent, max(2, len(prompt.window) // 2))
+            unseen = summarizer.unseen(prompt.window)
+            coroutine = summarizer.summarize(
+                self._session, setup.model, prompt.room, keep, unseen=unseen
+            )
+            self._beside("summary", coroutine)
+        return prompt
+
+    def _count(self, message: Message) -> None:
+        if message.usage is not None:
+            self._usage += message.usage
+        if message.cost is not None:
+            self._cost = message.cost + (self._cost or 0)
+
+    async def _make_title(self) -> Event | None:
+        title = await session_title.make_title(self._session, self._setup.model)
+        return None if title is None else Titled(title)
+
+    def _ended(self, turn_id: str, state: TurnState, error: str | None) -> TurnEnded:
+        """Return the event that ends the turn."""
+        return TurnEnded(
+            turn_id=turn_id,
+            state=state,
+            rounds=self.rounds,
+            usage=self._usage,
+            cost=self._cost,
+            latency_ms=round((time.monotonic() - self._began) * 1000),
+            error=error,
+        )

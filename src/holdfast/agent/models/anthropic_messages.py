@@ -1,0 +1,240 @@
+"""Anthropic's Messages API: request bodies and stream parsing.
+
+A reply is a sequence of blocks: text and thinking are emitted as they arrive, a call when its block
+ends. Everything else of a block (the signature of thinking, redacted thinking, citations) is kept
+for the provider, which requires it to be sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from holdfast.agent.models.chat_completions import CONTINUE
+from holdfast.agent.models.protocol import (
+    Called,
+    Delta,
+    Kept,
+    Request,
+    Said,
+    Spent,
+    Stopped,
+    StopReason,
+    Thought,
+    ToolSpec,
+)
+from holdfast.agent.models.surrogates import Halves, whole
+from holdfast.formats import anthropic
+from holdfast.formats.passthrough import parsed_object
+from holdfast.validation import MAX_COUNT
+from holdfast.values import JSON, Raw, Usage
+
+JSONObject: TypeAlias = dict[str, JSON]
+
+_REASONS: Final[Mapping[str, StopReason]] = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+    "stop_sequence": "stop",
+    "tool_use": "calls",
+}
+
+
+# ---------------------------------------------------------------------------------------- requests
+
+
+def messages_of(request: Request) -> list[JSON]:
+    """Return the messages to send."""
+    messages: list[JSON] = [*request.window.messages]
+    if not request.continuing:
+        return messages
+    more: JSONObject = {"type": "text", "text": CONTINUE}
+    last = messages[-1] if messages else None
+    if isinstance(last, dict) and last.get("role") == "user":
+        # User and assistant must alternate.
+        content = last.get("content")
+        blocks: list[JSON] = (
+            content if isinstance(content, list) else [{"type": "text", "text": content}]
+        )
+        return [*messages[:-1], {**last, "content": [*blocks, more]}]
+    return [*messages, {"role": "user", "content": [more]}]
+
+
+def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
+    """Return the tools as the API takes them."""
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+        for tool in tools
+    ]
+
+
+def past_tools_of(messages: Sequence[JSON]) -> list[JSON]:
+    """Return stubs of the tools called in these messages: the API requires them to be defined."""
+    names = {
+        str(block["name"]): None
+        for message in messages
+        if isinstance(message, dict) and isinstance(blocks := message.get("content"), list)
+        for block in blocks
+        if isinstance(block, dict) and block.get("type") == "tool_use"
+    }
+    return [
+        {"name": name, "description": "Not to be used now.", "input_schema": {"type": "object"}}
+        for name in names
+    ]
+
+
+# ----------------------------------------------------------------------------------------- replies
+
+
+class _Block:
+    """A block that is being assembled: its start event, and what was streamed since."""
+
+    def __init__(self, start: JSONObject) -> None:
+        self.began = start
+        self.texts = {"text": "", "thinking": "", "signature": "", "partial_json": ""}
+        self.citations: list[JSON] = []
+        self.halves = Halves()
+
+    def whole(self) -> JSONObject:
+        """Return the block as a reply without streaming would have it."""
+        block = dict(self.began)
+        for key in ("text", "thinking", "signature"):
+            if self.texts[key]:
+                block[key] = whole(f"{block.get(key, '')}{self.texts[key]}")
+        if self.citations:
+            block["citations"] = self.citations
+        if block.get("type") in {"tool_use", "server_tool_use", "mcp_tool_use"}:
+            block["input"] = self._arguments()
+        return block
+
+    def _arguments(self) -> JSON:
+        text = whole(self.texts["partial_json"])
+        if not text.strip():
+            given = self.began.get("input")
+            return given if isinstance(given, dict) else {}
+        found = parsed_object(text)
+        return text if found is None else found
+
+
+class MessagesReading:
+    """Parses the events of one reply into deltas."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._used: JSONObject = {}
+        self._reason: StopReason | None = None
+        self.said = False
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why the reply ended; `None` until it is complete."""
+        return self._reason
+
+    def take(self, event: object) -> list[Delta]:
+        """Return the deltas of an event."""
+        match event:
+            case {"type": "message_start", "message": {"usage": dict(usage)}}:
+                return self._spent(usage)
+            case {"type": "content_block_start", "index": int(at), "content_block": dict(began)}:
+                return self._begin(at, began)
+            case {"type": "content_block_delta", "index": int(at), "delta": dict(delta)}:
+                return self._more(self._blocks[at], delta) if at in self._blocks else []
+            case {"type": "content_block_stop", "index": int(at)}:
+                return self._over(self._blocks.pop(at)) if at in self._blocks else []
+            case {"type": "message_delta", "delta": {"stop_reason": str(reason)}, "usage": usage}:
+                self._reason = _REASONS.get(reason, "other")
+                return self._spent(usage) if isinstance(usage, dict) else []
+            case {"type": "message_delta", "delta": {"stop_reason": str(reason)}}:
+                self._reason = _REASONS.get(reason, "other")
+        return []
+
+    def end(self) -> list[Delta]:
+        """Return why the reply ended; nothing if it was cut off."""
+        return [] if self._reason is None else [Stopped(self._reason)]
+
+    def _begin(self, at: int, start: JSONObject) -> list[Delta]:
+        """Begin a block; return the deltas of its initial text, which is usually empty."""
+        if not isinstance(start.get("type"), str):
+            return []
+        block = _Block({key: value for key, value in start.items() if value is not None})
+        self._blocks[at] = block
+        match block.began:
+            case {"type": "text", "text": str(text)}:
+                return self._spoken(Said, block.halves.joined(text))
+            case {"type": "thinking", "thinking": str(text)}:
+                return self._spoken(Thought, block.halves.joined(text))
+        return []
+
+    def _more(self, block: _Block, delta: JSONObject) -> list[Delta]:
+        for key in block.texts:
+            if isinstance(text := delta.get(key), str):
+                block.texts[key] += text
+        if isinstance(cited := delta.get("citation"), dict):
+            block.citations.append(cited)
+        match delta:
+            case {"type": "text_delta", "text": str(text)}:
+                return self._spoken(Said, block.halves.joined(text))
+            case {"type": "thinking_delta", "thinking": str(text)}:
+                return self._spoken(Thought, block.halves.joined(text))
+        return []
+
+    def _spoken(self, kind: type[Said | Thought], text: str) -> list[Delta]:
+        self.said = self.said or (kind is Said and bool(text))
+        return [kind(text)] if text else []
+
+    def _over(self, block: _Block) -> list[Delta]:
+        """Return the deltas that depend on the complete block."""
+        complete = block.whole()
+        rest = block.halves.rest()
+        match complete:
+            case {"type": "text"}:
+                return [
+                    *self._spoken(Said, rest),
+                    *(_kept(complete) if "citations" in complete else []),
+                ]
+            case {"type": "thinking"}:
+                # Thinking without its signature cannot be sent back.
+                signature = str(complete.get("signature", ""))
+                signed = [Thought("", signature), *_kept(complete)] if signature else []
+                return [*self._spoken(Thought, rest), *signed]
+            case {"type": "tool_use", "id": str(id), "name": str(name), "input": arguments}:
+                self.said = True
+                more = _kept(complete) if isinstance(arguments, dict) else []
+                return [Called(id, name, arguments), *more]
+            case {"type": "tool_use"}:  # Without id and name it cannot be answered.
+                return []
+        return _kept(complete)
+
+    def _spent(self, usage: JSONObject) -> list[Delta]:
+        """Return the usage so far: later events repeat only the values that changed."""
+        self._used.update({key: value for key, value in usage.items() if value is not None})
+        spent = _usage(self._used)
+        return [Spent(spent)] if spent.total else []
+
+
+def _usage(used: JSONObject) -> Usage:
+    details = used.get("output_tokens_details")
+    read, wrote = (
+        _count(used, "cache_read_input_tokens"),
+        _count(used, "cache_creation_input_tokens"),
+    )
+    return Usage(
+        # Holdfast counts tokens read from or written to the cache as input.
+        input=_count(used, "input_tokens") + read + wrote,
+        output=_count(used, "output_tokens"),
+        cache_read=read,
+        cache_write=wrote,
+        reasoning=_count(details, "thinking_tokens") if isinstance(details, dict) else 0,
+    )
+
+
+def _kept(block: JSONObject) -> list[Delta]:
+    """Return the provider's own pieces of a block: its fields beyond text, thinking and call."""
+    parts = anthropic.decode({"role": "assistant", "content": [block]}).parts
+    return [Kept(part) for part in parts if isinstance(part, Raw)]
+
+
+def _count(given: Mapping[str, JSON], key: str) -> int:
+    value = given.get(key)
+    return value if type(value) is int and 0 < value <= MAX_COUNT // 4 else 0

@@ -1,0 +1,308 @@
+"""OpenAI's chat completions API, as many servers implement it: request bodies and stream parsing.
+
+Servers deviate in the chunks they stream: calls without an index or an id, or several with the same
+index; repeated names; reasoning under three field names; `stop` as the reason after calls. The
+parser reads plain JSON and assumes nothing.
+
+A reply is complete when a chunk has a finish reason. Only then are its calls emitted: before that,
+the last one may be incomplete, and no call of a cut-off reply may run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from holdfast.agent.models.protocol import (
+    Called,
+    Delta,
+    Kept,
+    Request,
+    Said,
+    Spent,
+    Stopped,
+    StopReason,
+    Thought,
+    ToolSpec,
+)
+from holdfast.agent.models.surrogates import Halves, whole
+from holdfast.agent.text_tools import in_words
+from holdfast.formats.common import write_arguments
+from holdfast.formats.openai_chat import SOURCE
+from holdfast.formats.openai_passthrough import message_note, note
+from holdfast.formats.passthrough import parsed_object
+from holdfast.validation import MAX_COUNT
+from holdfast.values import JSON, Usage
+
+JSONObject: TypeAlias = dict[str, JSON]
+
+CONTINUE: Final = (
+    "Your reply was cut off. Go on exactly where it stopped, without repeating anything."
+)
+_REASONS: Final[Mapping[str, StopReason]] = {
+    "content_filter": "refused",
+    "function_call": "calls",
+    "length": "length",
+    "max_tokens": "length",
+    "stop": "stop",
+    "tool_calls": "calls",
+}
+# Finish reasons of a reply that the server aborted: it counts as cut off, not as complete.
+_GIVEN_UP: Final = frozenset({"abort", "error", "insufficient_system_resource"})
+_FIELDS: Final = frozenset(
+    {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "audio", "function_call"}
+)
+_CALL_FIELDS: Final = frozenset({"id", "type", "function", "custom"})
+_PIECE_FIELDS: Final = frozenset({*_CALL_FIELDS, "index"})
+
+
+class Own(msgspec.Struct, frozen=True):
+    """Fields that a server adds to messages and calls, and requires to be sent back with them."""
+
+    message: frozenset[str] = frozenset()
+    call: frozenset[str] = frozenset()
+
+
+NOTHING_OWN: Final = Own()
+
+
+# ---------------------------------------------------------------------------------------- requests
+
+
+def messages_of(request: Request, *, own: Own = NOTHING_OWN, as_text: bool = False) -> list[JSON]:
+    """Return the messages to send. `as_text`: calls and results are written as text.
+
+    Fields that other servers added to messages are omitted: many servers reject unknown fields.
+    """
+    messages = [_known(message, own) for message in request.window.messages]
+    if as_text:
+        messages = in_words(messages)
+    if request.continuing:
+        messages.append({"role": "user", "content": CONTINUE})
+    return [*messages]
+
+
+def _known(message: JSONObject, own: Own) -> JSONObject:
+    known = {key: value for key, value in message.items() if key in _FIELDS | own.message}
+    calls = known.get("tool_calls")
+    if isinstance(calls, list):
+        known["tool_calls"] = [
+            {key: value for key, value in call.items() if key in _CALL_FIELDS | own.call}
+            for call in calls
+            if isinstance(call, dict)
+        ]
+    return known
+
+
+def flat(messages: Iterable[JSON]) -> list[JSON]:
+    """Join content that is only text into one text: not every server accepts a list of pieces."""
+    return [
+        {**message, "content": _joined(message["content"])}
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _joined(content: JSON) -> JSON:
+    pieces = content if isinstance(content, list) else []
+    texts = [
+        text
+        for piece in pieces
+        if isinstance(piece, dict) and isinstance(text := piece.get("text"), str)
+    ]
+    return "\n".join(texts) if len(texts) == len(pieces) else content
+
+
+def tools_of(tools: Sequence[ToolSpec]) -> list[JSON]:
+    """Return the tools as the API takes them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+            },
+        }
+        for tool in tools
+    ]
+
+
+# ----------------------------------------------------------------------------------------- replies
+
+
+class _Call:
+    """A call that is being assembled from its pieces."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.text = ""
+        self.extra: JSONObject = {}
+
+    def add(self, piece: Mapping[str, JSON]) -> None:
+        function = _object(piece.get("function"))
+        name, arguments = function.get("name"), function.get("arguments")
+        if isinstance(id := piece.get("id"), str) and not self.id:
+            self.id = id
+        # Some servers repeat the name with every piece.
+        if isinstance(name, str) and not self.text and name != self.name:
+            self.name += name
+        if isinstance(arguments, str):
+            self.text += arguments
+        elif arguments is not None:
+            self.text = write_arguments(arguments)
+        self.extra.update({k: v for k, v in piece.items() if k not in _PIECE_FIELDS})
+
+    @property
+    def arguments(self) -> JSON:
+        """The arguments as an object, or as text if they are not one."""
+        text = whole(self.text)
+        if not text.strip():
+            return {}
+        found = parsed_object(text)
+        return text if found is None else found
+
+
+class ChatReading:
+    """Parses the chunks of one reply into deltas; `own` names fields to keep for the server."""
+
+    def __init__(self, own: Own = NOTHING_OWN) -> None:
+        self._own = own
+        self._calls: list[_Call] = []
+        self._at: dict[int, _Call] = {}
+        self._text = Halves()
+        self._thoughts = Halves()
+        self._fields: JSONObject = {}
+        self._reason: StopReason | None = None
+        self.said = False
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why the reply ended; `None` until it is complete."""
+        return self._reason
+
+    def take(self, chunk: object) -> list[Delta]:
+        """Return the deltas of a chunk."""
+        if not isinstance(chunk, dict):
+            return []
+        deltas: list[Delta] = []
+        choices = chunk.get("choices")
+        if isinstance(choices, list) and choices:
+            deltas += self._choice(_object(choices[0]))
+        usage = chunk.get("usage")
+        if isinstance(usage, dict) and (spent := _usage(usage)).total:
+            deltas.append(Spent(spent))
+        return deltas
+
+    def end(self) -> list[Delta]:
+        """Return the final deltas: the calls, and why the reply ended, unless it was cut off."""
+        deltas: list[Delta] = [*self._spoken(Said, self._text.rest())]
+        if self._reason is None:
+            return deltas
+        calls = self._whole_calls()
+        for call in calls:
+            self.said = True
+            deltas.append(Called(whole(call.id), whole(call.name), call.arguments))
+            extra = {key: value for key, value in call.extra.items() if key in self._own.call}
+            if (kept := note(SOURCE, extra, {}, "function_tool")) is not None:
+                deltas.append(Kept(kept))
+        if self._fields:
+            about = message_note(SOURCE, {"fields": self._fields}, "assistant")
+            deltas += [] if about is None else [Kept(about)]
+        ended = self._reason in {"stop", "other"}
+        return [*deltas, Stopped("calls" if calls and ended else self._reason)]
+
+    def _whole_calls(self) -> list[_Call]:
+        """Return the calls; if the reply reached its length limit, only those that parse."""
+        if self._reason != "length":
+            return self._calls
+        return [call for call in self._calls if isinstance(call.arguments, dict) and call.text]
+
+    def _choice(self, choice: Mapping[str, JSON]) -> list[Delta]:
+        delta = _object(choice.get("delta"))
+        deltas = [*self._thinking(delta)]
+        if isinstance(content := delta.get("content"), list):
+            deltas += [found for piece in content for found in self._piece(_object(piece))]
+        elif isinstance(content, str):
+            deltas += self._spoken(Said, self._text.joined(content))
+        # A refusal is shown as text.
+        if isinstance(refusal := delta.get("refusal"), str):
+            deltas += self._spoken(Said, self._text.joined(refusal))
+        calls = delta.get("tool_calls")
+        for piece in calls if isinstance(calls, list) else ():
+            self._call_for(_object(piece)).add(_object(piece))
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish and finish not in _GIVEN_UP:
+            self._reason = _REASONS.get(finish, "other")
+        return deltas
+
+    def _thinking(self, delta: Mapping[str, JSON]) -> list[Delta]:
+        for name in ("reasoning_content", "reasoning"):
+            text = delta.get(name)
+            if isinstance(text, str) and text:
+                if name in self._own.message:
+                    self._fields[name] = f"{self._fields.get(name, '')}{text}"
+                return self._spoken(Thought, self._thoughts.joined(text))
+        return []
+
+    def _piece(self, piece: Mapping[str, JSON]) -> list[Delta]:
+        """Return the deltas of a piece of content in Mistral's format."""
+        if isinstance(text := piece.get("text"), str):
+            return self._spoken(Said, self._text.joined(text))
+        thinking = piece.get("thinking")
+        inside = thinking if isinstance(thinking, list) else ()
+        texts = [_object(inner).get("text") for inner in inside]
+        joined = "".join(text for text in texts if isinstance(text, str))
+        return self._spoken(Thought, self._thoughts.joined(joined))
+
+    def _spoken(self, kind: type[Said | Thought], text: str) -> list[Delta]:
+        self.said = self.said or (kind is Said and bool(text))
+        return [kind(text)] if text else []
+
+    def _call_for(self, piece: Mapping[str, JSON]) -> _Call:
+        """Return the call that a piece belongs to; begin one if there is none."""
+        index = piece.get("index")
+        last = self._calls[-1] if self._calls else None
+        known = self._at.get(index) if isinstance(index, int) else last
+        if known is not None and self._goes_on(known, piece):
+            return known
+        call = _Call()
+        self._calls.append(call)
+        if isinstance(index, int):
+            self._at[index] = call
+        return call
+
+    def _goes_on(self, call: _Call, piece: Mapping[str, JSON]) -> bool:
+        """True if a piece continues a call: some servers send index 0 for all calls, or none."""
+        id = piece.get("id")
+        if isinstance(id, str) and id and call.id:
+            return id == call.id
+        if isinstance(piece.get("index"), int):
+            return True
+        return not _object(piece.get("function")).get("name")
+
+
+def _object(value: JSON) -> JSONObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _usage(given: JSONObject) -> Usage:
+    """Return the usage; some servers send it with every chunk."""
+    prompt = _object(given.get("prompt_tokens_details"))
+    completion = _object(given.get("completion_tokens_details"))
+    return Usage(
+        input=_count(given, "prompt_tokens"),
+        output=_count(given, "completion_tokens"),
+        cache_read=_count(prompt, "cached_tokens") or _count(given, "prompt_cache_hit_tokens"),
+        cache_write=_count(prompt, "cache_write_tokens"),
+        reasoning=_count(completion, "reasoning_tokens"),
+    )
+
+
+def _count(given: Mapping[str, JSON], key: str) -> int:
+    value = given.get(key)
+    return value if type(value) is int and 0 < value <= MAX_COUNT // 4 else 0

@@ -1,0 +1,102 @@
+"""An event stream: the loop runs as a task, and its events pass through one bounded queue.
+
+A full queue pauses the loop until the consumer reads on. A consumer that stops reading, by leaving
+its loop or by being cancelled, cancels the turn, which is ended and stored before the stream is
+closed. `cancel` ends the turn as well; the stream then ends without an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, MutableSet
+from typing import Any, Final
+
+from holdfast.agent.events import Event
+from holdfast.aio.completion_queue import unhurried
+from holdfast.errors import AgentError
+
+_AHEAD: Final = 16
+
+
+class Running:
+    """The events of one `stream` call, and the task that produces them."""
+
+    def __init__(self, session_id: str, running: MutableSet[Running]) -> None:
+        """The stream is a member of `running` while it runs."""
+        self.session_id = session_id
+        self._running = running
+        self._events: deque[Event] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._gone = False
+        self._cancelled = False
+
+    async def emit(self, event: Event) -> None:
+        """Queue an event for the consumer; discard it if the consumer is gone.
+
+        Wait while the queue is full, unless the turn is being cancelled.
+        """
+        while len(self._events) >= _AHEAD and not self._cancelled:
+            self._room.clear()
+            await self._room.wait()
+        if not self._gone:
+            self._events.append(event)
+            self._news.set()
+
+    def cancel(self, reason: str) -> bool:
+        """Cancel the turn; false if it has ended or is being cancelled already."""
+        if self._task is None or self._task.done() or self._cancelled:
+            return False
+        self._cancelled = True
+        self._room.set()
+        return self._task.cancel(reason)
+
+    async def events(
+        self, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> AsyncGenerator[Event, None]:
+        """Run `work` as a task; yield its events, and raise what it raises."""
+        self._running.add(self)
+        self._task = asyncio.create_task(work())
+        self._task.add_done_callback(lambda _: self._news.set())
+        try:
+            while (event := await self._next(self._task)) is not None:
+                yield event
+            self._raise_outcome(self._task)
+        finally:
+            self._gone = True
+            try:
+                await self.stop("the consumer stopped reading events")
+            finally:
+                self._running.discard(self)
+
+    async def _next(self, task: asyncio.Task[None]) -> Event | None:
+        """Return the next event; `None` when the task has ended and the queue is empty."""
+        while not self._events:
+            if task.done():
+                return None
+            self._news.clear()
+            await self._news.wait()
+        event = self._events.popleft()
+        self._room.set()
+        return event
+
+    def _raise_outcome(self, task: asyncio.Task[None]) -> None:
+        """Raise what the task raised; a requested cancellation is not an error."""
+        if not task.cancelled():
+            task.result()
+        elif not self._cancelled:
+            raise AgentError("the turn was cancelled by its own code; what was said is kept.")
+
+    async def stop(self, reason: str) -> None:
+        """Cancel the turn and wait until it is stored."""
+        self.cancel(reason)
+        if self._task is not None:
+            await unhurried(_finished(self._task))
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # Retrieved, so that asyncio does not log it: the consumer is gone.

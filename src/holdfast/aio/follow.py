@@ -1,0 +1,77 @@
+"""Followers that do not occupy a thread while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
+
+from holdfast.errors import StoreUnavailable
+from holdfast.follow import Follower, Following, StoreFollower
+from holdfast.storage.protocol import Backend
+from holdfast.values import Activity, BranchChanged, Head, Message
+
+T = TypeVar("T")
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.25
+
+
+class AsyncFollowing(Generic[T]):
+    """The async twin of `BaseFollower`: it polls, so it occupies no thread while it waits."""
+
+    def __init__(self, backend: Backend, following: Following[T]) -> None:
+        self._backend = backend
+        self._following = following
+        self._seen = -1
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> T:
+        """Await the next item."""
+        pause = _FIRST_PAUSE
+        while not self._backend.closed:
+            seen = self._backend.wait(-1, 0)
+            if seen != self._seen:
+                item = await self._poll()
+                if item is not None:
+                    return item
+                self._seen, pause = seen, _FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        raise StopAsyncIteration
+
+    async def _poll(self) -> T | None:
+        try:
+            return await asyncio.to_thread(self._following.poll)
+        except StoreUnavailable:
+            if self._backend.closed:
+                raise StopAsyncIteration from None
+            raise
+
+
+class AsyncFollower(AsyncFollowing[Message | BranchChanged]):
+    """The async twin of `Follower`."""
+
+    def __init__(self, backend: Backend, follower: Follower) -> None:
+        super().__init__(backend, follower)
+        self._follower = follower
+
+    @property
+    def head(self) -> Head:
+        """The position up to which it has delivered."""
+        return self._follower.head
+
+
+class AsyncStoreFollower(AsyncFollowing[Activity]):
+    """The async twin of `StoreFollower`."""
+
+    def __init__(self, backend: Backend, follower: StoreFollower) -> None:
+        super().__init__(backend, follower)
+        self._follower = follower
+
+    @property
+    def number(self) -> int:
+        """The last activity it delivered."""
+        return self._follower.number

@@ -1,0 +1,176 @@
+"""The resume banner: what a chat prints when it opens a session; also lists of sessions.
+
+One line names the session. After a crash it is followed by what was interrupted and what was kept,
+otherwise by the last exchange in a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from holdfast.aio.session import AsyncSession
+from holdfast.cli.chat.turn_view import MARK, plainly
+from holdfast.cli.output.humanize import ago, count, short, words
+from holdfast.cli.output.screen import Column, Screen, Span
+from holdfast.cli.output.transcript import one_line
+from holdfast.values import Message, QueuedInput, Recovered, SessionInfo, TurnInfo
+
+_LOOKED_AT: Final = 60  # messages, to find the last exchange
+_ANSWER: Final = 400  # of the last reply
+_ANSWER_LINES: Final = 4
+_GOES_ON: Final = "(continues with your next message; /goal cancel ends it)"
+_COLUMNS: Final = (
+    Column("ID", whole=True),
+    Column("ACTIVE", right=True, whole=True),
+    Column("TURNS", right=True, whole=True, extra=1),
+    Column("TITLE"),
+)
+_ENDS: Final = {"cancelled": "was stopped", "failed": "failed", "interrupted": "was interrupted"}
+
+
+class Place(NamedTuple):
+    """The state of a session when it is opened."""
+
+    info: SessionInfo
+    newest: Sequence[Message]
+    turns: Sequence[TurnInfo]
+    queued: Sequence[QueuedInput]
+    recovered: Recovered | None = None
+
+    @property
+    def asked(self) -> Message | None:
+        """The last message of the user."""
+        return next((m for m in reversed(self.newest) if is_said(m)), None)
+
+
+def is_said(message: Message) -> bool:
+    """True if the user wrote this message, rather than a program on their behalf."""
+    hidden = any(message.metadata.get(flag) for flag in ("hidden", "injected"))
+    return message.role == "user" and not hidden
+
+
+async def look(session: AsyncSession, recovered: Recovered | None = None) -> Place:
+    """Read the state of a session."""
+    return Place(
+        await session.info(),
+        await session.messages(limit=_LOOKED_AT),
+        await session.turns(limit=1),
+        await session.queued(),
+        recovered,
+    )
+
+
+def name(info: SessionInfo) -> str:
+    """Return a session's title, key or preview in quotes, else its short id."""
+    label = info.title or info.key or info.preview
+    return f"'{words(label, 60)}'" if label else short(info.id)
+
+
+def draw(out: Screen, state: Place, *, how: str = "continuing") -> None:
+    """Print the banner of a session."""
+    info = state.info
+    facts = [name(info), ago(info.updated_at), count(info.turns, "turn")]
+    out.line((f"{how} ", ""), (", ".join(facts), "bold"), ("; /new for a fresh one", "dim"))
+    if state.recovered is not None:
+        draw_interrupted(out, state, state.recovered)
+    else:
+        _draw_exchange(out, state)
+    if info.goal is not None and info.goal.state == "active":
+        out.line(("  goal: ", "cyan"), f"{words(info.goal.objective)} ", (_GOES_ON, "dim"))
+    for item in state.queued:
+        out.brief(("  queued for your next message: ", "yellow"), words(item.message.text))
+
+
+def _draw_exchange(out: Screen, state: Place) -> None:
+    """Print the last message of the user, and the answer."""
+    last_input = state.asked
+    if last_input is None:
+        return
+    out.line()
+    out.brief((MARK, "cyan"), (words(last_input.text), ""))
+    behind = [m for m in state.newest if (m.seq or 0) > (last_input.seq or 0)]
+    answer = next((m for m in reversed(behind) if m.role == "assistant" and m.text.strip()), None)
+    if answer is not None:
+        out.body(_cut(answer.text), style="dim")
+    elif behind:
+        out.brief(("  ", ""), (one_line(behind[-1]), "dim"))
+    last = state.turns[-1] if state.turns else None
+    if last is not None and last.state in _ENDS:
+        why = f": {plainly(last.error)}" if last.error else ""
+        out.brief((f"  the last turn {_ENDS[last.state]}{why}", "yellow"))
+
+
+def _cut(text: str) -> str:
+    lines = text.strip()[:_ANSWER].splitlines()
+    shown = "\n".join(lines[:_ANSWER_LINES]).rstrip()
+    return shown if len(shown) == len(text.strip()) else f"{shown} …"
+
+
+# ------------------------------------------------------------------------------- after a crash
+
+
+def draw_interrupted(out: Screen, state: Place, found: Recovered) -> None:
+    """Print what a crash interrupted, and what was kept."""
+    out.line()
+    out.line(("The last turn was interrupted", "bold yellow"), f", started {ago(found.since)}.")
+    if state.asked is not None:
+        out.brief((MARK, "cyan"), words(state.asked.text))
+    kept = list(_kept(state, found))
+    for label, what in kept or [("kept", "what you said")]:
+        out.fact(f"  {label:<9}", what)
+
+
+def _kept(state: Place, found: Recovered) -> Sequence[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    partial = found.partial
+    if partial is not None and partial.text.strip():
+        size = count(len(partial.text), "character")
+        lines.append(("kept", f"{size} of the reply: “…{_end(partial.text)}”"))
+    whole = found.messages - (partial is not None)
+    if whole > 1:
+        lines.append(("kept", f"{count(whole, 'message')} before that"))
+    names = {call.id: call.name for message in state.newest for call in message.tool_calls}
+    if found.unknown_tools:
+        tools = ", ".join(names.get(id, id) for id in found.unknown_tools)
+        lines.append(("unknown", f"{tools}: started, but its outcome is not known"))
+    if found.not_run_tools:
+        tools = ", ".join(names.get(id, id) for id in found.not_run_tools)
+        lines.append(("not run", tools))
+    return lines
+
+
+def _end(text: str) -> str:
+    return words(text[-200:], 1000)[-80:].lstrip()
+
+
+CHOICES: Final = "c continue · r retry · d drop · Enter leave it"
+
+
+def leaving(info: SessionInfo, command: str) -> list[Span]:
+    """Return the line with the command that continues a session."""
+    return [("To go on with ", "dim"), (name(info), "dim"), (":  ", "dim"), (command, "")]
+
+
+# ---------------------------------------------------------------------------- lists of sessions
+
+
+def draw_sessions(out: Screen, infos: Sequence[SessionInfo]) -> None:
+    """Print sessions, one per line."""
+    if not infos:
+        out.line("  no sessions")
+        return
+    out.table(_COLUMNS, [row(info) for info in infos])
+
+
+def row(info: SessionInfo) -> tuple[Span, ...]:
+    """Return the columns of a session in a list."""
+    label = info.title or info.key or info.preview or ""
+    style = "yellow" if info.interrupted else ""
+    state = " (interrupted)" if info.interrupted else ""
+    return (
+        (short(info.id), "cyan"),
+        ago(info.updated_at),
+        str(info.turns),
+        (f"{words(label)}{state}", style),
+    )

@@ -1,0 +1,1 @@
+"""The commands of `holdfast`, one file each; `cli.program` imports the one that is called."""

@@ -1,0 +1,133 @@
+"""`holdfast copy`: copy a whole store into another one, of the same kind or not.
+
+It can be stopped and run again at any time. At the end both stores are read again and compared, so
+it reports "the same" only after checking.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from holdfast.cli.command import FILE, command
+from holdfast.cli.errors import FOUND_A_PROBLEM, complain
+from holdfast.cli.output.humanize import count
+from holdfast.cli.output.json_output import print_document
+from holdfast.cli.output.screen import Screen, screen
+from holdfast.cli.output.spinner import waiting
+from holdfast.cli.store_access import open_to_read, open_to_write
+from holdfast.storage import registry
+from holdfast.url import parse
+from holdfast.values import CopyReport, Damage
+
+_MOST_TOLD: Final = 20
+_SHOWN_OF_HASH: Final = 16
+
+
+@command(
+    "holdfast copy backup.db another.db",
+    'holdfast copy "$HOLDFAST_URL" another.db   # run again: adds what is new',
+    "holdfast copy --json backup.db sqlite:///another.db",
+    "holdfast copy backup.db postgresql://holdfast_worker@db.example/agents",
+)
+@click.argument("origin", type=FILE, metavar="FROM")
+@click.argument("to", type=FILE, metavar="TO")
+def copy(*, origin: str, to: str, store: str | None, as_json: bool) -> int:
+    """Copy a whole store into another one, and compare them.
+
+    FROM and TO are paths or URLs of any kind; TO is created if it does not exist. Everything is
+    copied unchanged: ids, branches, forks, turns, usage, drafts, queued input, files, times, the
+    trash. Both may be in use. At the end both are read again and compared.
+
+    If it is stopped, run it again: it continues with what is missing. An older copy is brought up
+    to date in the same way. If TO has different data under the same ids, nothing is written.
+
+    The exit code is 1 if TO differs from FROM in the end: FROM was written to during the copy
+    (copy again), or a part of it could not be read (all the rest was copied). A turn that is open
+    in FROM is open in TO, with its draft, but no process holds it there: the next turn, or
+    `holdfast recover`, closes it as after a crash.
+    """
+    if store is not None:
+        raise click.UsageError("FROM and TO name the stores; omit --store.")
+    if _place(origin) == _place(to):
+        raise click.UsageError("FROM and TO are the same store.")
+    with open_to_read(origin) as source, open_to_write(to) as target:
+        name = target.url  # Not what was typed, which may hold a password.
+        with waiting(f"copying to {name}") as progress:
+            report = source.copy(target, progress=progress)
+    if as_json:
+        print_document({"same": report.same} | msgspec.structs.asdict(report))
+    else:
+        _say(screen(), name, report)
+        _complain(report)
+    return 0 if report.same else FOUND_A_PROBLEM
+
+
+def _place(url: str) -> tuple[object, ...]:
+    """Return a store's location, equal for all names of the same file."""
+    location = parse(url, os.environ)
+    file = registry.file_of(location)
+    if file is not None:
+        return (os.path.realpath(file),)
+    return location.scheme, location.address, location.options
+
+
+def _say(out: Screen, to: str, report: CopyReport) -> None:
+    done = [f"{count(report.added, 'session')} added"]
+    if report.renewed:
+        done.append(f"{report.renewed:,} brought up to date")
+    if report.unchanged:
+        done.append(f"{report.unchanged:,} there already")
+    out.line((to, "cyan"), f": {', '.join(done)}")
+    if report.same:
+        held = report.target
+        out.line(
+            f"{count(held.sessions, 'session')}, {count(held.messages, 'message')}, "
+            f"{count(held.turns, 'turn')}, {count(held.blobs, 'file')}: ",
+            ("the same on both sides", "green"),
+            f" (sha256 {held.sha256[:_SHOWN_OF_HASH]}…)",
+        )
+    if report.interrupted:
+        some = count(len(report.interrupted), "session")
+        out.line(
+            f"{some} with an open turn, which no process holds there: {_few(report.interrupted)}"
+        )
+    if report.others:
+        out.line(f"{count(report.others, 'session')} there that FROM does not have")
+
+
+def _few(ids: Sequence[str]) -> str:
+    more = len(ids) - _MOST_TOLD
+    return ", ".join(ids[:_MOST_TOLD]) + (f" and {more:,} more" if more > 0 else "")
+
+
+# ------------------------------------------------------------------------------------- differences
+
+
+def _complain(report: CopyReport) -> None:
+    if report.changed:
+        some = count(len(report.changed), "session")
+        complain(
+            f"FROM was written to during the copy; {some} changed: {_few(report.changed)}",
+            "copy again to add what is new",
+        )
+    if report.differs:
+        some = count(len(report.differs), "session")
+        complain(
+            f"{some} in TO not the same, although FROM did not change: {_few(report.differs)}",
+            "make sure that nothing writes to TO; `holdfast doctor` checks each store",
+        )
+    _tell_damage(report.damage)
+
+
+def _tell_damage(damage: Sequence[Damage]) -> None:
+    for item in damage[:_MOST_TOLD]:
+        where = "" if item.session_id is None else f"session {item.session_id}: "
+        complain(f"{where}{item.what}")
+    if damage:
+        what = f"{count(len(damage), 'part')} of FROM could not be read"
+        complain(f"{what}; all the rest was copied", "`holdfast doctor` shows details")

@@ -1,0 +1,272 @@
+"""`holdfast doctor`: check a store for problems.
+
+Each result is a `Check`: a name, what was found, whether that is all right, and if not, a hint. A
+section that raises an error becomes a failed check, and the other sections still run. Checking
+changes nothing; with `--fix`, `doctor_fix` applies the safe fixes, and all checks run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import click
+import msgspec
+
+import holdfast
+from holdfast.cli.command import command
+from holdfast.cli.commands.index import told
+from holdfast.cli.doctor_fix import Fix, mend
+from holdfast.cli.errors import FOUND_A_PROBLEM, hint_for, what_happened
+from holdfast.cli.output.humanize import ago, count, size
+from holdfast.cli.output.json_output import print_document
+from holdfast.cli.output.screen import Screen, screen
+from holdfast.cli.store_access import NoStoreYet, open_to_read
+from holdfast.clock import to_datetime
+from holdfast.errors import Damaged, HoldfastError
+from holdfast.operations.turns import is_abandoned
+from holdfast.processes import is_alive
+from holdfast.storage.protocol import Check, Listing, SessionRow, Snapshot, TurnRow, Unreadable
+from holdfast.values import Damage, Stats
+
+_PAGE: Final = 500
+_MOST_SHOWN: Final = 20
+_SALVAGE: Final = (
+    "restore a backup, or copy all that can be read into a new store: `holdfast doctor --fix`"
+)
+_REINDEX: Final = "no data is affected; `holdfast index rebuild` replaces it"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of all checks, and the fixes that were applied."""
+
+    ok: bool
+    store: str | None = None
+    fixed: list[Fix] = []
+    checks: list[Check]
+    stats: Stats | None = None
+    damaged: bool = False
+    damage: list[Damage] = []
+
+
+@command(
+    "holdfast doctor",
+    "holdfast doctor --json",
+    "holdfast doctor --fix",
+    "holdfast doctor --store backup.db",
+)
+@click.option("--fix", is_flag=True, help="Apply the fixes that cannot lose data.")
+def doctor(*, fix: bool, store: str | None, as_json: bool) -> int:
+    """Check a store for problems.
+
+    It shows how the store and its database are set up, which turns are open and whether their
+    holders are alive, and reads every row to find damage. It changes nothing. The exit code is 1 if
+    there is a problem; each one has a hint.
+
+    With --fix it closes turns that a crash left open, keeping all of them, and removes other users'
+    permissions on the files. Of a damaged store it copies everything readable into a new one beside
+    it: the damaged file is never changed, and it is up to you to switch to the new one.
+    """
+    finding = examine(store)
+    if fix and not finding.ok:
+        fixed = mend(store, damaged=finding.damaged)
+        finding = msgspec.structs.replace(examine(store), fixed=fixed)
+    if as_json:
+        print_document(finding)
+    else:
+        _draw(screen(), finding)
+    return 0 if finding.ok else FOUND_A_PROBLEM
+
+
+def examine(store: str | None) -> Finding:
+    """Run all checks on a store."""
+    try:
+        opened = open_to_read(store)
+    except NoStoreYet as missing:
+        return Finding(ok=True, checks=[Check("store", str(missing))])
+    except HoldfastError as error:
+        damaged = isinstance(error, Damaged)
+        return Finding(ok=False, damaged=damaged, checks=[_failed("store", error)])
+    with opened:
+        return _examine(opened)
+
+
+def _examine(opened: holdfast.Store) -> Finding:
+    checks: list[Check] = []
+    stats: list[Stats] = []
+    damage: list[Damage] = []
+    damaged = False
+    sections: tuple[tuple[str, Callable[[], Iterator[Check]]], ...] = (
+        ("setup", lambda: iter(opened.backend.health())),
+        ("contents", partial(_contents, opened, stats)),
+        ("turns", partial(_turns, opened, stats)),
+        ("damage", partial(_damage, opened, damage)),
+        ("search index", partial(_index, opened)),
+    )
+    for name, run in sections:
+        try:
+            checks.extend(run())
+        except HoldfastError as error:
+            checks.append(_failed(name, error))
+            damaged = damaged or isinstance(error, Damaged)
+    return Finding(
+        ok=all(check.ok for check in checks),
+        store=opened.url,
+        checks=checks,
+        stats=stats[0] if stats else None,
+        damaged=damaged or bool(damage),
+        damage=damage,
+    )
+
+
+def _failed(name: str, error: HoldfastError) -> Check:
+    hint = _SALVAGE if isinstance(error, Damaged) else hint_for(error)
+    return Check(name, what_happened(error), ok=False, hint=hint)
+
+
+def _contents(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
+    found = opened.stats()
+    stats.append(found)
+    amounts = (
+        count(found.sessions, "session"),
+        count(found.messages, "message"),
+        count(found.turns, "turn"),
+        f"{count(found.blobs, 'blob')} ({size(found.blob_bytes)})",
+        f"{size(found.file_bytes)} on disk",
+    )
+    yield Check("contents", ", ".join(amounts))
+
+
+def _index(opened: holdfast.Store) -> Iterator[Check]:
+    """Compare the search index with the contents of the store."""
+    problems = opened.check_index()
+    if problems:
+        more = f", and {len(problems) - 1:,} more" if len(problems) > 1 else ""
+        yield Check("search index", f"{problems[0]}{more}", ok=False, hint=_REINDEX)
+        return
+    yield Check("search index", told(opened.index_status()))
+
+
+# ----------------------------------------------------------------------------------------- turns
+
+
+def _turns(opened: holdfast.Store, stats: list[Stats]) -> Iterator[Check]:
+    if stats and not stats[0].open_turns:
+        yield Check("open turns", "none")
+        return
+    for listing in (Listing(), Listing(trashed=True)):
+        before: int | None = None
+        while True:
+            query = partial(_open_turns, listing=listing, before=before)
+            found, before = opened.backend.read(query)
+            yield from map(_turn_check, found)
+            if before is None:
+                break
+
+
+class _Open(msgspec.Struct, frozen=True):
+    """An open turn, as it is stored."""
+
+    session: SessionRow
+    number: int
+    turn: TurnRow | None
+    abandoned: bool
+
+
+def _open_turns(
+    snapshot: Snapshot, *, listing: Listing, before: int | None
+) -> tuple[list[_Open], int | None]:
+    """Return the open turns of a page of sessions, and the start of the next page."""
+    page = snapshot.list_sessions(listing, before=before, limit=_PAGE)
+    readable = [item for item in page if not isinstance(item, Unreadable)]
+    found = [
+        _look_up(snapshot, row, head.open_turn)
+        for row, head in readable
+        if head.open_turn is not None
+    ]
+    if len(page) < _PAGE:
+        return found, None
+    last = page[-1]
+    return found, last.activity if isinstance(last, Unreadable) else last[1].activity
+
+
+def _look_up(snapshot: Snapshot, row: SessionRow, number: int) -> _Open:
+    turn = snapshot.turn(row.n, number)
+    return _Open(row, number, turn, turn is None or is_abandoned(turn, snapshot.now()))
+
+
+def _turn_check(one: _Open) -> Check:
+    name = f"turn {one.number} of {one.session.key or one.session.id}"
+    return Check(
+        name,
+        _how_it_is_held(one),
+        ok=not one.abandoned,
+        hint=f"holdfast recover {one.session.id}" if one.abandoned else None,
+    )
+
+
+def _how_it_is_held(one: _Open) -> str:
+    if one.turn is None:
+        return "open, but its record is missing"
+    holder = f"pid {one.turn.holder.pid} on {one.turn.holder.host}"
+    started = f"started {ago(to_datetime(one.turn.started_at))}"
+    alive = is_alive(one.turn.holder)
+    if one.abandoned:
+        gone = "is gone" if alive is False else "did not renew its lease in time"
+        return f"{started}, interrupted: {holder} {gone}"
+    seen = "which is alive" if alive else "which cannot be checked from this machine"
+    return f"{started}, held by {holder}, {seen}"
+
+
+# ---------------------------------------------------------------------------------------- damage
+
+
+def _damage(opened: holdfast.Store, damage: list[Damage]) -> Iterator[Check]:
+    damage.extend(opened.verify())
+    if not damage:
+        yield Check("damage", "none: every row was read")
+        return
+    amount = count(len(damage), "damaged item")
+    yield Check("damage", amount, ok=False, hint=_SALVAGE)
+
+
+# --------------------------------------------------------------------------------------- drawing
+
+
+def _draw(out: Screen, finding: Finding) -> None:
+    _draw_fixed(out, finding.fixed)
+    last_hint: str | None = None
+    for check in finding.checks:
+        mark = (" ok  ", "green") if check.ok else ("WRONG", "bold red")
+        out.line(mark, "  ", (f"{check.name}: ", "dim"), check.value)
+        if not check.ok and check.hint not in (None, last_hint):
+            out.line("         hint: ", check.hint or "")
+            last_hint = check.hint
+    for one in finding.damage[:_MOST_SHOWN]:
+        out.line("       ", (_where(one), "cyan"), one.what)
+    if len(finding.damage) > _MOST_SHOWN:
+        out.line(f"       … and {len(finding.damage) - _MOST_SHOWN:,} more; --json lists all")
+    out.line()
+    wrong = sum(not check.ok for check in finding.checks)
+    out.line(
+        (f"{count(wrong, 'problem')} found", "bold red")
+        if wrong
+        else ("No problems found", "green")
+    )
+
+
+def _draw_fixed(out: Screen, fixed: list[Fix]) -> None:
+    for one in fixed:
+        mark = ("FIXED", "bold green") if one.ok else ("NOT FIXED", "bold red")
+        out.line(mark, "  ", one.what)
+        for hint in one.next:
+            out.line("         ", hint)
+    if fixed:
+        out.line()
+
+
+def _where(damage: Damage) -> str:
+    if damage.session_id is None:
+        return ""
+    return f"{damage.session_id}{'' if damage.seq is None else f' #{damage.seq}'}  "

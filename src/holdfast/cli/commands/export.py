@@ -1,0 +1,245 @@
+"""`holdfast export`: sessions as JSON lines, to archive, to move, or for other programs.
+
+A file is written completely or not at all, and only its owner may read it. An existing file is
+replaced only with --force. Exported files are often shared, so secrets are redacted unless a whole
+copy is requested, and every redaction is listed: with the file, or beforehand with --review.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from holdfast.cli.command import ANY_REF, FILE, command
+from holdfast.cli.errors import FOUND_A_PROBLEM, complain, hint
+from holdfast.cli.output.humanize import count, short, size
+from holdfast.cli.output.json_output import print_document
+from holdfast.cli.output.screen import Column, Pipe, Screen, screen
+from holdfast.cli.output.spinner import waiting
+from holdfast.cli.store_access import open_to_read
+from holdfast.errors import Invalid
+from holdfast.transfer.redact.secrets import ALL, CATALOGUE
+from holdfast.values import Damage, ExportReport, Redaction, Review
+
+_MOST_TOLD: Final = 20
+_NAMES: Final = ("default", "all", *ALL)
+_COLUMNS: Final = (
+    Column("SESSION", whole=True),
+    Column("MESSAGE", right=True),
+    Column("WHERE"),
+    Column("FOUND"),
+    Column("BEGINS", extra=2),
+    Column("DONE", extra=1),
+)
+
+
+class Asked(NamedTuple):
+    """What to export, from which store, and what to redact."""
+
+    store: str | None
+    refs: tuple[str, ...]
+    redact: tuple[str, ...] | None
+
+
+@command(
+    "holdfast export -o everything.jsonl --no-redact",
+    "holdfast export support-42 -o parcel.jsonl --force",
+    "holdfast export support-42 --review   # what would be redacted",
+    "holdfast export support-42 -o - --redact default --redact email | grep -c parcel",
+    "holdfast export -o everything.jsonl --json",
+)
+@click.argument("refs", type=ANY_REF, metavar="[REF]...", nargs=-1)
+@click.option(
+    "--output", "-o", type=FILE, metavar="FILE", help='The file to write; "-" is standard output.'
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "--redact",
+    "names",
+    type=click.Choice(_NAMES),
+    metavar="NAME",
+    multiple=True,
+    help='Redact what these detectors find; "default" and "all" name several. Repeatable.',
+)
+@click.option("--no-redact", "whole", is_flag=True, help="Write a whole copy, secrets included.")
+@click.option("--review", is_flag=True, help="List what would be redacted, and write nothing.")
+@click.option("--detectors", is_flag=True, help="List the detectors.")
+def export(
+    *,
+    refs: tuple[str, ...],
+    output: str | None,
+    force: bool,
+    names: tuple[str, ...],
+    whole: bool,
+    review: bool,
+    detectors: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Export sessions to a file that any program can read.
+
+    Without REF all sessions are exported, those in the trash included, with everything: branches,
+    forks, turns, files, usage, times. `holdfast import` reads the file into any store. The exit
+    code is 1 if a part of the store could not be read; all the rest is in the file.
+
+    Keys, tokens and passwords are redacted: each is replaced by text such as "[redacted: github
+    token]", and they are listed. Signed thinking that contains one is left out. For a complete
+    copy, to archive or to move, use --no-redact.
+    """
+    if detectors:
+        _list_detectors(as_json=as_json)
+        return 0
+    if whole and (names or review):
+        raise click.UsageError("--no-redact cannot be combined with --redact or --review.")
+    request = Asked(store, refs, None if whole else names or ("default",))
+    if review:
+        return _review(request, as_json=as_json)
+    if output is None:
+        raise click.UsageError("Missing option '--output' / '-o'.")
+    if output == "-":
+        return _print(request, as_json=as_json)
+    report, damage = _write(request, Path(output), overwrite=force)
+    if as_json:
+        print_document(report)
+    else:
+        _say(screen(), report)
+    return _complain(damage)
+
+
+def _write(request: Asked, to: Path, *, overwrite: bool) -> tuple[ExportReport, list[Damage]]:
+    with (
+        open_to_read(request.store) as opened,
+        waiting(f"writing {to.name}") as progress,
+        hint(Invalid, "choose another FILE; --force replaces one that is there"),
+    ):
+        report = opened.export(
+            to, *request.refs, overwrite=overwrite, redact=request.redact, progress=progress
+        )
+        return report, opened.damage
+
+
+def _print(request: Asked, *, as_json: bool) -> int:
+    """Export to a temporary file and, once it is complete, write it to standard output."""
+    if as_json:
+        raise click.UsageError("--json needs a FILE: standard output holds the export itself.")
+    if sys.stdout.isatty():
+        raise click.UsageError(
+            "Exports are not written to a terminal; redirect the output to a file or a program."
+        )
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as directory:
+        file = Path(directory) / "export.jsonl"
+        report, damage = _write(request, file, overwrite=False)
+        sys.stdout.flush()
+        with file.open("rb") as source:
+            shutil.copyfileobj(source, sys.stdout.buffer)
+    if report.review is not None:
+        _tell(Pipe(sys.stderr), report.review)
+    return _complain(damage)
+
+
+# -------------------------------------------------------------------------------- what was found
+
+
+def _review(request: Asked, *, as_json: bool) -> int:
+    with open_to_read(request.store) as opened, waiting("looking for secrets") as progress:
+        found = opened.review(*request.refs, redact=request.redact, progress=progress)
+        damage = opened.damage
+    if as_json:
+        print_document(found)
+        return _complain(damage)
+    out = screen()
+    if found.findings:
+        _table(out, found.findings)
+    more = found.replaced + found.left_out + found.not_looked_into - len(found.findings)
+    if more:
+        out.line(f"and {more:,} more")
+    out.line(_summed_up(found) or "nothing was found", "; nothing was written")
+    return _complain(damage)
+
+
+def _say(out: Screen, report: ExportReport) -> None:
+    files = f", {count(report.blobs, 'file')}" if report.blobs else ""
+    out.line(
+        (report.path, "cyan"),
+        f": {count(report.sessions, 'session')}, {count(report.messages, 'message')}{files}, "
+        f"{size(report.size)}",
+    )
+    if report.review is not None:
+        _tell(out, report.review)
+
+
+def _tell(out: Screen, review: Review) -> None:
+    """List what was redacted; of files that were not searched, print only the number."""
+    summary = _summed_up(review)
+    if not summary:
+        return
+    out.line(summary)
+    done = [one for one in review.findings if one.action != "not looked into"]
+    if done:
+        _table(out, done[:_MOST_TOLD])
+    more = review.replaced + review.left_out - min(len(done), _MOST_TOLD)
+    if more:
+        out.line(f"and {more:,} more; --review lists them")
+
+
+def _summed_up(review: Review) -> str:
+    facts = []
+    if review.replaced:
+        facts.append(f"{count(review.replaced, 'secret')} replaced")
+    if review.left_out:
+        facts.append(f"{review.left_out:,} left out")
+    if review.not_looked_into:
+        facts.append(f"{count(review.not_looked_into, 'file')} not looked into")
+    return ", ".join(facts)
+
+
+def _table(out: Screen, findings: Sequence[Redaction]) -> None:
+    out.table(
+        _COLUMNS,
+        [
+            (
+                (short(one.session_id), "cyan"),
+                "" if one.seq is None else str(one.seq),
+                one.where,
+                one.detector,
+                one.preview,
+                one.action,
+            )
+            for one in findings
+        ],
+    )
+
+
+def _list_detectors(*, as_json: bool) -> None:
+    if as_json:
+        print_document(
+            [
+                {"name": one.name, "finds": one.finds, "mark": one.mark, "default": one.default}
+                for one in CATALOGUE
+            ]
+        )
+        return
+    screen().table(
+        (Column("NAME", whole=True), Column("DEFAULT"), Column("FINDS")),
+        [((one.name, "cyan"), "yes" if one.default else "", one.finds) for one in CATALOGUE],
+    )
+
+
+# ----------------------------------------------------------------------------- what went wrong
+
+
+def _complain(damage: list[Damage]) -> int:
+    """Report what could not be read; the file has placeholders for it."""
+    for item in damage[:_MOST_TOLD]:
+        where = "" if item.session_id is None else f"session {item.session_id}: "
+        complain(f"{where}{item.what}")
+    if damage:
+        what = f"{count(len(damage), 'part')} of the store could not be read"
+        complain(f"{what}; all the rest was exported", "`holdfast doctor` shows details")
+    return FOUND_A_PROBLEM if damage else 0

@@ -1,0 +1,81 @@
+"""`holdfast fork`: a new session that starts with the history of another."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import params
+from holdfast.cli.command import command
+from holdfast.cli.commands.undo import moved
+from holdfast.cli.output.json_output import print_document
+from holdfast.cli.output.labels import called, known, line_for
+from holdfast.cli.output.screen import screen
+from holdfast.cli.store_access import open_to_change
+
+
+@command(
+    "holdfast fork support-42",
+    'holdfast fork support-42 --at 5 --key another-try --title "Another try"',
+    "holdfast fork support-42 --at 5 --branch 1   # also on an earlier branch",
+)
+@click.argument("ref")
+@click.option(
+    "--at",
+    metavar="MESSAGE",
+    help="The last message they share: its number or its id.  [default: the newest]",
+)
+@click.option(
+    "--branch", "-b", type=click.IntRange(min=1), help="The branch on which that number is."
+)
+@click.option("--key", type=params.WORDS, help="A unique name that you choose.")
+@click.option("--title", type=params.WORDS, help="The title shown in lists.")
+@click.option("--model", type=params.WORDS, help="The model that answers.  [default: the same]")
+@click.option(
+    "--cwd", type=params.DIRECTORY, metavar="DIR", help="Its directory.  [default: the same]"
+)
+@click.option("--meta", type=params.WORDS, multiple=True, metavar="NAME=TEXT", help=params.METADATA)
+def fork(
+    *,
+    ref: str,
+    at: str | None,
+    branch: int | None,
+    key: str | None,
+    title: str | None,
+    model: str | None,
+    cwd: str | None,
+    meta: tuple[str, ...],
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Fork a new session at any message.
+
+    Nothing is copied, however long the history is, and the original stays as it is. Inside a tool
+    call the fork starts before the call.
+    """
+    metadata = params.metadata(meta)
+    if at is None and branch is not None:
+        raise click.UsageError("--branch needs --at and a message's number.")
+    place = None if at is None else params.place(at, branch)
+    with open_to_change(store) as opened:
+        session = opened.get(ref)
+        made = session.fork(
+            place, key=key, title=title, model=model, cwd=cwd, metadata=metadata or None
+        )
+        start = made.branches()[0]
+    if as_json:
+        print_document(
+            {
+                "session": made.id,
+                "key": made.key,
+                "parent": session.id,
+                "asked": start.asked_seq,
+                "head": start.head,
+            }
+        )
+        return
+    screen().line(
+        "new session ",
+        (known(made), "cyan"),
+        f" forked from {called(session)} at {start.fork_seq}{moved(start)}; "
+        f"to take it back: {line_for('trash', made, store=store)}",
+    )

@@ -1,0 +1,244 @@
+"""`holdfast prune`: move old sessions to the trash by rules, and empty the trash.
+
+It previews what would be removed and why, and changes nothing without --apply. With --apply it asks
+first, like `purge`; where it cannot ask, --yes is required.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from holdfast.cli import errors
+from holdfast.cli.command import FILE, command
+from holdfast.cli.erasure_report import exit_code, refuse_unasked, say_proof
+from holdfast.cli.errors import hint
+from holdfast.cli.output.humanize import ago, count, short, size
+from holdfast.cli.output.json_output import print_document
+from holdfast.cli.output.screen import Column, Screen, screen
+from holdfast.cli.output.spinner import waiting
+from holdfast.cli.params import WORDS
+from holdfast.cli.store_access import open_to_change, open_to_read
+from holdfast.errors import Invalid
+from holdfast.values import Plan, PlanItem, RetentionReport, Spared
+
+_SIZE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS: Final = " kmgt"
+_MOST_SPARED: Final = 20
+_COLUMNS: Final = (
+    Column("ID", whole=True),
+    Column("ACTION", whole=True),
+    Column("ACTIVE", extra=1),
+    Column("SIZE", extra=2, right=True),
+    Column("WHY", whole=True),
+    Column("TITLE"),
+)
+
+
+class _Size(click.ParamType[int]):
+    """An amount of bytes: `500MB`, `1.5 GiB`, `1000000`."""
+
+    name = "size"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """Return a size in bytes."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r}: expected a size such as 500MB or 2GiB.", param, ctx)
+        base = 1024 if found[3] else 1000
+        return int(float(found[1]) * base ** _POWERS.index(found[2].lower() or " "))
+
+
+@command(
+    "holdfast prune --older-than 90d",
+    "holdfast prune --idle 30d --keep-last 100 --scope telegram",
+    "holdfast prune --max-bytes 500MB --archive old.jsonl --apply --yes",
+    "holdfast prune --empty-trash 30d --apply --yes",
+    "holdfast prune --idle 1y --json",
+)
+@click.option(
+    "--older-than", metavar="TIME", help="Created, and last written to, longer ago than this."
+)
+@click.option("--idle", metavar="TIME", help="Not written to for this long, whenever created.")
+@click.option(
+    "--keep-last", type=click.IntRange(min=1), metavar="N", help="Keep the N most recent ones."
+)
+@click.option("--scope", type=WORDS, help="Only those of this scope.")
+@click.option(
+    "--max-bytes",
+    type=_Size(),
+    metavar="SIZE",
+    help="The oldest, until the rest fits into this size.",
+)
+@click.option(
+    "--empty-trash", metavar="TIME", help="Erase for good what has been in the trash for this long."
+)
+@click.option(
+    "--archive", type=FILE, metavar="FILE", help="Export them first, and verify the file."
+)
+@click.option("--apply", "do_it", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def prune(
+    *,
+    older_than: str | None,
+    idle: str | None,
+    keep_last: int | None,
+    scope: str | None,
+    max_bytes: int | None,
+    empty_trash: str | None,
+    archive: str | None,
+    do_it: bool,
+    yes: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Clean up old sessions, by rules that you give.
+
+    Without --apply it only shows what would be removed, and why. Removed sessions are moved to the
+    trash; only --empty-trash erases. Pinned sessions, open ones, and those that others were forked
+    from stay. Age is the time since a session was last written to; with --idle, --older-than is the
+    time since it was created. --keep-last alone removes all others. TIME is 12h, 30d, 8w, 6m or 1y.
+    """
+    rules: dict[str, Any] = {
+        "older_than": older_than,
+        "idle": idle,
+        "keep_last": keep_last,
+        "max_bytes": max_bytes,
+        "empty_trash": empty_trash,
+    }
+    if all(rule is None for rule in rules.values()):
+        raise click.UsageError("Give at least one rule, such as --older-than or --idle.")
+    if do_it:
+        refuse_unasked(yes=yes, as_json=as_json, done="changed")
+    with open_to_change(store) if do_it else open_to_read(store) as opened:
+        plan = opened.retention(scope=scope, **rules)
+        if not do_it:
+            _show(plan, as_json=as_json)
+            return 0
+        if not plan.items or not (yes or _agreed(plan)):
+            return _leave(plan, as_json=as_json)
+        with (
+            waiting("pruning") as progress,
+            hint(Invalid, "choose another FILE for --archive"),
+        ):
+            report = opened.apply(plan, archive=archive, progress=progress)
+    if as_json:
+        print_document(report)
+    else:
+        _say(screen(), report)
+    return exit_code(report.pending, report.scan)
+
+
+def _leave(plan: Plan, *, as_json: bool) -> int:
+    """Change nothing, because no session matches or the user declined."""
+    if plan.items:
+        screen().line("Nothing was changed.")
+        return errors.SAID_NO
+    if as_json:
+        nothing: tuple[str, ...] = ()
+        print_document(
+            RetentionReport(
+                trashed=nothing,
+                purged=nothing,
+                spared=plan.spared,
+                frees=0,
+                archive=None,
+                pending=nothing,
+                scan=None,
+            )
+        )
+    else:
+        _show(plan, as_json=False)
+    return 0
+
+
+# ------------------------------------------------------------------------------------------- before
+
+
+def _show(plan: Plan, *, as_json: bool) -> None:
+    if as_json:
+        print_document(plan)
+        return
+    out = screen()
+    _draw(out, plan)
+    if plan.items:
+        out.line("Preview only: add --apply to do it.")
+
+
+def _draw(out: Screen, plan: Plan) -> None:
+    if plan.items:
+        out.table(_COLUMNS, [_row(item) for item in plan.items])
+    for line in _summed(plan):
+        out.line(line)
+    _say_spared(out, plan.spared)
+
+
+def _row(item: PlanItem) -> list[str]:
+    return [
+        short(item.session_id),
+        item.action,
+        ago(item.last_activity),
+        size(item.bytes),
+        item.why,
+        item.title or "(no title)",
+    ]
+
+
+def _summed(plan: Plan) -> list[str]:
+    if not plan.items:
+        return ["No session would be removed."]
+    lines = []
+    if plan.trash:
+        amount = sum(item.bytes for item in plan.trash)
+        lines.append(f"{count(len(plan.trash), 'session')} to the trash, about {size(amount)}")
+    if plan.purge:
+        amount = sum(item.bytes for item in plan.purge)
+        lines.append(f"{count(len(plan.purge), 'session')} to be erased, about {size(amount)}")
+    if plan.keeps is not None:
+        lines.append(f"about {size(plan.keeps)} stay")
+    return lines
+
+
+def _say_spared(out: Screen, spared: Sequence[Spared]) -> None:
+    for one in spared[:_MOST_SPARED]:
+        name = "a session" if one.session_id is None else short(one.session_id)
+        out.line("stays: ", (name, "cyan"), f" ({one.title or 'no title'}): {one.why}")
+    if len(spared) > _MOST_SPARED:
+        out.line(f"and {len(spared) - _MOST_SPARED:,} more stay")
+
+
+def _agreed(plan: Plan) -> bool:
+    out = screen()
+    _draw(out, plan)
+    out.flush()
+    sys.stdout.flush()
+    erased = " and erase those already there" if plan.purge else ""
+    what = f"Move these to the trash{erased}?" if plan.trash else "Erase these for good?"
+    return click.confirm(what, err=True)
+
+
+# -------------------------------------------------------------------------------------------- after
+
+
+def _say(out: Screen, report: RetentionReport) -> None:
+    if report.archive is not None:
+        kept = f"{count(report.archive.sessions, 'session')}, {size(report.archive.size)}"
+        out.line((report.archive.path, "cyan"), f": {kept}, read back and verified")
+    if report.trashed:
+        thrown = count(len(report.trashed), "session")
+        out.line(f"{thrown} in the trash; `holdfast restore` brings each back")
+    if report.purged:
+        out.line(f"erased {count(len(report.purged), 'session')}, about {size(report.frees)}")
+    _say_spared(out, report.spared)
+    say_proof(out, report.pending, report.scan)

@@ -1,0 +1,165 @@
+"""`holdfast undo`, `redo`, `rewind`, `clear`: move the end of a history.
+
+No message is changed or lost: each command opens a new branch at an earlier message, and the
+abandoned messages stay on theirs. Branches are numbered in the order in which they were opened, so
+the branch before the new one is the abandoned one; the output is therefore correct even if another
+process wrote meanwhile. Each command prints how to go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import click
+
+import holdfast
+from holdfast.cli import params
+from holdfast.cli.command import command
+from holdfast.cli.errors import hint
+from holdfast.cli.output.humanize import count
+from holdfast.cli.output.json_output import print_document
+from holdfast.cli.output.labels import line_for
+from holdfast.cli.output.screen import screen
+from holdfast.cli.store_access import open_to_change
+from holdfast.errors import BadQuery
+from holdfast.values import BranchInfo, Head
+
+
+class Move(NamedTuple):
+    """A move of the head: the abandoned branch, the new branch, and the seq it starts at."""
+
+    session: holdfast.Session
+    left: BranchInfo
+    now: BranchInfo
+    seq: int
+
+    @property
+    def needless(self) -> bool:
+        """True if the history ended there already, so that no branch was opened."""
+        return self.left is self.now
+
+
+@command(
+    "holdfast undo support-42",
+    "holdfast undo support-42 -n 2",
+    "holdfast undo support-42 && holdfast redo support-42",
+)
+@click.argument("ref")
+@click.option(
+    "--turns",
+    "-n",
+    default=1,
+    type=click.IntRange(min=1),
+    show_default=True,
+    help="How many turns; at most all are undone.",
+)
+def undo(*, ref: str, turns: int, store: str | None, as_json: bool) -> None:
+    """Undo the last turns.
+
+    A turn is a user's message and all that followed from it. `holdfast redo` brings it back, until
+    something new is appended; after that, `holdfast tree` shows where it is.
+    """
+    move = _move(store, ref, lambda session: session.undo(turns))
+    taken = _span(move.seq + 1, move.left.seq)
+    where = f"the history ends at {move.seq}" if move.seq else "the history is empty"
+    _say(move, f"undone {taken}, {where}; {_redo(move, store)}", as_json=as_json)
+
+
+@command(
+    "holdfast redo support-42",
+    "holdfast redo support-42 --json",
+)
+@click.argument("ref")
+def redo(*, ref: str, store: str | None, as_json: bool) -> None:
+    """Reverse the last undo, rewind or clear.
+
+    Several of them are reversed one by one, the last one first. After a new message is appended
+    there is nothing to redo: use `holdfast tree` and `holdfast rewind REF N --branch B`.
+    """
+    move = _move(store, ref, lambda session: session.redo())
+    target = str(move.left.seq), "--branch", str(move.left.number)
+    back = line_for("rewind", move.session, *target, store=store)
+    _say(move, f"redone, the history ends at {move.seq}; undo: {back}", as_json=as_json)
+
+
+@command(
+    "holdfast rewind support-42 5",
+    "holdfast rewind support-42 5 --branch 1   # also to an earlier branch",
+    "holdfast rewind support-42 5 --json",
+)
+@click.argument("ref")
+@click.argument("to", metavar="MESSAGE")
+@click.option(
+    "--branch", "-b", type=click.IntRange(min=1), help="The branch on which that number is."
+)
+def rewind(*, ref: str, to: str, branch: int | None, store: str | None, as_json: bool) -> None:
+    """Go back to an earlier message.
+
+    MESSAGE is the number of the message that becomes the last one (`holdfast show` lists them), or
+    its id; write id:7 for an id that looks like a number. Inside a tool call the history goes back
+    to before the call.
+    """
+    place = params.place(to, branch)
+    move = _move(store, ref, lambda session: session.rewind(place))
+    result = f"rewound to {move.seq}{moved(move.now)}; {_redo(move, store)}"
+    _say(move, f"it ends at {move.seq} already" if move.needless else result, as_json=as_json)
+
+
+@command(
+    "holdfast clear support-42",
+    "holdfast clear support-42 && holdfast redo support-42",
+)
+@click.argument("ref")
+def clear(*, ref: str, store: str | None, as_json: bool) -> None:
+    """Start again with an empty history.
+
+    The session keeps its name, and all that was said stays readable: `holdfast tree` shows where.
+    """
+    move = _move(store, ref, lambda session: session.clear())
+    result = f"cleared {count(move.left.seq, 'message')}; {_redo(move, store)}"
+    _say(move, "it is empty already" if move.needless else result, as_json=as_json)
+
+
+def moved(branch: BranchInfo) -> str:
+    """Return a note if a branch starts before the requested message; else ""."""
+    if branch.asked_seq == branch.fork_seq:
+        return ""
+    return f" ({branch.asked_seq} is inside a tool call)"
+
+
+def _move(store: str | None, ref: str, act: Callable[[holdfast.Session], Head]) -> Move:
+    with open_to_change(store) as opened:
+        session = opened.get(ref)
+        before = session.head()
+        tree = line_for("tree", session, store=store)
+        with hint(BadQuery, f"`{tree}` shows all branches, `holdfast rewind` goes to any of them"):
+            head = act(session)
+        branches = {branch.number: branch for branch in session.branches()}
+    now = branches[head.branch]
+    left = now if head.branch == before.branch else branches[head.branch - 1]
+    return Move(session, left, now, head.seq)
+
+
+def _redo(move: Move, store: str | None) -> str:
+    return f"redo: {line_for('redo', move.session, store=store)}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"message {first}" if first == last else f"messages {first} to {last}"
+
+
+def _say(move: Move, result: str, *, as_json: bool) -> None:
+    if as_json:
+        print_document(
+            {
+                "session": move.session.id,
+                "key": move.session.key,
+                "moved": not move.needless,
+                "asked": move.seq if move.needless else move.now.asked_seq,
+                "head": Head(move.now.number, move.seq),
+                "left": move.left.head,
+            }
+        )
+        return
+    screen().line(result)

@@ -1,0 +1,262 @@
+"""`holdfast window`: show what a model would be sent, and what would be left out.
+
+The output is decoded from the payload itself, so it shows what the provider receives rather than
+what is stored. Calls, results and thinking take a line each and long texts are folded; `--json`
+prints the payload exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, get_args
+
+import click
+
+from holdfast.cli import params
+from holdfast.cli.command import command
+from holdfast.cli.output.humanize import count, size, words
+from holdfast.cli.output.json_output import print_document, to_ascii
+from holdfast.cli.output.pager import paged
+from holdfast.cli.output.screen import Screen, Span
+from holdfast.cli.store_access import open_to_read
+from holdfast.formats import anthropic, gemini, openai_chat, openai_responses
+from holdfast.values import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Provider,
+    Raw,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Window,
+)
+
+_READERS: Final[Mapping[Provider, Callable[[Mapping[str, JSON]], Message]]] = {
+    "openai": openai_chat.decode,
+    "openai-responses": openai_responses.decode,
+    "anthropic": anthropic.decode,
+    "gemini": gemini.decode,
+}
+_ROLES: Final = {"user": "bold blue", "assistant": "bold green"}
+_LINES: Final = 12
+_LETTERS: Final = 1_000
+# Keys by which `formats` store provider fields that our parts lack; they have no text to show.
+_NOTES: Final = frozenset({"fields", "part"})
+
+
+@command(
+    "holdfast window support-42",
+    "holdfast window support-42 --provider anthropic --max-tokens 32000 --reserve 4000",
+    "holdfast window support-42 --max-messages 20 --keep-first-user",
+    'holdfast window support-42 --system "You are the parcel desk." --timestamps',
+    "holdfast window support-42 --provider gemini --json",
+)
+@click.argument("ref")
+@click.option(
+    "--provider",
+    "-p",
+    type=click.Choice(get_args(Provider)),
+    default="openai",
+    show_default=True,
+    help="The provider whose rules and format to use.",
+)
+@click.option("--max-tokens", type=click.IntRange(min=1), help="At most about this many tokens.")
+@click.option(
+    "--reserve", type=click.IntRange(min=0), help="How many of them to reserve for the reply."
+)
+@click.option("--max-messages", type=click.IntRange(min=1), help="At most this many messages.")
+@click.option("--keep-first-user", is_flag=True, help="Always keep the user's first message.")
+@click.option("--system", type=params.WORDS, metavar="TEXT", help="System instructions to include.")
+@click.option("--timestamps", is_flag=True, help="Add the time to the user's messages.")
+@click.option(
+    "--pager/--no-pager", default=True, help="Page what is longer than the screen, or not."
+)
+def window(
+    *,
+    ref: str,
+    provider: Provider,
+    max_tokens: int | None,
+    reserve: int | None,
+    max_messages: int | None,
+    keep_first_user: bool,
+    system: str | None,
+    timestamps: bool,
+    pager: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a model would be sent.
+
+    It prints as much of the newest history as fits, valid for the provider; then what was left out
+    and why. Nothing is sent, and the store is not changed. Long texts are folded: --json prints the
+    exact payload.
+    """
+    if reserve is not None and max_tokens is None:
+        raise click.UsageError("--reserve is a part of --max-tokens: give both.")
+    with open_to_read(store) as opened:
+        made = opened.get(ref).window(
+            provider=provider,
+            max_tokens=max_tokens,
+            reserve=reserve or 0,
+            max_messages=max_messages,
+            keep_first_user=keep_first_user,
+            system=system,
+            timestamps=timestamps,
+        )
+    if as_json:
+        print_document(_payload(made))
+        return
+    with paged(wanted=pager) as out:
+        draw(out, made)
+
+
+def _payload(made: Window) -> dict[str, object]:
+    return {
+        "provider": made.provider,
+        "system": made.system,
+        "messages": made.messages,
+        "tokens": made.tokens,
+        "left_out": made.left_out,
+        "notes": made.notes,
+    }
+
+
+# -------------------------------------------------------------------------------------- to draw
+
+
+def draw(out: Screen, made: Window, *, whole: str = "--json has them") -> None:
+    """Print what is sent, then the totals and notes; `whole` says where folded texts are."""
+    _Drawing(out, whole).draw(made)
+
+
+class _Drawing:
+    """Prints one window."""
+
+    def __init__(self, out: Screen, whole: str) -> None:
+        self._out = out
+        self._whole = whole
+        self._names: dict[str, str] = {}
+        self._role = ""
+
+    def draw(self, made: Window) -> None:
+        """Print what is sent, then the totals and notes."""
+        if made.system is not None:
+            self._draw_heading("system")
+            self._draw_text(_system_text(made.system))
+        for item in made.messages:
+            self._draw_message(_READERS[made.provider](item))
+        self._end_message()
+        self._draw_facts(made)
+
+    def _draw_heading(self, role: str, name: str | None = None) -> None:
+        self._end_message()
+        self._role = role
+        spans: list[Span] = [(role, _ROLES.get(role, "bold"))]
+        self._out.line(*spans, *([(f" · {name}", "dim")] if name else []))
+
+    def _end_message(self) -> None:
+        if self._role:
+            self._out.line()
+
+    def _draw_message(self, message: Message) -> None:
+        self._names |= {call.id: call.name for call in message.tool_calls}
+        # Some providers have a message per call and result; they share one heading here.
+        if message.role != self._role or not _is_of_tools(message):
+            self._draw_heading(message.role, message.name)
+        for part in message.parts:
+            self._draw_part(part)
+
+    def _draw_part(self, part: Part) -> None:
+        if isinstance(part, Text):
+            self._draw_text(part.text)
+        elif isinstance(part, Thinking):
+            self._out.brief(("  thinking  ", "dim italic"), (words(part.text), "dim"))
+        elif isinstance(part, ToolCall):
+            self._draw_call(part)
+        elif isinstance(part, ToolResult):
+            self._draw_result(part)
+        elif isinstance(part, File):
+            self._out.brief("  ", *_file(part))
+        elif not _is_note(part):
+            self._out.brief(("  item  ", "dim"), (words(to_ascii(_kept(part))), "dim"))
+
+    def _draw_text(self, text: str) -> None:
+        shown = folded(text)
+        self._out.body(shown)
+        if len(shown) < len(text):
+            more = count(len(text) - len(shown), "more character")
+            self._out.line((f"  … {more}; {self._whole}", "dim"))
+
+    def _draw_call(self, call: ToolCall) -> None:
+        arguments = call.arguments if isinstance(call.arguments, str) else to_ascii(call.arguments)
+        self._out.brief(("  → ", "dim"), (call.name, "bold"), (f"  {words(arguments)}", "dim"))
+
+    def _draw_result(self, result: ToolResult) -> None:
+        name = result.name or self._names.get(result.call_id) or result.call_id
+        failed: list[Span] = [("failed  ", "red")] if result.error else []
+        files = () if isinstance(result.content, str) else result.content
+        attached = [span for part in files if isinstance(part, File) for span in _file(part)]
+        shown = words(result.text)
+        self._out.brief(("  ← ", "dim"), f"{name}  ", *failed, (f"{shown}  ", "dim"), *attached)
+
+    # -------------------------------------------------------------------------- totals and notes
+
+    def _draw_facts(self, made: Window) -> None:
+        out = self._out
+        amount = count(len(made.messages), *_unit(made.provider))
+        out.line(
+            (amount if made.messages else "Nothing to send", "bold"),
+            f" for {made.provider}, about {count(made.tokens, 'token')}",
+        )
+        for left in made.left_out:
+            out.fact("  left out  ", f"{left.count:,} {left.why}")
+        for note in made.notes:
+            out.fact("  note      ", note)
+
+
+def folded(text: str) -> str:
+    """Return the beginning of a text: its first lines, at most a number of characters."""
+    lines = text.split("\n", _LINES)
+    shown = "\n".join(lines[:_LINES])
+    return shown if len(shown) <= _LETTERS else shown[:_LETTERS]
+
+
+def _unit(provider: Provider) -> tuple[str, ...]:
+    """Return the provider's noun for the elements of a payload."""
+    return ("item",) if provider == "openai-responses" else ("message",)
+
+
+def _system_text(system: JSON) -> str:
+    """Return the text of a provider's system instructions."""
+    match system:
+        case str(text):
+            return text
+        case {"parts": [{"text": str(text)}]}:
+            return text
+    return to_ascii(system)
+
+
+def _file(file: File) -> list[Span]:
+    kept = None if file.data is None else size(len(file.data))
+    known = " · ".join(fact for fact in (file.mime, kept) if fact)
+    return [("file ", "dim"), (file.name or "unnamed", "bold"), (f"  {known}  ", "dim")]
+
+
+def _is_of_tools(message: Message) -> bool:
+    shown = [part for part in message.parts if not isinstance(part, Raw)]
+    return bool(shown) and all(isinstance(part, ToolCall | ToolResult) for part in shown)
+
+
+def _kept(part: Raw) -> JSON:
+    """Return provider-specific data as it is sent."""
+    match part.data:
+        case {"item": inner} | {"content": inner} | {"call": inner}:
+            return inner
+    return part.data
+
+
+def _is_note(part: Raw) -> bool:
+    return isinstance(part.data, dict) and bool(_NOTES & part.data.keys())

@@ -1,0 +1,1 @@
+"""Output of the command: text for terminals and pipes, and JSON for programs."""

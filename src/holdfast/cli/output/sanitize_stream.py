@@ -1,0 +1,40 @@
+"""A text that arrives in chunks, made safe to print.
+
+Whether `sanitize` escapes a joiner depends on the characters around it. So joiners at the end of a
+chunk are held back until the next chunk arrives.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.cli.output.sanitize import visible
+
+_BEFORE: Final = 3  # preceding characters that decide about a joiner
+_HELD: Final = "\ufe0f\u200c\u200d"
+
+
+class Flow:
+    """Sanitizes a stream chunk by chunk, with the same result as `sanitize` on the whole text."""
+
+    def __init__(self) -> None:
+        self._before = ""
+        self._held = ""
+
+    def write(self, text: str) -> str:
+        """Add the next chunk; return what can be printed now."""
+        text = self._held + text
+        shown = text.rstrip(_HELD)
+        self._held = text[len(shown) :]
+        return self._shown(shown)
+
+    def end(self) -> str:
+        """Return what was held back, at the end of the stream."""
+        rest, self._held = self._held, ""
+        return self._shown(rest)
+
+    def _shown(self, text: str) -> str:
+        known = visible(self._before, body=True)
+        shown = visible(self._before + text, body=True)[len(known) :]
+        self._before = (self._before + text)[-_BEFORE:]
+        return shown

@@ -1,0 +1,290 @@
+"""Human-readable output: lines, bodies and tables, on a terminal or in a pipe.
+
+All text is sanitized here, so that no command can forget it, and is never interpreted as rich
+markup. A terminal gets colours, wrapping, truncated columns and rendered Markdown, by rich; a pipe
+gets the same words as plain text, in full width, without loading rich at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO, TypeAlias
+
+from holdfast.cli.output.sanitize import pieces, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Span: TypeAlias = str | tuple[str, str]  # text, or text and its style
+_ESCAPE_STYLE: Final = "magenta"
+GAP: Final = 2
+_READABLE: Final = 16  # cells: a text truncated to fewer says little
+_WRAPPED: Final = 200_000  # a longer body is not wrapped by rich, which takes long
+_DRAWN: Final = 32_000  # a longer Markdown text is not parsed: that may take quadratic time
+
+
+class Column(NamedTuple):
+    """A column of a table: `extra` ones may be omitted, `whole` ones are never truncated.
+
+    If the terminal is too narrow, the column with the highest `extra` is omitted first.
+    """
+
+    title: str
+    extra: int = 0
+    right: bool = False
+    whole: bool = False
+
+
+class Screen(ABC):
+    """The output of a command, for a terminal or a pipe."""
+
+    terminal: bool
+    width: int
+
+    @abstractmethod
+    def line(self, *spans: Span) -> None:
+        """Print one line; newlines in it are escaped."""
+
+    @abstractmethod
+    def fact(self, label: str, value: str) -> None:
+        """Print a value beside its label."""
+
+    @abstractmethod
+    def body(self, text: str, *, indent: int = 2, style: str = "") -> None:
+        """Print a text of many lines, indented."""
+
+    @abstractmethod
+    def brief(self, *spans: Span) -> None:
+        """Print one line, truncated to the width of the screen."""
+
+    @abstractmethod
+    def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
+        """Print a Markdown text, indented."""
+
+    @abstractmethod
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
+        """Print a table."""
+
+    def flush(self) -> None:
+        """Flush standard output."""
+        sys.stdout.flush()
+
+
+def screen() -> Screen:
+    """Return the screen for standard output: a terminal, or plain text."""
+    if sys.stdout.isatty() or os.environ.get("FORCE_COLOR"):
+        return Terminal(sys.stdout)
+    return Pipe(sys.stdout)
+
+
+def plain(span: Span) -> str:
+    """Return a span's text, sanitized, in one line."""
+    return visible(span if isinstance(span, str) else span[0])
+
+
+class Pipe(Screen):
+    """Plain text, for files and other programs."""
+
+    terminal = False
+    width = 80
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def line(self, *spans: Span) -> None:
+        """Print one line."""
+        self._file.write("".join(plain(span) for span in spans).rstrip() + "\n")
+
+    def fact(self, label: str, value: str) -> None:
+        """Print a value beside its label, without wrapping it."""
+        self.line(label, value)
+
+    def body(self, text: str, *, indent: int = 2, style: str = "") -> None:  # noqa: ARG002
+        """Print a text of many lines, indented."""
+        margin = " " * indent
+        for line in visible(text, body=True).split("\n"):
+            self._file.write(f"{margin}{line}\n" if line else "\n")
+
+    def brief(self, *spans: Span) -> None:
+        """Print one line, without truncating it."""
+        self.line(*spans)
+
+    def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
+        """Print the Markdown source."""
+        self.body(text, indent=indent, style=style)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
+        """Print a table with every column at its natural width."""
+        texts = [[column.title for column in columns], *([plain(s) for s in row] for row in rows)]
+        widths = [max(map(cells, column)) for column in zip(*texts, strict=True)]
+        for row in texts:
+            padded = (
+                _pad(text, width, right=column.right)
+                for text, width, column in zip(row, widths, columns, strict=True)
+            )
+            self._file.write("  ".join(padded).rstrip() + "\n")
+
+
+class Terminal(Screen):
+    """Colours, and lines that fit the terminal."""
+
+    terminal = True
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._console = _console(file)
+        self.width = self._console.width
+
+    def line(self, *spans: Span) -> None:
+        """Print one line, wrapped between words if it is too long."""
+        self._console.print(text_of(spans))
+
+    def fact(self, label: str, value: str) -> None:
+        """Print a value beside its label; wrapped lines are aligned with the value."""
+        space = max(self.width - cells(label), _READABLE)
+        for n, line in enumerate(text_of([value]).wrap(self._console, space)):
+            line.rstrip()
+            before = styled(" " * cells(label) if n else label, "dim")
+            self._console.print(before.append_text(line), no_wrap=True, overflow="fold")
+
+    def body(self, text: str, *, indent: int = 2, style: str = "") -> None:
+        """Print a text of many lines, indented and wrapped between words."""
+        if len(text) > _WRAPPED:
+            Pipe(self._file).body(text, indent=indent)
+            return
+        from rich.padding import Padding
+
+        drawn = styled(text, style, body=True)
+        self._console.print(Padding(drawn, (0, 0, 0, indent), expand=False))
+
+    def brief(self, *spans: Span) -> None:
+        """Print one line, truncated at the edge of the terminal."""
+        text = text_of(spans)
+        text.truncate(self._console.width, overflow="ellipsis")
+        self._console.print(text)
+
+    def markdown(self, text: str, *, indent: int = 2, style: str = "") -> None:
+        """Render headings, lists, quotes, tables and code; colours replace the markup."""
+        if len(text) > _DRAWN:
+            self.body(text, indent=indent, style=style)
+            return
+        from holdfast.cli.output.markdown import blocks
+        from holdfast.cli.output.markdown_view import draw
+
+        # Without colours, the markup itself shows best what is bold or code.
+        marks = self._console.color_system is None
+        draw(self._console, blocks(visible(text, body=True), marks=marks), indent, style)
+
+    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Span]]) -> None:
+        """Print a table that fits, omitting columns and truncating texts if necessary."""
+        from rich.table import Table
+
+        contents = list(rows)
+        natural = [
+            max(cells(text) for text in (column.title, *(plain(row[n]) for row in contents)))
+            for n, column in enumerate(columns)
+        ]
+        widths = fit(columns, natural, self._console.width)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for n, width in widths.items():
+            table.add_column(
+                text_of([columns[n].title]),
+                justify="right" if columns[n].right else "left",
+                no_wrap=True,
+                overflow="ellipsis",
+                width=width,
+            )
+        for row in contents:
+            table.add_row(*(text_of([row[n]]) for n in widths))
+        self._console.print(table)
+
+
+def fit(columns: Sequence[Column], natural: Sequence[int], space: int) -> dict[int, int]:
+    """Return the columns that fit, with their widths: {column: width}.
+
+    `whole` columns get their natural width; the others share the remaining space, none wider than
+    it needs. While that is too little, the column with the highest `extra` is omitted, the last one
+    among equals.
+    """
+    kept = list(range(len(columns)))
+    while True:
+        whole = [n for n in kept if columns[n].whole]
+        shared = [n for n in kept if not columns[n].whole]
+        left = space - sum(natural[n] for n in whole) - GAP * (len(kept) - 1)
+        extra = [n for n in kept if columns[n].extra]
+        if not extra or left >= sum(min(natural[n], _READABLE) for n in shared):
+            break
+        kept.remove(max(extra, key=lambda n: (columns[n].extra, n)))
+    widths = {n: natural[n] for n in whole}
+    widths |= dict(zip(shared, share([natural[n] for n in shared], left), strict=True))
+    return {n: widths[n] for n in kept}
+
+
+def share(natural: Sequence[int], space: int) -> list[int]:
+    """Return column widths that share the space; none is wider than its natural width."""
+    widths = [0] * len(natural)
+    for done, n in enumerate(sorted(range(len(natural)), key=natural.__getitem__)):
+        widths[n] = max(1, min(natural[n], space // (len(natural) - done)))
+        space -= widths[n]
+    return widths
+
+
+def _console(file: TextIO) -> Console:
+    from rich.console import Console
+
+    # Without a colour system rich writes no escape sequence of any kind.
+    quiet = os.environ.get("NO_COLOR") or os.environ.get("TERM") in {"dumb", "unknown"}
+    width = shutil.get_terminal_size((80, 24)).columns
+    return Console(
+        file=file,
+        color_system=None if quiet else "auto",
+        force_terminal=None if quiet else True,
+        width=max(width, 20),
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def text_of(spans: Iterable[Span]) -> Text:
+    """Return spans as one line of rich text, sanitized."""
+    from rich.text import Text
+
+    text = Text()
+    for span in spans:
+        text.append_text(styled(*((span, "") if isinstance(span, str) else span)))
+    return text
+
+
+def styled(source: str, style: str, *, body: bool = False) -> Text:
+    """Return a source as rich text, sanitized; escapes get a colour of their own."""
+    from rich.text import Text
+
+    text = Text()
+    for piece, escaped in pieces(source, body=body):
+        text.append(piece, style=_ESCAPE_STYLE if escaped else style)
+    return text
+
+
+def cells(text: str) -> int:
+    """Return how many terminal cells a text takes: wide characters two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(character) for character in text)
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in {"Cf", "Me", "Mn"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"F", "W"} else 1
+
+
+def _pad(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - cells(text))
+    return space + text if right else text + space

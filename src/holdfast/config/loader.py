@@ -1,0 +1,294 @@
+"""Load the configuration: merge files, environment and options.
+
+The order of precedence, lowest first: the defaults, the user's file, the workspace's file, the
+environment, the options of a command. Each value has its origin. A list, or the prices of a model,
+replaces the earlier one completely.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.config import file, paths, schema
+from holdfast.config.file import Found, Problem
+from holdfast.config.schema import Settings
+from holdfast.errors import BadConfig
+
+Kind: TypeAlias = Literal["default", "user", "workspace", "environment", "option"]
+VARIABLES: Final = {
+    "HOLDFAST_MODEL": "model.name",
+    "HOLDFAST_URL": "session.store",
+    "HOLDFAST_SCOPE": "session.scope",
+}
+_Layer: TypeAlias = dict[str, tuple[object, "Source"]]
+_LOCAL: Final = "local:"
+_WEIGHTS: Final = ".gguf"
+# A model that is certainly not a file: a provider and a name, or a plain name.
+_NAMED: Final = re.compile(
+    r"(openai|anthropic):\S+|local|(?!local:)[A-Za-z0-9][\w.:@-]*(?<!\.gguf)", re.ASCII
+)
+_ABOUT_STORE: Final = (None, "session", "session.store")
+_EVERYBODY: Final = 0o002
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where a value came from: the kind of source, and its name or path."""
+
+    kind: Kind
+    where: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """Return the path and line, the name, or the kind."""
+        if self.where is None:
+            return self.kind
+        return self.where if self.line is None else f"{self.where}, line {self.line}"
+
+
+DEFAULT: Final = Source("default")
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A value from a command-line option; `name` is the option as the user writes it."""
+
+    name: str
+    value: object
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The values in effect, the origin of each, and the problems, whose values are ignored.
+
+    `base_url_model` is the model in the layer that set `base_url` or `api_key_env`. A model of
+    another provider, named in a later layer, must not be requested at that URL or with that key.
+    """
+
+    settings: Settings
+    sources: dict[str, Source]
+    user: Path | None
+    workspace: Path | None
+    served: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+    def source(self, key: str) -> Source:
+        """Return the origin of a value."""
+        return self.sources.get(key, DEFAULT)
+
+
+def load(
+    environ: Mapping[str, str],
+    directory: Path | None,
+    *,
+    home: Path | None = None,
+    options: Mapping[str, Option] | None = None,
+) -> Config:
+    """Return the configuration; raise `BadConfig` with all problems if there are any."""
+    config = survey(environ, directory, home=home, options=options)
+    if config.problems:
+        raise BadConfig("; ".join(map(str, config.problems)))
+    return config
+
+
+def store(
+    environ: Mapping[str, str], directory: Path | None, *, home: Path | None = None
+) -> str | None:
+    """Return the configured store; raise `BadConfig` if the user's setting of it is invalid.
+
+    Other problems are ignored: commands that need only the store must not fail because of them.
+    """
+    config = survey(environ, directory, home=home)
+    own = [p for p in config.problems if p.where == str(config.user) and p.key in _ABOUT_STORE]
+    if own:
+        raise BadConfig("; ".join(map(str, own)))
+    return config.settings.session.store
+
+
+def survey(
+    environ: Mapping[str, str],
+    directory: Path | None,
+    *,
+    home: Path | None = None,
+    options: Mapping[str, Option] | None = None,
+) -> Config:
+    """Return the configuration from all valid values, and the problems."""
+    user = paths.users_file(environ)
+    own = _users_own(user, required=bool(environ.get(paths.VARIABLE)))
+    workspace = paths.workspace_file(directory, home)
+    if workspace is not None and user is not None and _same(workspace, user):
+        workspace = None
+    of_workspace = _of_workspace(workspace, own)
+    given, problems = _checked({**_environment(environ), **_options(options or {})})
+    layers = [_layer("user", own), _layer("workspace", of_workspace), given]
+    values, sources = _merged(layers)
+    return Config(
+        settings=_settings(values),
+        sources=sources,
+        user=user,
+        workspace=workspace,
+        served=_served(layers),
+        problems=own.problems + of_workspace.problems + problems,
+    )
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _users_own(path: Path | None, *, required: bool) -> Found:
+    if path is None:
+        return Found(path=Path(os.devnull))
+    if not required and not os.path.lexists(path):
+        return Found(path=path)
+    found = file.read(path)
+    if found.values and path.stat().st_mode & _EVERYBODY:
+        what = "the file is ignored because every user may write to it; run chmod o-w on it"
+        return Found(path=path, problems=(*found.problems, Problem(where=str(path), what=what)))
+    return found
+
+
+def _of_workspace(path: Path | None, own: Found) -> Found:
+    """Read the workspace's file; keys that it may not set are problems and are ignored."""
+    if path is None:
+        return Found(path=Path(os.devnull))
+    found = file.read(path)
+    trusted = _is_trusted(path.parent, own)
+    refused = {key: why for key in found.values if (why := _refusal(key, found, trusted=trusted))}
+    problems = tuple(
+        Problem(where=str(path), key=key, line=found.lines.get(key), what=why)
+        for key, why in refused.items()
+    )
+    values = {key: value for key, value in found.values.items() if key not in refused}
+    return msgspec.structs.replace(found, values=values, problems=found.problems + problems)
+
+
+def _refusal(key: str, found: Found, *, trusted: bool) -> str | None:
+    """Return why a workspace may not set a key; `None` if it may."""
+    if key in schema.USERS_OWN:
+        return f"{key} can only be set in your own configuration file"
+    if trusted:
+        return None
+    by_name = key != "model.name" or names_no_file(str(found.values[key]))
+    if key not in schema.NEEDS_TRUST and by_name:
+        return None
+    what = key if by_name else "a model that may be a file"
+    return (
+        f"a workspace may not set {what} unless you trust it: add "
+        f"{str(found.path.parent)!r} to `trusted` in your own configuration file"
+    )
+
+
+def names_no_file(model: str) -> bool:
+    """True if a model is certainly not a file, however its name is resolved."""
+    return _NAMED.fullmatch(model) is not None
+
+
+def _is_trusted(directory: Path, own: Found) -> bool:
+    """True if the user trusts exactly this directory; trust does not extend to those below."""
+    named = own.values.get("trusted", ())
+    assert isinstance(named, tuple)  # noqa: S101 - the schema says so
+    return directory.resolve() in {Path(one).expanduser().resolve() for one in named}
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------------------------------- merging
+
+
+def _layer(kind: Kind, found: Found) -> _Layer:
+    where = str(found.path)
+    return {
+        key: (_placed(key, value, found.path.parent), Source(kind, where, found.lines.get(key)))
+        for key, value in found.values.items()
+    }
+
+
+def _placed(key: str, value: object, directory: Path) -> object:
+    """Return the value; a relative path is resolved against the directory of its file."""
+    if key == "session.store" and isinstance(value, str):
+        return value if ":" in value else _path(value, directory)
+    if key == "model.name" and isinstance(value, str) and _is_a_file(value):
+        return _LOCAL + _path(value.removeprefix(_LOCAL), directory)
+    return value
+
+
+def _is_a_file(model: str) -> bool:
+    hosted = model.startswith(("openai:", "anthropic:"))
+    return model.startswith(_LOCAL) or (model.endswith(_WEIGHTS) and not hosted)
+
+
+def _path(text: str, directory: Path) -> str:
+    return str(directory / Path(text).expanduser())
+
+
+def _environment(environ: Mapping[str, str]) -> _Layer:
+    return {
+        key: (environ[name], Source("environment", f"${name}"))
+        for name, key in VARIABLES.items()
+        if environ.get(name)
+    }
+
+
+def _options(options: Mapping[str, Option]) -> _Layer:
+    return {key: (one.value, Source("option", one.name)) for key, one in options.items()}
+
+
+def _checked(layer: _Layer) -> tuple[_Layer, tuple[Problem, ...]]:
+    good: _Layer = {}
+    problems = []
+    for key, (value, source) in layer.items():
+        try:
+            good[key] = (file.checked(key, value), source)
+        except ValueError as error:
+            problems.append(Problem(where=str(source), key=key, what=str(error)))
+    return good, tuple(problems)
+
+
+def _merged(layers: list[_Layer]) -> tuple[dict[str, object], dict[str, Source]]:
+    values: dict[str, object] = {}
+    sources: dict[str, Source] = {}
+    for layer in layers:
+        for key, (value, source) in layer.items():
+            if key == "prices" and isinstance(value, dict):
+                value = {**values.get(key, {}), **value}  # type: ignore[dict-item]  # noqa: PLW2901
+            values[key] = value
+            sources[key] = source
+    return values, sources
+
+
+def _served(layers: list[_Layer]) -> str | None:
+    named = None
+    for layer in layers:
+        if layer.keys() & {"model.base_url", "model.api_key_env"}:
+            value, _ = layer.get("model.name", (None, DEFAULT))
+            named = value if isinstance(value, str) else None
+    return named
+
+
+def _settings(values: Mapping[str, object]) -> Settings:
+    document: dict[str, dict[str, object]] = {}
+    whole = {}
+    for key, value in values.items():
+        table, dot, name = key.partition(".")
+        if dot:
+            document.setdefault(table, {})[name] = value
+        else:
+            whole[key] = value
+    return msgspec.convert({**document, **whole}, Settings, from_attributes=True)
+
+
+def settings_by_key(settings: Settings) -> Iterator[tuple[str, object]]:
+    """Return every key and its value."""
+    for key in schema.every_key():
+        value: object = settings
+        for name in key.split("."):
+            value = getattr(value, name)
+        yield key, value

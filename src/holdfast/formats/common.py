@@ -1,0 +1,135 @@
+"""Helpers for all provider formats: files in base64, arguments as JSON text, breadcrumbs.
+
+A value is parsed only if writing it gives the same text again. Text that would not survive (a data
+URL with parameters, JSON with spaces) is kept unchanged, so that storing a message alters nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from holdfast.values import JSON, File
+
+_MIMES: Final = {
+    "gif": "image/gif",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "mp3": "audio/mpeg",
+    "pdf": "application/pdf",
+    "png": "image/png",
+    "txt": "text/plain",
+    "wav": "audio/wav",
+    "webp": "image/webp",
+}
+_ALIASES: Final = {"image/jpg": "image/jpeg", "audio/mp3": "audio/mpeg", "audio/x-wav": "audio/wav"}
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.ASCII)
+# The store's limits for JSON; arguments beyond them stay text.
+_MAX_DEPTH: Final = 190
+_MAX_DIGITS: Final = 2400
+
+
+def copied(value: JSON) -> JSON:
+    """Return a deep copy of JSON, so that changing a payload never changes a message."""
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [copied(inner) for inner in value]
+    return value
+
+
+# ----------------------------------------------------------------------------------------- files
+
+
+def to_base64(file: File) -> str:
+    """Return a file's data in base64."""
+    return b64encode(file.data or b"").decode("ascii")
+
+
+def to_data_url(file: File) -> str:
+    """Return a file as a data URL."""
+    return f"data:{(file.mime or mime_of(file)).lower()};base64,{to_base64(file)}"
+
+
+def from_base64(text: JSON) -> bytes | None:
+    """Decode base64; None if encoding the bytes again would give a different text."""
+    if not isinstance(text, str):
+        return None
+    try:
+        data = b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return data if b64encode(data).decode("ascii") == text else None
+
+
+def from_data_url(url: JSON, name: str | None = None) -> File | None:
+    """Parse a data URL; None if it is not one, or if writing it again would change it."""
+    head = _DATA_URL.match(url) if isinstance(url, str) else None
+    if head is None or not isinstance(url, str) or head[1] != head[1].lower():
+        return None
+    data = from_base64(url[head.end() :])
+    return None if data is None else File(name=name, mime=head[1], data=data)
+
+
+def mime_of(file: File) -> str:
+    """Return a file's MIME type: its own, or one guessed from its name."""
+    if file.mime is not None:
+        mime = file.mime.lower()
+        return _ALIASES.get(mime, mime)
+    ending = (file.name or "").lower().rpartition(".")[2]
+    return _MIMES.get(ending, "application/octet-stream")
+
+
+def name_of(file: File) -> str:
+    """Return a file's name, or a generic one that fits its MIME type."""
+    if file.name is not None:
+        return file.name
+    kind = mime_of(file)
+    return next((f"file.{ending}" for ending, mime in _MIMES.items() if mime == kind), "file")
+
+
+def breadcrumb(file: File) -> str:
+    """Return the text that stands for a file where the file itself cannot be sent."""
+    what = "image" if mime_of(file).startswith("image/") else "file"
+    name = " ".join((file.name or "").split())
+    return f"[{what}: {name}]" if name else f"[{what}]"
+
+
+# ------------------------------------------------------------------------------------- arguments
+
+
+def read_arguments(text: str) -> JSON:
+    """Return a call's arguments: an object if writing it gives the same text, else the text."""
+    try:
+        value: JSON = json.loads(text, parse_constant=_refuse, parse_int=_short_int)
+        same = isinstance(value, dict) and write_arguments(value) == text
+    except (ValueError, RecursionError):
+        return text
+    return value if same and not _deeper(value, _MAX_DEPTH) else text
+
+
+def write_arguments(value: JSON) -> str:
+    """Return a call's arguments as JSON text."""
+    if isinstance(value, str):
+        return value
+    return json.dumps({} if value is None else value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("too long a number")
+    return int(digits)
+
+
+def _deeper(value: JSON, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inside: Sequence[JSON] = list(value.values()) if isinstance(value, dict) else value
+    return depth == 0 or any(_deeper(inner, depth - 1) for inner in inside)

@@ -1,0 +1,360 @@
+"""The append path: every message of a session is stored here, in one transaction.
+
+An append checks the expected head, drops messages whose ids are already stored, inserts the rest
+after the head and advances the head row. That row carries counts, usage, preview and activity, so
+they change together with the messages and lists never have to count.
+
+An id that the history already has is not stored again, which makes a retry safe. The same id with
+another body is refused. Equal texts under two ids are two messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import titles
+from holdfast.codec import Encoded, checksum, decode, same_body
+from holdfast.cost import to_pico
+from holdfast.errors import (
+    BadMessage,
+    HeadMoved,
+    IdConflict,
+    Invalid,
+    SessionNotFound,
+    TooLarge,
+    TurnLost,
+)
+from holdfast.ids import turn_id
+from holdfast.operations.history import read_row
+from holdfast.operations.token_calibration import REACH, measure, reported
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import (
+    Foreseen,
+    Foresight,
+    HeadRow,
+    MessageRow,
+    Snapshot,
+    ToolRow,
+    Transaction,
+    TurnRow,
+    UsageRow,
+    Verb,
+)
+from holdfast.values import Head, Message, ToolResult, Usage
+
+_MOST: Final = 2**63 - 1
+_DAY: Final = 86_400_000_000
+
+
+def append(session: int, batch: Sequence[Encoded], *, expect: Head | None = None) -> Verb[Head]:
+    """Store a batch after the head: all of it or nothing, and each id once.
+
+    A batch whose ids are all stored already is a retry of a write that succeeded: it returns the
+    head of that write, whatever `expect` is.
+    """
+
+    def run(tx: Transaction) -> Head:
+        head = find_head(tx, session)
+        stored = tx.stored(head.branch, [item.id for item in batch])
+        fresh = drop_stored(tx, head, batch, stored)
+        if batch and not fresh:
+            newest = max((row.seq for _, row in stored.values()), default=head.seq)
+            return Head(head.branch_no, newest)
+        compare(expect, head_of(head))
+        return head_of(place(tx, head, fresh)) if fresh else head_of(head)
+
+    newest = REACH if any(item.message.usage for item in batch) else 0
+    return Foreseen(run, Foresight(session, tuple(item.id for item in batch), newest))
+
+
+def add(session: int, item: Encoded, turn: int) -> Verb[Message]:
+    """Store one message of a turn and return it as stored, also if it was stored before."""
+
+    def run(tx: Transaction) -> Message:
+        head = held_head(tx, session, turn)
+        stored = tx.stored(head.branch, [item.id])
+        if drop_stored(tx, head, [item], stored):
+            place(tx, head, [item], tx.turn(session, turn))
+            stored = tx.stored(head.branch, [item.id])
+        owner, row = stored[item.id]
+        name = None if row.turn is None else turn_id(owner, row.turn)
+        return decode(row.body, id=item.id, seq=row.seq, turn_id=name, blob=tx.blob)
+
+    newest = REACH if item.message.usage else 0
+    return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
+
+
+# --------------------------------------------------------------------------------- the head
+
+
+def find_head(tx: Snapshot, session: int) -> HeadRow:
+    """Return the head row of a session; raise `SessionNotFound` if there is none."""
+    head = tx.head(session)
+    if head is None:
+        raise SessionNotFound("this session is no longer in the store; nothing was stored.")
+    return head
+
+
+def held_head(tx: Transaction, session: int, turn: int) -> HeadRow:
+    """Return the head row of a session; raise `TurnLost` unless this turn is open: the fence."""
+    head = find_head(tx, session)
+    if head.open_turn != turn:
+        raise lost(tx, session, turn)
+    return head
+
+
+def lost(tx: Transaction, session: int, turn: int) -> TurnLost:
+    """Return the error that says why a turn is no longer open."""
+    row, owner = tx.turn(session, turn), tx.session(session)
+    name = turn_id(owner.id if owner else "?", turn)
+    if row is None or row.state == "interrupted":
+        return TurnLost(name, "was taken over: its lease had run out or its process seemed dead")
+    return TurnLost(name, f"is over: it was {row.state}")
+
+
+def head_of(row: HeadRow) -> Head:
+    """Return the head as callers see it."""
+    return Head(row.branch_no, row.seq)
+
+
+def compare(expect: Head | None, actual: Head) -> None:
+    """Raise `HeadMoved` unless `expect` is the current head, or `None`."""
+    if expect is None:
+        return
+    if not isinstance(expect, Head):
+        raise Invalid("expect: pass a Head, such as session.head() returns; nothing was stored.")
+    if expect != actual:
+        raise HeadMoved(expect, actual)
+
+
+# ----------------------------------------------------------------------- ids already stored
+
+
+def drop_stored(
+    tx: Transaction,
+    head: HeadRow,
+    batch: Sequence[Encoded],
+    stored: Mapping[str, tuple[str, MessageRow]],
+) -> list[Encoded]:
+    """Return a batch without the messages that are stored; see `new_messages`.
+
+    Queued input has its id already, so another body under that id is refused as well.
+    """
+    refuse_waiting(tx, head, batch)
+    return new_messages(batch, {name: (row.seq, row.body) for name, (_, row) in stored.items()})
+
+
+def refuse_waiting(tx: Transaction, head: HeadRow, batch: Sequence[Encoded]) -> None:
+    """Raise `IdConflict` if queued input has an id of the batch with another body."""
+    if head.queued:
+        new_messages(batch, {row.id: (0, row.body) for row in tx.queue(head.session)})
+
+
+def new_messages(batch: Sequence[Encoded], known: Mapping[str, tuple[int, bytes]]) -> list[Encoded]:
+    """Return the messages whose ids are not known, in order, each id once.
+
+    `known` maps ids to the seq and body stored for them (seq 0: queued, not stored yet). A known
+    id with another body raises `IdConflict`.
+    """
+    fresh: dict[str, Encoded] = {}
+    for item in batch:
+        if item.id in known:
+            seq, body = known[item.id]
+            if not same_body(body, item.body):
+                raise IdConflict(item.id, seq)
+        elif item.id not in fresh:
+            fresh[item.id] = item
+        elif not same_body(fresh[item.id].body, item.body):
+            raise IdConflict(item.id, 0)
+    return list(fresh.values())
+
+
+def known_ids(tx: Transaction, head: HeadRow, names: Sequence[str]) -> dict[str, MessageRow]:
+    """Return the stored rows of ids, from all branches of a session and what it inherited."""
+    found: dict[str, MessageRow] = {}
+    first = tx.branch(head.session, 1)
+    if first is not None and first.parent is not None:
+        found.update((name, row) for name, (_, row) in tx.stored(first.n, names).items())
+    found.update((row.id, row) for _, row in tx.placed(head.session, names))
+    return found
+
+
+# -------------------------------------------------------------------------------- inserting
+
+
+def place(
+    tx: Transaction,
+    head: HeadRow,
+    batch: Sequence[Encoded],
+    turn: TurnRow | None = None,
+    *,
+    again: Mapping[str, int | None] | None = None,
+) -> HeadRow:
+    """Insert a batch after the head and return the new head row. All its ids must be new here.
+
+    `again` maps ids that another branch of the session has to their turns: their usage is not
+    charged twice.
+    """
+    messages = [item.message for item in batch]
+    turns = again or {}
+    charged = _uncharged(tx, head, messages, turns)
+    moved = _advanced(head, messages, charged, tx.now())
+    check_files(tx, batch)
+    earlier = _earlier(tx, head, charged)
+    rows = [
+        _row(seq, item, turns.get(item.id) if turn is None else turn.number)
+        for seq, item in enumerate(batch, head.seq + 1)
+    ]
+    tx.add_messages(head.branch, rows)
+    for seq, item in enumerate(batch, head.seq + 1):
+        for sha256, data in item.blobs:
+            tx.add_blob(head.branch, seq, sha256, data)
+        for sha256 in item.refers:
+            tx.refer_blob(head.branch, seq, sha256)
+    if turn:
+        _note_tools(tx, turn, messages)
+    if charged:
+        _spend(tx, moved, [*earlier, *messages], charged, turn)
+    tx.put_head(moved)
+    return moved
+
+
+def check_files(tx: Transaction, batch: Sequence[Encoded]) -> None:
+    """Raise `BadMessage` if a file is given by hash alone and its data is not stored."""
+    for item in batch:
+        for sha256 in item.refers:
+            if tx.blob(sha256) is None:
+                raise BadMessage(
+                    f"a file names data {sha256} that is not in this store; nothing was stored. "
+                    "Pass it with data=…"
+                )
+
+
+def _row(seq: int, item: Encoded, turn: int | None) -> MessageRow:
+    return MessageRow(seq, item.id, turn, checksum(item.id, turn, item.body), item.body)
+
+
+def _advanced(
+    head: HeadRow, messages: Sequence[Message], charged: Sequence[Message], now: int
+) -> HeadRow:
+    """Return the head row after these messages; raise `TooLarge` if a sum exceeds 64 bits."""
+    usage, cost = head.usage, head.cost
+    for message in charged:
+        usage, cost = usage + (message.usage or Usage()), cost + to_pico(message.cost)
+    if charged and max(cost, *msgspec.structs.astuple(usage)) > _MOST:
+        raise TooLarge("usage: the sums of this session would overflow; nothing was stored.")
+    shown = titles.preview(messages, head.seq + 1, preview_of(head))
+    moved = msgspec.structs.replace(
+        head, seq=head.seq + len(messages), updated_at=now, usage=usage, cost=cost
+    )
+    return moved if shown.seq == head.preview_seq else show_preview(moved, shown)
+
+
+def preview_of(head: HeadRow) -> titles.Preview:
+    """Return the preview that lists show for a session."""
+    return titles.Preview(head.preview, head.preview_rank, head.preview_seq)
+
+
+def show_preview(head: HeadRow, shown: titles.Preview) -> HeadRow:
+    """Return the head row with another preview."""
+    return msgspec.structs.replace(
+        head, preview=shown.text, preview_rank=shown.rank, preview_seq=shown.seq
+    )
+
+
+# ------------------------------------------------------------------------- usage and tokens
+
+
+def _uncharged(
+    tx: Transaction, head: HeadRow, messages: Sequence[Message], again: Mapping[str, int | None]
+) -> list[Message]:
+    """Return the messages with usage or cost that was not charged to this session before."""
+    costly = [m for m in messages if m.usage is not None or m.cost is not None]
+    costly = [message for message in costly if message.id not in again]
+    if not costly or head.branch_no == 1:
+        return costly
+    known = known_ids(tx, head, [message.id for message in costly])
+    return [message for message in costly if message.id not in known]
+
+
+def _earlier(tx: Transaction, head: HeadRow, charged: Sequence[Message]) -> list[Message]:
+    """Return the stored messages that reported token counts are compared with: on this branch only.
+
+    They only calibrate estimates, so missing or damaged ones do not fail the append.
+    """
+    if not head.seq or not any(usage.input for usage in map(reported, charged) if usage):
+        return []
+    last = Segment(head.branch, max(1, head.seq - REACH + 1), head.seq, "")
+    return [read_row(tx, "", row) for _, rows in tx.messages([last]) for row in rows]
+
+
+def _spend(
+    tx: Transaction,
+    head: HeadRow,
+    history: Sequence[Message],
+    charged: Sequence[Message],
+    turn: TurnRow | None,
+) -> None:
+    """Add the usage of `charged` to the sums by day and model, and to those of their turn.
+
+    They are the last messages of `history`; the ones before them show how well their tokens were
+    estimated.
+    """
+    total, price = Usage(), 0
+    positions = {message.id: at for at, message in enumerate(history)}
+    for message in charged:
+        spent, cost = message.usage or Usage(), to_pico(message.cost)
+        total, price = total + spent, price + cost
+        day = head.updated_at // _DAY
+        at = positions[message.id]
+        measured = measure(message, history[max(0, at - REACH) : at])
+        tx.add_usage(head.session, UsageRow(day, message.model, spent, cost, measured))
+    if turn:
+        tx.put_turn(msgspec.structs.replace(turn, usage=turn.usage + total, cost=turn.cost + price))
+
+
+# -------------------------------------------------------------------------- the tool ledger
+
+
+def _note_tools(tx: Transaction, turn: TurnRow, messages: Sequence[Message]) -> None:
+    """Record tool calls in the turn's ledger, and close those whose results are here."""
+    if not any(message.role in {"assistant", "tool"} for message in messages):
+        return
+    calls = [call for message in messages for call in message.tool_calls]
+    results = [result for message in messages for result in message.tool_results]
+    if not calls and not results:
+        return
+    known = {row.call_id: row for row in tx.tools(turn.session, turn.number)}
+    for call in calls:
+        row = known.get(call.id)
+        if row is None:
+            row = new_tool(turn, call.id, call.name)
+        elif row.name is None:
+            row = msgspec.structs.replace(row, name=call.name)
+        else:
+            continue
+        known[call.id] = row
+        tx.put_tool(row)
+    for result in results:
+        row = known.get(result.call_id) or new_tool(turn, result.call_id, result.name)
+        tx.put_tool(_answered(row, result, tx.now()))
+
+
+def _answered(row: ToolRow, result: ToolResult, now: int) -> ToolRow:
+    return msgspec.structs.replace(row, outcome="error" if result.error else "done", ended_at=now)
+
+
+def new_tool(turn: TurnRow, call_id: str, name: str | None) -> ToolRow:
+    """Return the ledger row of a call that has not started."""
+    return ToolRow(
+        session=turn.session,
+        turn=turn.number,
+        call_id=call_id,
+        name=name,
+        outcome="called",
+        started_at=None,
+        ended_at=None,
+    )

@@ -1,0 +1,314 @@
+"""Trash, restore, purge.
+
+Trash only hides a session: it sets one mark and frees the key. Purge erases it. Messages that forks
+share with a purged session stay as long as a fork does: the session becomes a *stub*, without an
+identity or anything of its own, with the branches that forks need, up to where they need them
+(`purge_rules`), and is deleted with the last fork. With `forks="erase"` the shared messages become
+tombstones instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, get_args
+
+import msgspec
+
+from holdfast.errors import BadQuery, KeyTaken, SessionNotFound
+from holdfast.operations.append import find_head
+from holdfast.operations.purge_rules import Line, needed
+from holdfast.operations.queries import describe
+from holdfast.operations.tombstone import bury, descent, heirs, refuse_changes, renew_previews
+from holdfast.operations.turns import free_head
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import (
+    BranchRow,
+    MessageRow,
+    Query,
+    SessionRow,
+    Snapshot,
+    Transaction,
+    Verb,
+)
+from holdfast.values import Forks, PurgeReport, SessionInfo
+
+_PAGE: Final = 500
+
+
+def trash(session: int) -> Verb[SessionInfo]:
+    """Move a session to the trash and free its key."""
+
+    def run(tx: Transaction) -> SessionInfo:
+        row = _row(tx, session)
+        if row.trashed_at is not None:
+            return _info(tx, row)
+        trashed = msgspec.structs.replace(row, trashed_at=tx.now())
+        tx.put_session(trashed)
+        return _info(tx, trashed)
+
+    return run
+
+
+def restore(session: int, *, keyless: bool) -> Verb[SessionInfo]:
+    """Take a session out of the trash; with `keyless`, without the key it had."""
+
+    def run(tx: Transaction) -> SessionInfo:
+        row = _row(tx, session)
+        if row.trashed_at is None:
+            return _info(tx, row)
+        key = None if keyless else row.key
+        taken = None if key is None else tx.find_session(key=key)
+        if taken is not None:
+            raise KeyTaken(
+                f"session {taken.id} now has this session's key; nothing was restored. Restore it "
+                "with keyless=True, or move the other session to the trash first."
+            )
+        restored = msgspec.structs.replace(row, trashed_at=None, key=key)
+        tx.put_session(restored)
+        return _info(tx, restored)
+
+    return run
+
+
+def _info(tx: Transaction, row: SessionRow) -> SessionInfo:
+    return describe(tx, row, find_head(tx, row.n))
+
+
+def check_forks(forks: object) -> None:
+    """Raise `BadQuery` unless `forks` is one of the documented choices."""
+    if forks not in get_args(Forks):
+        raise BadQuery(f"forks: must be one of {', '.join(get_args(Forks))}")
+
+
+def foretell(session: int, *, forks: Forks) -> Query[list[Segment]]:
+    """Return which messages a purge erases."""
+
+    def run(snapshot: Snapshot) -> list[Segment]:
+        row = snapshot.session(session)
+        return [] if row is None else _Doom(snapshot, row, forks).segments()
+
+    return run
+
+
+def purge(
+    session: int, session_id: str, *, forks: Forks, doomed: Sequence[Segment] | None = None
+) -> Verb[PurgeReport]:
+    """Erase a session. If it no longer exists, the report counts nothing.
+
+    If a plan is given, raise `StaleErasurePlan` unless it is still right. The partial reply of an
+    interrupted turn is erased as well.
+    """
+
+    def run(tx: Transaction) -> PurgeReport:
+        row = tx.session(session)
+        if row is None:
+            return _nothing(session_id)
+        if doomed is not None:
+            refuse_changes(doomed, _Doom(tx, row, forks).segments())
+        free_head(tx, find_head(tx, session))
+        return _Purge(tx, _Doom(tx, row, forks)).run()
+
+    return run
+
+
+def _nothing(session_id: str) -> PurgeReport:
+    return PurgeReport(
+        session_id=session_id,
+        messages=0,
+        kept=0,
+        kept_for=(),
+        erased_in=(),
+        turns=0,
+        drafts=0,
+        queued=0,
+        blobs=0,
+        blob_bytes=0,
+        pending=(),
+    )
+
+
+class _Doom:
+    """Computes what a purge erases of a session, and what it must keep for forks."""
+
+    def __init__(self, snapshot: Snapshot, row: SessionRow, forks: Forks) -> None:
+        self._snapshot = snapshot
+        self.row = row
+        self.erase = forks == "erase"
+        self.family = _family(snapshot, row.n)
+        self.gone = {row.n} | {branch.session for branch in self.family if branch.purged}
+        lines = [Line(b.n, b.session, b.parent, b.fork_seq) for b in self.family]
+        self.needed = needed(lines, self.gone)
+        self.own = [branch for branch in self.family if branch.session == row.n]
+        self.kept = [branch for branch in self.own if branch.n in self.needed]
+
+    def kept_until(self, branch: BranchRow) -> int:
+        """Return the last seq that must stay of a branch of a purged session."""
+        return self.needed.get(branch.n, branch.fork_seq)
+
+    def copies(self) -> Iterator[tuple[int, str, MessageRow]]:
+        """Yield the copies of this session's messages that a replace stored in a descendant.
+
+        Each is a branch, the id of the session that wrote it, and the row.
+        """
+        relatives = list(descent(self._snapshot, self.row.id))
+        for branch in self.own if relatives else ():
+            for rows in self.pages(branch, branch.last_seq):
+                names = [row.id for row in rows]
+                for other in relatives:
+                    for n, copy in self._snapshot.placed(other.n, names):
+                        yield n, other.id, copy
+
+    def pages(self, branch: BranchRow, last: int) -> Iterator[list[MessageRow]]:
+        """Yield a branch's own messages, a page at a time."""
+        for first in range(branch.fork_seq + 1, last + 1, _PAGE):
+            span = Segment(branch.n, first, min(last, first + _PAGE - 1), branch.session_id)
+            for _, rows in self._snapshot.messages([span]):
+                yield rows
+
+    def segments(self) -> list[Segment]:
+        """Return all messages whose bodies are erased."""
+        found = []
+        for branch in self.family:
+            if branch.session not in self.gone:
+                continue
+            all_of_it = self.erase and branch.session == self.row.n
+            kept = branch.fork_seq if all_of_it else self.kept_until(branch)
+            if kept < branch.last_seq:
+                found.append(Segment(branch.n, kept + 1, branch.last_seq, branch.session_id))
+        if self.erase:
+            found += [Segment(n, row.seq, row.seq, owner) for n, owner, row in self.copies()]
+        return sorted(dict.fromkeys(found), key=lambda span: (span.branch, span.first))
+
+
+class _Purge:
+    """Purges one session within one transaction."""
+
+    def __init__(self, tx: Transaction, plan: _Doom) -> None:
+        self._tx = tx
+        self._doom = plan
+        self._row = plan.row
+        self._blobs: set[str] = set()
+
+    def run(self) -> PurgeReport:
+        """Erase, and return a report of it."""
+        plan = self._doom
+        kept = sum(plan.needed[branch.n] - branch.fork_seq for branch in plan.kept)
+        sharing = self._heirs({branch.n: 0 for branch in plan.own})
+        if plan.erase:
+            sharing |= self._heirs(self._bury_copies())
+        cut = self._cut()
+        if plan.erase:
+            self._bury_shared()
+        belongings = self._tx.drop_belongings(self._row.n)
+        self._drop_identities()
+        if plan.erase:
+            renew_previews(self._tx, sharing.values())
+        blobs, size = self._tx.drop_blobs(self._blobs)
+        return PurgeReport(
+            session_id=self._row.id,
+            messages=cut + (kept if plan.erase else 0),
+            kept=0 if plan.erase else kept,
+            kept_for=() if plan.erase else tuple(sharing),
+            erased_in=tuple(sharing) if plan.erase else (),
+            turns=belongings.turns,
+            drafts=belongings.drafts,
+            queued=belongings.queued,
+            blobs=blobs,
+            blob_bytes=size,
+            pending=(),
+        )
+
+    def _heirs(self, starts: Mapping[int, int]) -> dict[str, int]:
+        found = heirs(self._tx, starts)
+        found.pop(self._row.id, None)
+        return found
+
+    def _cut(self) -> int:
+        """Erase what no fork needs of this session and of those purged before; count messages."""
+        erased = 0
+        for branch in sorted(self._doom.family, key=lambda branch: branch.n, reverse=True):
+            if branch.session not in self._doom.gone:
+                continue
+            cut = self._tx.cut_branch(branch.n, self._doom.kept_until(branch))
+            erased += cut.messages
+            self._blobs |= cut.blobs
+            if branch.n not in self._doom.needed:
+                self._tx.drop_branch(branch.n)
+        return erased
+
+    def _drop_identities(self) -> None:
+        """Delete purged sessions without branches; turn this one into a stub if it keeps some."""
+        plan = self._doom
+        still = {branch.session for branch in plan.family if branch.n in plan.needed}
+        for session in plan.gone:
+            if session not in still:
+                self._tx.drop_session(session)
+        if self._row.n in still:
+            self._tx.put_session(_husk(self._row, self._tx.now()))
+
+    def _bury_shared(self) -> None:
+        """Replace messages that forks share by tombstones."""
+        for branch in self._doom.kept:
+            for rows in self._doom.pages(branch, self._doom.needed[branch.n]):
+                for row in rows:
+                    self._blobs |= bury(self._tx, branch.n, branch.session_id, row)
+
+    def _bury_copies(self) -> dict[int, int]:
+        """Replace the copies of messages by tombstones; return {branch: lowest seq} of them."""
+        first_seqs: dict[int, int] = {}
+        for n, owner, copy in self._doom.copies():
+            self._blobs |= bury(self._tx, n, owner, copy)
+            first_seqs[n] = min(copy.seq, first_seqs.get(n, copy.seq))
+        return first_seqs
+
+
+def _family(tx: Snapshot, session: int) -> list[BranchRow]:
+    """Collect the branches that decide what must stay.
+
+    They are this session's branches, those they start on and those that start on them; and the same
+    for every stub found on the way.
+    """
+    found: dict[int, BranchRow] = {}
+    pending, seen = [session], {session}
+    while pending:
+        for branch in tx.branches(pending.pop()):
+            found[branch.n] = branch
+            above = None if branch.parent is None else tx.find_branch(branch.parent)
+            near = [*tx.branches_from(branch.n), *([] if above is None else [above])]
+            for relative in near:
+                found.setdefault(relative.n, relative)
+                if relative.purged and relative.session not in seen:
+                    seen.add(relative.session)
+                    pending.append(relative.session)
+    return list(found.values())
+
+
+def _husk(row: SessionRow, now: int) -> SessionRow:
+    """Return the row that stays of a purged session while forks need its branches."""
+    return SessionRow(
+        n=row.n,
+        id=row.id,
+        key=None,
+        scope=None,
+        agent=None,
+        title=None,
+        title_by=None,
+        model=None,
+        cwd=None,
+        created_at=row.created_at,
+        pinned=False,
+        archived=False,
+        trashed_at=None,
+        goal=None,
+        metadata=b"{}",
+        parent=row.parent,
+        relation=row.relation,
+        purged_at=now,
+    )
+
+
+def _row(tx: Transaction, session: int) -> SessionRow:
+    row = tx.session(session)
+    if row is None:
+        raise SessionNotFound("this session is no longer in the store; nothing was changed.")
+    return row

@@ -1,0 +1,131 @@
+"""Reading messages along a path of branches: each one verified, or reported as damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from holdfast import codec
+from holdfast.clock import EPOCH
+from holdfast.errors import Damaged
+from holdfast.ids import turn_id
+from holdfast.storage.ancestry import Path, ranges
+from holdfast.storage.protocol import HeadRow, MessageRow, Snapshot
+from holdfast.values import Damage, Message, Raw
+
+Report = Callable[[Damage], None]
+_NO_TOOLS: Final = Message(role="user")
+
+
+def read_span(
+    snapshot: Snapshot,
+    path: Path,
+    span: tuple[int, int],
+    *,
+    last: bool = False,
+    report: Report | None = None,
+    strict: bool = False,
+) -> list[Message]:
+    """Read the messages of `span`; raise `Damaged` if one is missing.
+
+    A row that fails its checksum is returned as a message with status `damaged` and reported, so
+    that only itself is lost; with `strict` it raises. With `last` the span must end the history.
+    """
+    return [
+        read_row(snapshot, owner, row, report, strict=strict)
+        for owner, row in _rows(snapshot, path, span, last=last)
+    ]
+
+
+def read_tools(snapshot: Snapshot, path: Path, span: tuple[int, int]) -> list[Message]:
+    """Read the messages of `span` for their tool calls and results alone.
+
+    A row that has neither is not decoded: an empty message is returned for it.
+    """
+    return [
+        read_row(snapshot, owner, row) if _may_hold_tools(row.body) else _NO_TOOLS
+        for owner, row in _rows(snapshot, path, span)
+    ]
+
+
+def _may_hold_tools(body: bytes) -> bool:
+    return b'"tool_' in body or b'"blob"' in body
+
+
+def _rows(
+    snapshot: Snapshot, path: Path, span: tuple[int, int], *, last: bool = False
+) -> Iterator[tuple[str, MessageRow]]:
+    """Yield the rows of `span` with the id of the session that wrote each; a gap is `Damaged`."""
+    low, high = span
+    expected = low
+    for owner, rows in snapshot.messages(ranges(path, low, high + 1 if last else high)):
+        for row in rows:
+            if row.seq > high:
+                raise _unsound(f"session {owner} has messages beyond its head")
+            if row.seq != expected:
+                raise _unsound(f"session {owner}: message {expected} is missing")
+            expected += 1
+            yield owner, row
+    if expected <= high:
+        raise _unsound(f"messages {expected} to {high} of this session are missing")
+
+
+def _unsound(what: str) -> Damaged:
+    return Damaged(
+        f"{what}; nothing was changed. Run store.verify(), and store.salvage(to) to keep what can "
+        "be read."
+    )
+
+
+def read_row(
+    snapshot: Snapshot,
+    owner: str,
+    row: MessageRow,
+    report: Report | None = None,
+    *,
+    strict: bool = False,
+) -> Message:
+    """Decode one stored message of the session `owner`; damage as in `read_span`."""
+    turn = None if row.turn is None else turn_id(owner, row.turn)
+    try:
+        if codec.checksum(row.id, row.turn, row.body) != row.crc:
+            raise Damaged(f"message {row.seq} does not fit its checksum")  # noqa: TRY301
+        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=turn, blob=snapshot.blob)
+    except Damaged as error:
+        if strict:
+            raise
+        if report is not None:
+            report(Damage(what=str(error), session_id=owner, seq=row.seq))
+        return _damaged(row, turn)
+
+
+def _damaged(row: MessageRow, turn: str | None) -> Message:
+    """Return a placeholder for a message that cannot be read, with its stored bytes as text."""
+    return Message(
+        id=row.id,
+        role="system",
+        parts=(Raw("damaged", row.body.decode("utf-8", "backslashreplace")),),
+        seq=row.seq,
+        turn_id=turn,
+        created_at=EPOCH,
+        status="damaged",
+    )
+
+
+def covered_by(snapshot: Snapshot, head: HeadRow, summary: Message) -> int:
+    """Return the last seq that a summary covers."""
+    if summary.covers is None:
+        return (summary.seq or 1) - 1
+    found = snapshot.stored(head.branch, [summary.covers]).get(summary.covers)
+    return (summary.seq or 1) - 1 if found is None else found[1].seq
+
+
+def newest_summary(snapshot: Snapshot, head: HeadRow, report: Report) -> Message | None:
+    """Return the newest summary of a history that is readable and not erased."""
+    path, last = snapshot.path(head.branch), head.seq
+    while (seq := snapshot.newest_summary(path, last)) is not None:
+        (found,) = read_span(snapshot, snapshot.path(head.branch, seq), (seq, seq), report=report)
+        if found.status == "complete":
+            return found
+        last = seq - 1
+    return None

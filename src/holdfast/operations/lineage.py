@@ -1,0 +1,153 @@
+"""The branches of a session, its lineage, and the updates that a follower reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.clock import to_datetime
+from holdfast.errors import BadQuery, SessionNotFound
+from holdfast.operations.history import Report, read_span
+from holdfast.storage.ancestry import interval, shared
+from holdfast.storage.protocol import BranchRow, Foreseen, Foresight, Query, SessionRow, Snapshot
+from holdfast.values import BranchChanged, BranchInfo, Head, Link, LinkState, Message
+
+
+def branches(session: int) -> Query[list[BranchInfo]]:
+    """Return a session's branches by number: their starts and ends, when and why each was left."""
+
+    def run(snapshot: Snapshot) -> list[BranchInfo]:
+        _refuse_missing(snapshot, session)
+        rows = snapshot.branches(session)
+        known = {row.n: row for row in rows}
+        later: list[BranchRow | None] = [*rows[1:], None]
+        return [
+            _branch_info(row, _parent(snapshot, row, known), left_by)
+            for row, left_by in zip(rows, later, strict=True)
+        ]
+
+    return run
+
+
+def _parent(snapshot: Snapshot, row: BranchRow, known: dict[int, BranchRow]) -> BranchRow | None:
+    """Return the branch that `row` starts on; usually it belongs to the same session."""
+    if row.parent is None:
+        return None
+    return known.get(row.parent) or snapshot.find_branch(row.parent)
+
+
+def _branch_info(row: BranchRow, parent: BranchRow | None, left_by: BranchRow | None) -> BranchInfo:
+    return BranchInfo(
+        number=row.number,
+        parent=None if parent is None else parent.number,
+        parent_id=None if parent is None else parent.session_id,
+        fork_seq=row.fork_seq,
+        asked_seq=row.asked_seq,
+        seq=row.last_seq,
+        reason=row.reason,
+        created_at=to_datetime(row.created_at),
+        abandoned_at=None if left_by is None else to_datetime(left_by.created_at),
+        abandoned_by=None if left_by is None else left_by.reason,
+    )
+
+
+def lineage(session: int) -> Query[list[Link]]:
+    """Return the session's ancestors, the oldest first, and the session itself."""
+
+    def run(snapshot: Snapshot) -> list[Link]:
+        return list(_upwards(snapshot, session))[::-1]
+
+    return run
+
+
+def _upwards(snapshot: Snapshot, session: int) -> Iterator[Link]:
+    row: SessionRow | None = _refuse_missing(snapshot, session)
+    seen: set[str] = set()
+    while row is not None:
+        yield _link(snapshot, row)
+        seen.add(row.id)
+        parent = row.parent
+        if parent is None or parent in seen:
+            return
+        row = snapshot.relative(parent)
+        if row is None:
+            yield _gone(parent)
+
+
+def children(session: int) -> Query[list[Link]]:
+    """Return the direct children of a session, oldest first."""
+
+    def run(snapshot: Snapshot) -> list[Link]:
+        row = _refuse_missing(snapshot, session)
+        return [_link(snapshot, child) for child in snapshot.children(row.id)]
+
+    return run
+
+
+def _link(snapshot: Snapshot, row: SessionRow) -> Link:
+    first = snapshot.branch(row.n, 1)
+    return Link(
+        session_id=row.id,
+        parent=row.parent,
+        relation=row.relation,
+        seq=0 if first is None else first.fork_seq,
+        title=row.title,
+        created_at=to_datetime(row.created_at),
+        state=_link_state(row),
+    )
+
+
+def _link_state(row: SessionRow) -> LinkState:
+    if row.purged_at is not None:
+        return "purged"
+    return "live" if row.trashed_at is None else "trashed"
+
+
+def _gone(session_id: str) -> Link:
+    """Return a link to a purged session whose id is known only from its children."""
+    return Link(
+        session_id=session_id,
+        parent=None,
+        relation=None,
+        seq=0,
+        title=None,
+        created_at=None,
+        state="purged",
+    )
+
+
+def _refuse_missing(snapshot: Snapshot, session: int) -> SessionRow:
+    row = snapshot.session(session)
+    if row is None:
+        raise SessionNotFound("this session is no longer in the store.")
+    return row
+
+
+# ------------------------------------------------------------------------------------ following
+
+
+def news(
+    session: int, seen: Head, limit: int, report: Report
+) -> Query[list[Message | BranchChanged]]:
+    """Return what comes after `seen`: the rest of its branch, then the change to the next branch.
+
+    Branches are followed one after the other, so a follower misses nothing, however late it reads.
+    """
+
+    def run(snapshot: Snapshot) -> list[Message | BranchChanged]:
+        _refuse_missing(snapshot, session)
+        branch = snapshot.branch(session, seen.branch)
+        if branch is None:
+            raise BadQuery(f"after: this session has no branch {seen.branch}")
+        span = interval(branch.last_seq, limit=limit, before=None, after=seen.seq)
+        path = snapshot.path(branch.n, span[0])
+        read = read_span(snapshot, path, span, last=span[1] == branch.last_seq, report=report)
+        if read:
+            return [*read]
+        following = snapshot.branch(session, seen.branch + 1)
+        if following is None:
+            return []
+        left, taken = snapshot.path(branch.n), snapshot.path(following.n)
+        kept = shared(left, taken, min(seen.seq, following.fork_seq))
+        return [BranchChanged(Head(following.number, kept), kept, following.reason)]
+
+    return Foreseen(run, Foresight(session))

@@ -1,0 +1,280 @@
+"""Listing sessions a page at a time, and finding the newest one.
+
+A list is ordered by activity, a number that grows with every write, so it needs no clock. A cursor
+is the activity at which a page ended, so it stays valid under concurrent writes: a session written
+to meanwhile moves ahead of it, every other one is listed exactly once. The order `pinned` lists the
+pinned sessions, then the others; its cursor also records in which of these sections the page ended.
+No other order has an index, and without one every page would have to read every session.
+
+Scope, agent, cwd and the marks are filtered by indexes. Text, times and states are filtered session
+by session, from the newest back, until the page is full.
+
+A session that cannot be read is listed with the state `damaged`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from typing import Final, get_args
+
+import msgspec
+
+from holdfast import validation
+from holdfast.clock import EPOCH, to_datetime
+from holdfast.errors import BadQuery, Damaged
+from holdfast.operations.history import Report
+from holdfast.operations.queries import describe, read_messages
+from holdfast.storage.protocol import (
+    HeadRow,
+    Listed,
+    Listing,
+    Query,
+    SessionRow,
+    Snapshot,
+    Unreadable,
+)
+from holdfast.values import Damage, Order, Relation, SessionInfo, SessionState, Usage
+
+_CURSOR: Final = re.compile(r"([pu]?)([0-9]*)", re.ASCII)
+_MOST_AT_ONCE: Final = 1000
+_TRIED_AT_ONCE: Final = 20
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a page: filters, order, size and where to continue."""
+
+    listing: Listing
+    state: SessionState | None = None
+    order: Order = "activity"
+    limit: int = 50
+    cursor: str | None = None
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where a page begins: in which section (`None`: all in one), and below which activity."""
+
+    pinned: bool | None
+    before: int | None
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A session of a page, and where the next page begins if this one ends with it."""
+
+    info: SessionInfo
+    place: _Place
+
+
+def check_asked(request: Asked) -> Asked:
+    """Return a validated request; raise `BadQuery` if a field is invalid."""
+    validation.check_filter(request.state, "state")
+    if request.state is not None and request.state not in get_args(SessionState):
+        raise BadQuery(f"state: expected one of {', '.join(get_args(SessionState))}")
+    if request.order not in get_args(Order):
+        raise BadQuery(f"order: expected one of {', '.join(get_args(Order))}")
+    _start(request)
+    limit = validation.check_number(request.limit, "limit", lowest=1)
+    return msgspec.structs.replace(request, limit=limit)
+
+
+def page(request: Asked, report: Report) -> Query[tuple[tuple[SessionInfo, ...], str | None]]:
+    """Return a page of sessions, and the cursor of the next page if there is one."""
+    request = check_asked(request)
+
+    def run(snapshot: Snapshot) -> tuple[tuple[SessionInfo, ...], str | None]:
+        found: list[_Found] = []
+        for item in _walk(snapshot, request, report):
+            if len(found) == request.limit:
+                return tuple(one.info for one in found), _cursor(found[-1].place)
+            found.append(item)
+        return tuple(one.info for one in found), None
+
+    return run
+
+
+# ------------------------------------------------------------------------------------- cursors
+
+
+def _start(request: Asked) -> _Place:
+    """Return where the page begins; raise `BadQuery` for a cursor of another order."""
+    sections = _sections(request)
+    if request.cursor is None:
+        return _Place(sections[0], None)
+    match = _CURSOR.fullmatch(request.cursor) if isinstance(request.cursor, str) else None
+    section = {"p": True, "u": False, "": None}[match[1]] if match else None
+    if match is None or section not in sections or not (match[2] or match[1] == "u"):
+        raise BadQuery("cursor: invalid for this list; pass the cursor of its last page unchanged")
+    before = validation.check_number(int(match[2][:20]), "cursor") if match[2] else None
+    return _Place(section, before)
+
+
+def _sections(request: Asked) -> tuple[bool | None, ...]:
+    return (None,) if request.order == "activity" else (True, False)
+
+
+def _cursor(start: _Place) -> str:
+    section = {True: "p", False: "u", None: ""}[start.pinned]
+    return f"{section}{start.before}"
+
+
+# --------------------------------------------------------------------------------------- walking
+
+
+def _walk(snapshot: Snapshot, request: Asked, report: Report) -> Iterator[_Found]:
+    """Yield the sessions of the list from the cursor on, in order."""
+    start = _start(request)
+    sections = _sections(request)
+    for section in sections[sections.index(start.pinned) :]:
+        before = start.before if section == start.pinned else None
+        listing = _narrowed(request, section)
+        if listing is not None:
+            for info, activity in _judged(snapshot, listing, before, request, report):
+                yield _Found(info, _Place(section, activity))
+
+
+def _narrowed(request: Asked, section: bool | None) -> Listing | None:  # noqa: FBT001
+    """Return the filters for a section; `None` if the request excludes the section."""
+    listing = request.listing
+    if section is not None:
+        if listing.pinned not in {None, section}:
+            return None
+        listing = msgspec.structs.replace(listing, pinned=section)
+    if request.state in {None, "damaged"}:
+        return listing
+    return msgspec.structs.replace(listing, busy=request.state != "done")
+
+
+def _judged(
+    snapshot: Snapshot, listing: Listing, before: int | None, request: Asked, report: Report
+) -> Iterator[tuple[SessionInfo, int]]:
+    """Yield each session in the requested state with its activity; read in batches."""
+    size = min(request.limit + 1, _MOST_AT_ONCE)  # One more shows if another page follows.
+    while True:
+        found = snapshot.list_sessions(listing, before=before, limit=size)
+        forks = _forks(snapshot, found, report)
+        for item in found:
+            info = _described(snapshot, item, forks, report)
+            before = _activity(item)
+            if request.state in {None, info.state}:
+                yield info, before
+        if len(found) < size:
+            return
+        size = _MOST_AT_ONCE
+
+
+def _forks(snapshot: Snapshot, found: list[Listed], report: Report) -> dict[str, int]:
+    ids = [item[0].id for item in found if not isinstance(item, Unreadable)]
+    try:
+        return snapshot.forks(ids)
+    except Damaged as error:
+        report(Damage(what=str(error)))
+        return {}
+
+
+def _described(
+    snapshot: Snapshot, item: Listed, forks: dict[str, int], report: Report
+) -> SessionInfo:
+    if isinstance(item, Unreadable):
+        report(Damage(what=item.why, session_id=item.id))
+        return _damaged(item.id, item.row, item.head)
+    row, head = item
+    try:
+        return describe(snapshot, row, head, forks=forks.get(row.id, 0))
+    except Damaged as error:
+        report(Damage(what=str(error), session_id=row.id))
+        return _damaged(row.id, row, head)
+
+
+def _activity(item: Listed) -> int:
+    return item.activity if isinstance(item, Unreadable) else item[1].activity
+
+
+# --------------------------------------------------------------------------------------- damage
+
+
+def _damaged(id: str | None, row: SessionRow | None, head: HeadRow | None) -> SessionInfo:
+    """Describe a damaged session: each value of its rows that has the right type, unverified."""
+    relation = getattr(row, "relation", None)
+    title_by = getattr(row, "title_by", None)
+    return SessionInfo(
+        id=id or _text(row, "id") or "",
+        key=_text(row, "key"),
+        scope=_text(row, "scope"),
+        title=_text(row, "title"),
+        title_by=title_by if title_by in {"user", "auto"} else None,
+        agent=_text(row, "agent"),
+        model=_text(row, "model"),
+        cwd=_text(row, "cwd"),
+        state="damaged",
+        created_at=_time(row, "created_at"),
+        updated_at=_time(head, "updated_at"),
+        turns=_count(head, "turns"),
+        messages=_count(head, "seq"),
+        usage=Usage(),
+        cost=Decimal(0),
+        preview=_text(head, "preview"),
+        pinned=getattr(row, "pinned", False) is True,
+        archived=getattr(row, "archived", False) is True,
+        trashed=getattr(row, "trashed_at", None) is not None,
+        goal=None,
+        metadata={},
+        parent=_text(row, "parent"),
+        relation=relation if relation in get_args(Relation) else None,
+        branches=max(1, _count(head, "branch_no")),
+        forks=0,
+        interrupted=False,
+    )
+
+
+def _text(row: SessionRow | HeadRow | None, field: str) -> str | None:
+    value = getattr(row, field, None)
+    return value if isinstance(value, str) else None
+
+
+def _count(row: HeadRow | None, field: str) -> int:
+    value = getattr(row, field, None)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _time(row: SessionRow | HeadRow | None, field: str) -> datetime:
+    value = getattr(row, field, None)
+    try:
+        return to_datetime(value) if isinstance(value, int) else EPOCH
+    except OverflowError:
+        return EPOCH
+
+
+# --------------------------------------------------------------------------------------- latest
+
+
+def latest(listing: Listing, report: Report) -> Query[SessionRow | None]:
+    """Return the newest readable session; damaged ones are reported and skipped."""
+
+    def run(snapshot: Snapshot) -> SessionRow | None:
+        before: int | None = None
+        while True:
+            found = snapshot.list_sessions(listing, before=before, limit=_TRIED_AT_ONCE)
+            for item in found:
+                before = _activity(item)
+                if isinstance(item, Unreadable):
+                    report(Damage(what=item.why, session_id=item.id))
+                elif (damage := _damage(snapshot, *item)) is not None:
+                    report(damage)
+                else:
+                    return item[0]
+            if not found:
+                return None
+
+    return run
+
+
+def _damage(snapshot: Snapshot, row: SessionRow, head: HeadRow) -> Damage | None:
+    """Return the damage of a session, if its description or newest message cannot be read."""
+    try:
+        describe(snapshot, row, head, forks=0)
+        read_messages(snapshot, head, (max(1, head.seq), head.seq), strict=True)
+    except Damaged as error:
+        return Damage(what=str(error), session_id=row.id)
+    return None

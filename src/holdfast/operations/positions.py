@@ -1,0 +1,299 @@
+"""Positions in a session's histories: resolving them, and the cut points at which one may branch.
+
+A position is given by a seq of the current history, a message id or a head; the latter two reach
+abandoned branches as well. A new branch never starts between a tool call and its result: either
+without the other makes every later request to a model fail. So a cut moves back to before the call.
+A call that has no result and will get none is not split, and may end a history.
+
+Histories may be long, so all reads have limits: calls are searched for at most
+`_MAX_LOOKBACK_MESSAGES` before a cut, results at most `_MAX_LOOKAHEAD_MESSAGES` after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import validation
+from holdfast.errors import BadQuery, MessageNotFound
+from holdfast.ids import split_turn_id
+from holdfast.operations.append import preview_of
+from holdfast.operations.history import read_span, read_tools
+from holdfast.storage.ancestry import holder
+from holdfast.storage.protocol import HeadRow, Snapshot, Start
+from holdfast.titles import USER, Preview, preview
+from holdfast.values import BranchReason, Head, Message, Place
+
+_LOOK_BACK: Final = 64
+_LOOK_BACK_AT_MOST: Final = 10_000
+_LOOK_AHEAD: Final = 256
+_LOOK_AHEAD_AT_MOST: Final = 2_000
+_NOBODY_ASKED: Final = 1_000
+_PAGE: Final = 100
+_FIRST_PAGE: Final = 8
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """A position: `seq` in the history of a branch, which goes on to `end`."""
+
+    branch: int
+    seq: int
+    end: int
+
+
+def check_place(target: Place | None, field: str) -> Place | None:
+    """Validate and return a position; numbers too large for any store are clamped."""
+    if isinstance(target, Head):
+        branch = validation.check_number(target.branch, field)
+        return Head(branch, validation.check_number(target.seq, field))
+    if isinstance(target, str):
+        return validation.check_name(target, field)
+    return None if target is None else validation.check_number(target, field)
+
+
+def locate(snapshot: Snapshot, head: HeadRow, target: Place | None) -> Spot:
+    """Return the position that is named; the end of the current history if none is."""
+    if target is None:
+        return Spot(head.branch, head.seq, head.seq)
+    if isinstance(target, Head):
+        return _by_head(snapshot, head, target)
+    if isinstance(target, str):
+        return _by_id(snapshot, head, target)
+    if target > head.seq:
+        raise MessageNotFound(f"this history ends at {head.seq}; there is no message {target}.")
+    return Spot(head.branch, target, head.seq)
+
+
+def _by_head(snapshot: Snapshot, head: HeadRow, target: Head) -> Spot:
+    branch = snapshot.branch(head.session, target.branch)
+    if branch is None or target.seq > branch.last_seq:
+        raise MessageNotFound(
+            f"this session has no message {target.seq} on branch {target.branch}; "
+            "session.branches() lists all branches."
+        )
+    return Spot(branch.n, target.seq, branch.last_seq)
+
+
+def _by_id(snapshot: Snapshot, head: HeadRow, message_id: str) -> Spot:
+    """Search the current history first, then the other branches, newest first."""
+    found = snapshot.stored(head.branch, [message_id])
+    if message_id in found:
+        return Spot(head.branch, found[message_id][1].seq, head.seq)
+    for branch in reversed(snapshot.branches(head.session)):
+        found = snapshot.stored(branch.n, [message_id])
+        if message_id in found:
+            return Spot(branch.n, found[message_id][1].seq, branch.last_seq)
+    raise MessageNotFound(f"no branch of this session has a message {message_id!r}.")
+
+
+def start_at(
+    snapshot: Snapshot, head: HeadRow, position: Spot, reason: BranchReason, token: str
+) -> Start:
+    """Return the start of a new branch that leaves a history at this position or just before."""
+    seq = whole(snapshot, position, awaited_calls(snapshot, head))
+    path = snapshot.path(position.branch, seq)
+    return Start(
+        parent=holder(path, seq), fork_seq=seq, asked_seq=position.seq, reason=reason, token=token
+    )
+
+
+def awaited_calls(snapshot: Snapshot, head: HeadRow) -> set[str]:
+    """Return the ids of the open turn's calls whose results are still to come."""
+    if head.open_turn is None:
+        return set()
+    ledger = snapshot.tools(head.session, head.open_turn)
+    return {row.call_id for row in ledger if row.outcome in {"called", "running"}}
+
+
+def whole(snapshot: Snapshot, position: Spot, awaited: Collection[str] = ()) -> int:
+    """Return the last seq, at this position or before it, that separates no call and result."""
+    seq = position.seq
+    while seq and (seq < position.end or awaited):
+        after = _tools(snapshot, position.branch, seq + 1, min(position.end, seq + _LOOK_AHEAD))
+        before = _exchange(snapshot, position.branch, seq, after, awaited)
+        if open_calls([*before, *after]):
+            # Most results follow at once, some late, some never: read further only if needed.
+            last = min(position.end, seq + _LOOK_AHEAD_AT_MOST)
+            after += _tools(snapshot, position.branch, seq + len(after) + 1, last)
+        kept = whole_length(before, after, awaited)
+        if kept == len(before):
+            return seq
+        seq -= len(before) - kept
+    return seq
+
+
+def _exchange(
+    snapshot: Snapshot,
+    branch: int,
+    seq: int,
+    after: Sequence[Message],
+    awaited: Collection[str],
+) -> list[Message]:
+    """Read back from `seq`, further while there are results whose calls were not read yet."""
+    found: list[Message] = []
+    low = seq + 1
+    while low > 1 and len(found) < _LOOK_BACK_AT_MOST:
+        if len(found) >= _LOOK_BACK and not answered_calls([*found, *after], awaited):
+            break
+        high, low = low - 1, max(1, low - _LOOK_BACK)
+        found = _tools(snapshot, branch, low, high) + found
+    return found
+
+
+def _tools(snapshot: Snapshot, branch: int, low: int, high: int) -> list[Message]:
+    return read_tools(snapshot, snapshot.path(branch, low), (low, high)) if low <= high else []
+
+
+# ---------------------------------------------------------------------------------- cut points
+
+
+def whole_length(
+    before: Sequence[Message], after: Sequence[Message], awaited: Collection[str] = ()
+) -> int:
+    """Return how many of `before` may stay: none of their calls has its result after them.
+
+    `after` holds the messages that follow directly; results of the calls in `awaited` are yet to
+    come.
+    """
+    length = len(before)
+    while True:
+        answered = answered_calls([*before[length:], *after], awaited)
+        split = [at for call, at in _open_calls(before[:length]).items() if call in answered]
+        if not split:
+            return length
+        length = min(split)
+
+
+def answered_calls(messages: Sequence[Message], awaited: Collection[str] = ()) -> set[str]:
+    """Return the ids of calls made before these messages and answered in or after them."""
+    made: set[str] = set()
+    earlier: set[str] = set()
+    for message in messages:
+        earlier.update(r.call_id for r in message.tool_results if r.call_id not in made)
+        made.update(call.id for call in message.tool_calls)
+    return earlier | (set(awaited) - made)
+
+
+def open_calls(messages: Sequence[Message]) -> set[str]:
+    """Return the ids of calls made and not answered in these messages."""
+    return set(_open_calls(messages))
+
+
+def _open_calls(messages: Sequence[Message]) -> dict[str, int]:
+    """Return the unanswered calls, each with the index of the message that made it."""
+    calls: dict[str, int] = {}
+    for at, message in enumerate(messages):
+        for result in message.tool_results:
+            calls.pop(result.call_id, None)
+        for call in message.tool_calls:
+            calls[call.id] = at  # A result belongs to the newest call with its id.
+    return calls
+
+
+# -------------------------------------------------------------------------------------- turns
+
+
+def back_by_turns(snapshot: Snapshot, head: HeadRow, turns: int) -> int:
+    """Return the seq before the last `turns` turns."""
+    if not head.seq:
+        raise BadQuery("undo: there is nothing to undo, this history is empty")
+    back, seq = _Back(snapshot, head.branch), head.seq
+    for _ in range(turns):
+        if not seq:
+            break
+        seq = _beginning(back, seq) - 1
+    return seq
+
+
+class _Back:
+    """Reads a history backwards, a page at a time, each larger than the one before."""
+
+    def __init__(self, snapshot: Snapshot, branch: int) -> None:
+        self._snapshot = snapshot
+        self._branch = branch
+        self._size = _FIRST_PAGE
+        self._page: dict[int, Message] = {}
+
+    def at(self, seq: int) -> Message:
+        """Return one message."""
+        if seq not in self._page:
+            low = max(1, seq - self._size + 1)
+            path = self._snapshot.path(self._branch, low)
+            self._page = dict(enumerate(read_span(self._snapshot, path, (low, seq)), low))
+            self._size = min(self._size * 4, _PAGE)
+        return self._page[seq]
+
+    def begun(self, turn: str, last: int) -> int | None:
+        """Return the first message of a turn, found by its row; `None` if it is not there."""
+        session_id, number = split_turn_id(turn)
+        session = self._snapshot.relative(session_id)
+        row = None if session is None else self._snapshot.turn(session.n, number)
+        if row is None:
+            return None
+        low, high = row.first_seq + 1, min(last, row.first_seq + _LOOK_AHEAD)
+        path = self._snapshot.path(self._branch, low)
+        read = read_span(self._snapshot, path, (low, high)) if low <= high else []
+        return next((seq for seq, m in enumerate(read, low) if m.turn_id == turn), None)
+
+
+def _beginning(back: _Back, last: int) -> int:
+    """Return the first seq of the turn that ends at `last`; summaries count as part of it."""
+    while last > 1 and back.at(last).role == "summary":
+        last -= 1
+    turn = back.at(last).turn_id
+    return _asked(back, last) if turn is None else _opened(back, last, turn)
+
+
+def _opened(back: _Back, last: int, turn: str) -> int:
+    """Return the first seq of a recorded turn; messages of other writers may lie within it."""
+    first = seq = back.begun(turn, last) or last
+    while seq > 1 and first - seq < _LOOK_BACK:
+        seq -= 1
+        found = back.at(seq).turn_id
+        if found == turn:
+            first = seq
+        elif found is not None:
+            break
+    return first
+
+
+def _asked(back: _Back, last: int) -> int:
+    """Return the first of the user messages that a reply without a turn answers.
+
+    Without any, the reply is a turn of its own.
+    """
+    seq = last
+    while back.at(seq).role != "user":
+        seq -= 1
+        if seq < 1 or last - seq > _NOBODY_ASKED or back.at(seq).turn_id is not None:
+            return last
+    while seq > 1 and back.at(seq - 1).role == "user" and back.at(seq - 1).turn_id is None:
+        seq -= 1
+    return seq
+
+
+# ------------------------------------------------------------------------------------ previews
+
+
+def read_preview(snapshot: Snapshot, branch: int, seq: int) -> Preview:
+    """Return the preview of a history up to a message."""
+    path, shown = snapshot.path(branch), Preview()
+    low, size = 1, _FIRST_PAGE
+    while low <= seq and shown.rank != USER:
+        span = (low, min(seq, low + size - 1))
+        shown = preview(read_span(snapshot, path, span), low, shown)
+        low, size = low + size, _PAGE
+    return shown
+
+
+def preview_at(snapshot: Snapshot, head: HeadRow, start: Start) -> Preview:
+    """Return the preview of a branch that leaves a session's history at `start`."""
+    if start.parent is None:
+        return Preview()
+    shown = preview_of(head)
+    here = start.fork_seq <= head.seq and shown.seq <= start.fork_seq
+    if here and holder(snapshot.path(head.branch, start.fork_seq), start.fork_seq) == start.parent:
+        return shown  # The previewed message is in both histories.
+    return read_preview(snapshot, start.parent, start.fork_seq)

@@ -1,0 +1,93 @@
+"""Input queued for the next turn of a session.
+
+A user may send input while a turn is open. It is stored at once, in a queue beside the history, and
+the next turn moves it into the history with `take_queued`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.codec import Encoded, decode, files_named
+from holdfast.operations.append import (
+    check_files,
+    drop_stored,
+    find_head,
+    held_head,
+    known_ids,
+    new_messages,
+    place,
+)
+from holdfast.storage.protocol import HeadRow, QueueRow, Snapshot, Transaction, Verb
+from holdfast.values import Message
+
+
+def enqueue(session: int, item: Encoded, now: int) -> Verb[tuple[Message, QueueRow]]:
+    """Add input to the queue, unless its id is queued or was taken already; return the entry."""
+
+    def run(tx: Transaction) -> tuple[Message, QueueRow]:
+        head = find_head(tx, session)
+        stored = tx.stored(head.branch, [item.id])
+        waiting = {row.id for row in tx.queue(session)}
+        if drop_stored(tx, head, [item], stored) and item.id not in waiting:
+            _refuse_left_behind(tx, head, item)
+            check_files(tx, [item])
+            tx.add_queued(session, QueueRow(0, item.id, now, item.body, _blobs(tx, item)))
+            tx.put_head(msgspec.structs.replace(head, queued=head.queued + 1, updated_at=now))
+        taken = QueueRow(0, item.id, now, item.body, item.blobs)
+        row = next((row for row in tx.queue(session) if row.id == item.id), taken)
+        return queued_message(tx, row), row
+
+    return run
+
+
+def _refuse_left_behind(tx: Transaction, head: HeadRow, item: Encoded) -> None:
+    """Raise `IdConflict` if any branch has the id with another body.
+
+    Returning to that branch would otherwise lose the input.
+    """
+    known = known_ids(tx, head, [item.id])
+    new_messages([item], {name: (row.seq, row.body) for name, row in known.items()})
+
+
+def _blobs(tx: Transaction, item: Encoded) -> tuple[tuple[str, bytes], ...]:
+    """Return all blobs of queued input: those it only refers to could be erased before its turn."""
+    named = ((sha256, tx.blob(sha256)) for sha256 in item.refers)
+    return (*item.blobs, *((sha256, data) for sha256, data in named if data is not None))
+
+
+def take_queued(session: int, turn: int) -> Verb[list[Message]]:
+    """Move queued input into the history, in order; return the new messages."""
+
+    def run(tx: Transaction) -> list[Message]:
+        head = held_head(tx, session, turn)
+        waiting = tx.queue(session)
+        batch = [queued_item(tx, row) for row in waiting]
+        stored = tx.stored(head.branch, [item.id for item in batch])
+        fresh = [item for item in batch if item.id not in stored]
+        if waiting:
+            place(tx, msgspec.structs.replace(head, queued=0), fresh, tx.turn(session, turn))
+        for row in waiting:
+            tx.drop_queued(session, row.number)
+        return [
+            msgspec.structs.replace(item.message, seq=seq)
+            for seq, item in enumerate(fresh, head.seq + 1)
+        ]
+
+    return run
+
+
+def queued_message(tx: Snapshot, row: QueueRow) -> Message:
+    """Return the message of queued input; its own blobs are stored in the queue entry."""
+    own = dict(row.blobs)
+    return decode(
+        row.body, id=row.id, seq=None, turn_id=None, blob=lambda sha: own.get(sha) or tx.blob(sha)
+    )
+
+
+def queued_item(tx: Snapshot, row: QueueRow) -> Encoded:
+    """Return queued input encoded for `insert_messages`."""
+    message = queued_message(tx, row)
+    own = {sha256 for sha256, _ in row.blobs}
+    refers = tuple(sha256 for sha256 in files_named(message) if sha256 not in own)
+    return Encoded(row.id, message, row.body, row.blobs, refers)

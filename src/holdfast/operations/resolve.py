@@ -1,0 +1,161 @@
+"""Resolving a reference to a session, for the API and the command alike.
+
+A reference is, in this order, a built-in one (`@latest`, `@latest:SCOPE`, `@pinned`), an id, a key,
+a prefix of an id (4 characters or more), a run id, a title, a title ignoring case. The first kind
+that matches counts, so kinds that identify one session come before those that may match several. If
+several sessions match, none is guessed: `AmbiguousRef` lists them.
+
+A session in the trash is found by its id; `find_in_trash` and `find_anywhere` also find it by the
+key or title it had.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast import validation
+from holdfast.clock import EPOCH, to_datetime
+from holdfast.errors import AmbiguousRef, Damaged, SessionNotFound
+from holdfast.operations import refs
+from holdfast.operations.history import Report
+from holdfast.operations.listing import latest
+from holdfast.storage.protocol import Listing, Query, SessionRow, Snapshot, Unreadable
+from holdfast.values import Candidate, Damage
+
+_SHORTEST_PREFIX: Final = 4
+_MOST_CANDIDATES: Final = 20
+_MOST_TOLD: Final = 5
+
+
+def ignore(damage: Damage) -> None:
+    """Discard the damage that `@latest` passed over."""
+
+
+def find(ref: str, report: Report = ignore) -> Query[SessionRow]:
+    """Return the session that a reference names."""
+    given = refs.given(refs.check(ref))
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        if given is not None:
+            return _only(snapshot, ref, _given(snapshot, given, report))
+        return _only(snapshot, ref, _found(snapshot, ref) or _loosely(snapshot, ref))
+
+    return run
+
+
+def find_in_trash(ref: str, report: Report = ignore) -> Query[SessionRow]:
+    """Return a session in the trash, also by the key or title it had; failing that, any session."""
+    given = refs.given(refs.check(ref))
+    if given is not None:
+        return find(ref, report)
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        matches = _found(snapshot, ref)
+        found = (
+            [row for row in matches if row.trashed_at is not None]
+            or _thrown_away(snapshot, ref)
+            or snapshot.find_titled(ref, trashed=True)
+            or matches
+            or _loosely(snapshot, ref)
+        )
+        return _only(snapshot, ref, found)
+
+    return run
+
+
+def find_anywhere(ref: str, report: Report = ignore) -> Query[SessionRow]:
+    """Return a session, in the trash or not; if both have a match, `AmbiguousRef` is raised."""
+    given = refs.given(refs.check(ref))
+    if given is not None:
+        return find(ref, report)
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        exact = snapshot.find_session(id=ref)
+        if exact is not None:
+            return exact
+        found = _found(snapshot, ref) + _thrown_away(snapshot, ref)
+        if not found:
+            found = _loosely(snapshot, ref) + snapshot.find_titled(ref, trashed=True)
+        return _only(snapshot, ref, list({row.id: row for row in found}.values()))
+
+    return run
+
+
+def find_by_id(session_id: str) -> Query[SessionRow]:
+    """Return a session by its whole id."""
+
+    def run(snapshot: Snapshot) -> SessionRow:
+        found = snapshot.find_session(id=session_id)
+        return _only(snapshot, session_id, [] if found is None else [found])
+
+    return run
+
+
+def find_by_key(key: str) -> Query[SessionRow | None]:
+    """Return a session by its key; `None` if there is none."""
+    validation.check_name(key, "key")
+    return lambda snapshot: snapshot.find_session(key=key)
+
+
+# ------------------------------------------------------------------------------------ matches
+
+
+def _given(snapshot: Snapshot, name: refs.Given, report: Report) -> list[SessionRow]:
+    if name.kind == "latest":
+        found = latest(Listing(scope=name.scope, delegates=False), report)(snapshot)
+        return [] if found is None else [found]
+    pinned = snapshot.list_sessions(Listing(pinned=True), before=None, limit=_MOST_CANDIDATES)
+    readable = [item for item in pinned if not isinstance(item, Unreadable)]
+    for item in pinned:
+        if isinstance(item, Unreadable):
+            report(Damage(what=item.why, session_id=item.id))
+    return [row for row, _ in readable]
+
+
+def _found(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+    exact = snapshot.find_session(id=ref) or snapshot.find_session(key=ref)
+    if exact is not None:
+        return [exact]
+    prefixed = len(ref) >= _SHORTEST_PREFIX and snapshot.find_sessions(prefix=ref, title=None)
+    return prefixed or snapshot.find_run(ref) or snapshot.find_sessions(prefix=None, title=ref)
+
+
+def _loosely(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+    return snapshot.find_titled(ref, trashed=False)
+
+
+def _thrown_away(snapshot: Snapshot, ref: str) -> list[SessionRow]:
+    by_key = snapshot.find_trashed(key=ref, title=None)
+    return by_key or snapshot.find_trashed(key=None, title=ref)
+
+
+# ----------------------------------------------------------------------------- exactly one
+
+
+def _only(snapshot: Snapshot, ref: str, found: list[SessionRow]) -> SessionRow:
+    if not found:
+        raise SessionNotFound(f"no session matches {ref!r}; store.sessions() lists them.")
+    if len(found) == 1:
+        return found[0]
+    candidates = [_candidate(snapshot, row) for row in found]
+    candidates.sort(key=lambda candidate: candidate.updated_at, reverse=True)
+    names = ", ".join(candidate.id for candidate in candidates[:_MOST_TOLD])
+    more = " and more" if len(found) > _MOST_TOLD else ""
+    raise AmbiguousRef(
+        f"{ref!r} matches several sessions: {names}{more}; name one by its id.", tuple(candidates)
+    )
+
+
+def _candidate(snapshot: Snapshot, row: SessionRow) -> Candidate:
+    try:
+        head = snapshot.head(row.n)
+    except Damaged:  # It is still a match.
+        head = None
+    return Candidate(
+        id=row.id,
+        key=row.key,
+        title=row.title,
+        preview=None if head is None else head.preview,
+        updated_at=EPOCH if head is None else to_datetime(head.updated_at),
+        trashed=row.trashed_at is not None,
+    )

@@ -1,0 +1,81 @@
+"""Token calibration: correcting estimates by what providers report.
+
+With each reply a provider reports how many tokens it received and how many it returned. From one
+reply to the next the request grows by the messages in between, whose estimates we know. For a reply
+without one before it, its own text is compared. The sums of both, over many replies of one model,
+give the factor by which estimates for this model are corrected.
+
+Two cases are skipped, since they cannot be compared: thinking, which providers count but do not
+show in full, and requests that did not simply extend the one before.
+
+The factor is rounded to steps of a fiftieth. An append then rarely changes it, and windows keep
+their beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from holdfast import tokens
+from holdfast.values import Measured, Message, Thinking, Usage
+
+REACH: Final = 8  # how many messages back the previous reply is searched for
+_UNKNOWN: Final = frozenset({"damaged", "erased"})
+_ENOUGH: Final = 500  # estimated tokens, below which there is no factor
+_STEPS: Final = 50
+_LEAST, _MOST = 0.5, 3.0
+
+
+def reported(message: Message) -> Usage | None:
+    """Return the usage a provider reported with a message; `None` unless it is a complete reply."""
+    return message.usage if message.role == "assistant" and message.status == "complete" else None
+
+
+def measure(message: Message, before: Sequence[Message]) -> Measured:
+    """Return reported and estimated tokens for a reply; zeros if they cannot be compared.
+
+    `before` has the messages before it, the newest last.
+    """
+    usage = reported(message)
+    if usage is None:
+        return Measured()
+    return _grown(usage, message.model, before) or _replied(usage, message)
+
+
+def _grown(usage: Usage, model: str | None, before: Sequence[Message]) -> Measured | None:
+    """Compare by how much the request grew since the previous reply; `None` if it cannot be."""
+    estimated = 0
+    for message in reversed(before):
+        if message.status in _UNKNOWN or any(isinstance(p, Thinking) for p in message.parts):
+            return None
+        estimated += tokens.of_message(message) if message.tokens is None else message.tokens
+        sent = reported(message)
+        if sent is not None:
+            counted = usage.input - sent.input
+            if message.model != model or not sent.input or not _is_likely(counted, estimated):
+                return None
+            return Measured(counted, estimated)
+    return None
+
+
+def _replied(usage: Usage, message: Message) -> Measured:
+    """Compare the text of the reply itself."""
+    has_thinking = any(isinstance(part, Thinking) for part in message.parts)
+    counted, estimated = usage.output - usage.reasoning, tokens.of_reply(message)
+    if (has_thinking and not usage.reasoning) or not _is_likely(counted, estimated):
+        return Measured()
+    return Measured(counted, estimated)
+
+
+def _is_likely(counted: int, estimated: int) -> bool:
+    """Return whether both counts may be of the same text."""
+    return _LEAST * estimated <= counted <= _MOST * estimated and estimated > 0
+
+
+def factor(measured: Measured) -> float:
+    """Return the factor that corrects estimates; 1 until enough tokens were compared."""
+    if measured.estimated < _ENOUGH:
+        return 1.0
+    exact = measured.counted / measured.estimated
+    return min(_MOST, max(_LEAST, round(exact * _STEPS) / _STEPS))

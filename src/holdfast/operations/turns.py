@@ -1,0 +1,357 @@
+"""Turns: opening, holding and ending them.
+
+A session's head row has the number of its open turn. That number is the fencing token of the
+holder: each of its writes compares it with the head row in the same transaction. However a turn
+ends, one transaction settles it: a draft becomes a partial message, open tool calls get their
+outcome, and the session is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast import codec, tokens
+from holdfast.clock import to_datetime
+from holdfast.draft_parts import Chunk, Opening, put_together
+from holdfast.errors import SessionBusy, TooLarge
+from holdfast.ids import message_id, turn_id
+from holdfast.operations.append import find_head, held_head, lost, new_messages, new_tool, place
+from holdfast.operations.leases import may_take_over, settled
+from holdfast.operations.token_calibration import REACH
+from holdfast.processes import has_given_up, is_alive
+from holdfast.storage.protocol import (
+    Foreseen,
+    Foresight,
+    HeadRow,
+    ToolRow,
+    Transaction,
+    TurnRow,
+    Verb,
+)
+from holdfast.values import JSON, Holder, Message, Part, Raw, Recovered, Usage
+
+Ending = Literal["sealed", "cancelled", "failed", "interrupted"]
+_SECOND = 1_000_000
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A turn that was opened, and what was recovered first."""
+
+    number: int
+    started_at: int
+    recovered: Recovered | None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to open a turn: who will hold it, and for how many seconds each lease lasts."""
+
+    session: int
+    token: str
+    holder: Holder
+    lease: float
+    run_id: str | None
+    model: str | None
+
+
+def open_turn(claim: Claim) -> Verb[Opened]:
+    """Open a turn, first recovering one that a crash left open; `SessionBusy` while one is held."""
+
+    def run(tx: Transaction) -> Opened:
+        head = find_head(tx, claim.session)
+        recovered: Recovered | None = None
+        if head.open_turn is not None:
+            current = tx.turn(claim.session, head.open_turn)
+            if current is not None and current.token == claim.token:
+                return Opened(current.number, current.started_at, None)
+            recovered = _take_over(tx, head, current)
+            head = find_head(tx, claim.session)
+        row = _new_turn(claim, head, tx.now())
+        tx.put_turn(row)
+        tx.put_head(
+            msgspec.structs.replace(
+                head, turns=row.number, open_turn=row.number, updated_at=row.started_at
+            )
+        )
+        return Opened(row.number, row.started_at, recovered)
+
+    return Foreseen(run, Foresight(claim.session))
+
+
+def _new_turn(claim: Claim, head: HeadRow, now: int) -> TurnRow:
+    return TurnRow(
+        session=claim.session,
+        number=head.turns + 1,
+        token=claim.token,
+        state="open",
+        run_id=claim.run_id,
+        model=claim.model,
+        holder=claim.holder,
+        lease_until=now + int(claim.lease * _SECOND),
+        first_seq=head.seq,
+        started_at=now,
+        ended_at=None,
+        usage=Usage(),
+        cost=0,
+        error=None,
+    )
+
+
+def renew(session: int, turn: int, lease: float) -> Verb[None]:
+    """Extend the lease of an open turn."""
+
+    def run(tx: Transaction) -> None:
+        held_head(tx, session, turn)
+        row = _turn(tx, session, turn)
+        until = tx.now() + int(lease * _SECOND)
+        tx.put_turn(msgspec.structs.replace(row, lease_until=until))
+
+    return Foreseen(run, Foresight(session, looks=("turn",), turn=turn))
+
+
+def start_tool(session: int, turn: int, call_id: str) -> Verb[None]:
+    """Record that a tool starts now, before it can have an effect."""
+
+    def run(tx: Transaction) -> None:
+        held_head(tx, session, turn)
+        known = {row.call_id: row for row in tx.tools(session, turn)}
+        row = known.get(call_id) or new_tool(_turn(tx, session, turn), call_id, None)
+        if row.outcome == "called":
+            tx.put_tool(msgspec.structs.replace(row, outcome="running", started_at=tx.now()))
+
+    return Foreseen(run, Foresight(session, looks=("turn", "tools"), turn=turn))
+
+
+def end_turn(session: int, turn: int, state: Ending, error: str | None = None) -> Verb[None]:
+    """End a turn for its holder. Ending it again with the same state changes nothing."""
+
+    def run(tx: Transaction) -> None:
+        head = find_head(tx, session)
+        if head.open_turn != turn:
+            row = tx.turn(session, turn)
+            if row is None or row.state != state:
+                raise lost(tx, session, turn)
+            return
+        _settle(tx, head, _turn(tx, session, turn), state, error)
+
+    return Foreseen(run, Foresight(session, looks=("turn", "draft", "tools", "session"), turn=turn))
+
+
+def abandon(claim: Claim) -> Verb[None]:
+    """Cancel a turn whose opening was interrupted, if it was opened: it has no holder."""
+
+    def run(tx: Transaction) -> None:
+        head = tx.head(claim.session)
+        if head is None or head.open_turn is None:
+            return
+        row = tx.turn(claim.session, head.open_turn)
+        if row is not None and row.token == claim.token:
+            _settle(tx, head, row, "cancelled", None)
+
+    return run
+
+
+def recover(session: int) -> Verb[Recovered | None]:
+    """Close a turn that a crash left open; `None` if none is, `SessionBusy` while it is held."""
+
+    def run(tx: Transaction) -> Recovered | None:
+        head = find_head(tx, session)
+        if head.open_turn is None:
+            return None
+        return _take_over(tx, head, tx.turn(session, head.open_turn))
+
+    return run
+
+
+def free_head(tx: Transaction, head: HeadRow) -> HeadRow:
+    """Return the head after closing a turn that a crash left open; `SessionBusy` while held."""
+    if head.open_turn is None:
+        return head
+    _take_over(tx, head, tx.turn(head.session, head.open_turn))
+    return find_head(tx, head.session)
+
+
+def _take_over(tx: Transaction, head: HeadRow, turn: TurnRow | None) -> Recovered:
+    if turn is None:
+        turn = _placeholder(tx, head)
+    elif not is_abandoned(turn, tx.now()):
+        owner = tx.session(turn.session)
+        since = to_datetime(turn.started_at)
+        raise SessionBusy(owner.id if owner else "?", turn.holder, since)
+    return _settle(tx, head, turn, "interrupted", None)
+
+
+def is_abandoned(turn: TurnRow, now: int) -> bool:
+    """Return whether an open turn may be taken over: its holder is dead or its lease expired."""
+    alive = False if has_given_up(turn.holder, turn.token) else is_alive(turn.holder)
+    return may_take_over(alive=alive, lease_until=turn.lease_until, now=now)
+
+
+def _placeholder(tx: Transaction, head: HeadRow) -> TurnRow:
+    """Return a row for a turn whose own is missing in a damaged store: it has no holder."""
+    unknown = Holder("?", 0, "", "", "")
+    claim = Claim(
+        session=head.session, token="", holder=unknown, lease=0.0, run_id=None, model=None
+    )
+    return msgspec.structs.replace(_new_turn(claim, head, tx.now()), number=head.open_turn)
+
+
+def _turn(tx: Transaction, session: int, number: int) -> TurnRow:
+    row = tx.turn(session, number)
+    if row is None:
+        raise lost(tx, session, number)
+    return row
+
+
+# ------------------------------------------------------------------------------------- settling
+
+
+def _settle(
+    tx: Transaction, head: HeadRow, turn: TurnRow, state: Ending, error: str | None
+) -> Recovered:
+    """End a turn: keep its draft, close its tool ledger, free the session."""
+    partial = draft_message(tx, turn)
+    if partial is not None:
+        head = _keep_draft(tx, head, turn)
+        turn = tx.turn(turn.session, turn.number) or turn
+    closed = _close_tools(tx, turn)
+    now = tx.now()
+    tx.put_turn(msgspec.structs.replace(turn, state=state, ended_at=now, error=error))
+    tx.put_head(msgspec.structs.replace(head, open_turn=None, updated_at=now))
+    owner = tx.session(turn.session)
+    name = turn_id(owner.id if owner else "?", turn.number)
+    return Recovered(
+        turn_id=name,
+        messages=tx.count_of_turn(head.branch, turn) if state == "interrupted" else 0,
+        partial=partial and _as_stored(partial, head.seq, name),
+        unknown_tools=tuple(row.call_id for row in closed if row.outcome == "unknown"),
+        not_run_tools=tuple(row.call_id for row in closed if row.outcome == "not_run"),
+        since=to_datetime(turn.started_at),
+    )
+
+
+def _keep_draft(tx: Transaction, head: HeadRow, turn: TurnRow) -> HeadRow:
+    """Store the draft as a partial message unless it is empty, and drop it."""
+    partial = draft_message(tx, turn)
+    if partial is not None:
+        head = _place_anyway(tx, head, partial, turn)
+    tx.drop_draft(turn.session, turn.number)
+    return head
+
+
+def _place_anyway(tx: Transaction, head: HeadRow, partial: Message, turn: TurnRow) -> HeadRow:
+    """Store a partial reply, without its usage if the sums would overflow.
+
+    Nothing may stop a recovery.
+    """
+    at = to_datetime(turn.started_at)
+    try:
+        return place(tx, head, [codec.encode(partial, at, limit=None)], turn)
+    except TooLarge:
+        plain = msgspec.structs.replace(partial, usage=None, cost=None)
+        return place(tx, head, [codec.encode(plain, at, limit=None)], turn)
+
+
+def _as_stored(partial: Message, seq: int, turn: str) -> Message:
+    return msgspec.structs.replace(
+        partial, seq=seq, turn_id=turn, tokens=tokens.of_message(partial)
+    )
+
+
+def _close_tools(tx: Transaction, turn: TurnRow) -> list[ToolRow]:
+    closed = []
+    for row in tx.tools(turn.session, turn.number):
+        outcome = settled(row.outcome)
+        if outcome != row.outcome:
+            done = msgspec.structs.replace(row, outcome=outcome)
+            tx.put_tool(done)
+            closed.append(done)
+    return closed
+
+
+# --------------------------------------------------------------------------------------- drafts
+
+
+def flush_draft(
+    session: int, turn: int, opening: Opening, chunks: Sequence[tuple[int, Chunk]]
+) -> Verb[bool]:
+    """Store chunks of a draft, after its opening; false if the draft was already closed."""
+
+    def run(tx: Transaction) -> bool:
+        head = held_head(tx, session, turn)
+        if tx.stored(head.branch, [opening.id]):
+            return False
+        record = tx.opening(session, turn)
+        current = None if record is None else _opening(record)
+        if record is not None and current != opening:
+            if current is not None and current.at > opening.at:
+                return False
+            # An older reply was never closed: it becomes a partial message.
+            _keep_draft(tx, head, _turn(tx, session, turn))
+            record = None
+        if record is None:
+            tx.put_draft(session, turn, 0, codec.to_json(opening))
+        for number, chunk in chunks:
+            tx.put_draft(session, turn, number, codec.to_json(chunk))
+        return True
+
+    return Foreseen(run, Foresight(session, (opening.id,), looks=("opening",), turn=turn))
+
+
+def _opening(record: bytes) -> Opening | None:
+    try:
+        return codec.from_json(record, Opening)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def close_draft(session: int, turn: int, item: codec.Encoded) -> Verb[int]:
+    """Store the finished reply as a message, once, and drop its draft; return its seq."""
+
+    def run(tx: Transaction) -> int:
+        head = held_head(tx, session, turn)
+        stored = tx.stored(head.branch, [item.id])
+        if not new_messages([item], {n: (r.seq, r.body) for n, (_, r) in stored.items()}):
+            return stored[item.id][1].seq
+        moved = place(tx, head, [item], tx.turn(session, turn))
+        tx.drop_draft(session, turn)
+        return moved.seq
+
+    newest = REACH if item.message.usage else 0
+    return Foreseen(run, Foresight(session, (item.id,), newest, ("turn", "tools"), turn))
+
+
+def draft_message(tx: Transaction, turn: TurnRow) -> Message | None:
+    """Return the stored draft as a partial message; `None` if there is none or it is empty."""
+    records = tx.draft(turn.session, turn.number)
+    if not records:
+        return None
+    opening, chunks, parts = _read_draft(records, turn)
+    if not parts:
+        return None
+    return Message(
+        id=opening.id,
+        role="assistant",
+        parts=parts,
+        created_at=to_datetime(opening.at),
+        status="partial",
+        model=opening.model or turn.model,
+        usage=next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None),
+        cost=next((chunk.cost for chunk in reversed(chunks) if chunk.cost is not None), None),
+    )
+
+
+def _read_draft(
+    records: list[bytes], turn: TurnRow
+) -> tuple[Opening, list[Chunk], tuple[Part, ...]]:
+    """Decode a draft; an unreadable one is kept as a raw part: nothing may stop a recovery."""
+    try:
+        opening = codec.from_json(records[0], Opening)
+        chunks = [codec.from_json(record, Chunk) for record in records[1:]]
+    except (msgspec.DecodeError, ValueError):
+        kept: list[JSON] = [record.decode("utf-8", "backslashreplace") for record in records]
+        opening = Opening(message_id(), turn.model, turn.started_at)
+        return opening, [], (Raw("damaged draft", kept),)
+    return opening, chunks, put_together(delta for chunk in chunks for delta in chunk.deltas)

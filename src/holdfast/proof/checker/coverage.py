@@ -1,0 +1,70 @@
+"""Coverage: how much activity a run recorded."""
+
+from collections.abc import Mapping
+
+from holdfast.proof.checker.event_log import GROWTH, Acked
+from holdfast.proof.checker.session_log import History, Log, Write
+from holdfast.proof.checker.verdict import Coverage
+
+
+def coverage(log: Log, writes: list[Write], histories: list[History]) -> Coverage:
+    """Count the activity of a run."""
+    killed = {kill.worker: kill.at for kill in log.kills}
+    writers = {write.begun.worker for write in writes}
+    acks = [end for end in log.ends if isinstance(end, Acked)]
+    refused = sum(write.refused for write in writes)
+    return Coverage(
+        workers=len(writers | {read.worker for read in log.reads}),
+        sessions=len(histories),
+        writes=len(writes),
+        acked=len(acks),
+        refused=refused,
+        unknown=len(writes) - len(acks) - refused,
+        reads=len(log.reads),
+        retries=sum(_retries(history.writes) for history in histories),
+        duplicates=sum(ack.duplicate for ack in acks),
+        overlaps=sum(_overlaps(history.writes, killed) for history in histories),
+        kills=len(writers.intersection(killed)),
+        takeovers=len(log.fences),
+        torn_lines=len(log.torn),
+        stored=sum(len(history.stored) for history in histories),
+        moves=sum(
+            write.begun.verb not in GROWTH and isinstance(write.end, Acked) for write in writes
+        ),
+        branches=sum(len(history.branches) - 1 for history in histories if history.branches),
+    )
+
+
+def _retries(writes: list[Write]) -> int:
+    """Count the writes that include an id which an earlier write may have stored."""
+    seen: set[str] = set()
+    count = 0
+    for write in sorted(writes, key=lambda write: write.begun.at):
+        if not write.refused:
+            count += not seen.isdisjoint(write.begun.ids)
+            seen.update(write.begun.ids)
+    return count
+
+
+def _overlaps(writes: list[Write], killed: Mapping[str, int]) -> int:
+    """Count the writes that began while a write of another worker was in progress."""
+    count = 0
+    latest, runner_up = (-1, ""), (-1, "")  # latest ends, of two different workers
+    for write in sorted(writes, key=lambda write: write.begun.at):
+        worker = write.begun.worker
+        rival = runner_up if latest[1] == worker else latest
+        count += write.begun.at < rival[0]
+        end = (_end(write, killed), worker)
+        if latest[1] == worker:
+            latest = max(latest, end)
+        elif end > latest:
+            latest, runner_up = end, latest
+        else:
+            runner_up = max(runner_up, end)
+    return count
+
+
+def _end(write: Write, killed: Mapping[str, int]) -> int:
+    if write.end is not None:
+        return write.end.at
+    return killed.get(write.begun.worker, write.begun.at)

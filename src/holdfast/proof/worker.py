@@ -1,0 +1,280 @@
+"""One writer of a proof: `python -m holdfast.proof.worker '{…}'`, until it is killed.
+
+It writes as fast as it can and records each step before and after. After a restart it first retries
+its last two writes with the same ids, even if they were acknowledged: a program that was killed
+cannot know. It reads now and then, and exits by itself only when its parent process is gone (its
+standard input is at end of file).
+
+Writers with the role `moves` move heads in sessions of their own, a few at a time and new ones
+every few seconds, so that no history grows too long to compare. After a restart they retry an
+interrupted operation if it had an expected head: then it takes effect once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+import holdfast
+from holdfast.errors import Conflict, HoldfastError, OutcomeUnknown, StorageError
+from holdfast.proof import checker
+from holdfast.proof.script import (
+    TOOL,
+    Flushed,
+    Notebook,
+    Opened,
+    Part,
+    Replying,
+    Sealed,
+    Started,
+    call_of,
+    fingerprint,
+    is_reply,
+    message_of,
+    reply_fingerprint,
+    stored,
+    text_of,
+)
+
+_LARGEST_BATCH = 5
+_SENT_AGAIN = 2  # the write in progress when it was killed, and the one before
+_READ = 60
+_READ_EVERY = 12
+_LONGEST_PAUSE = 0.004  # between two pieces of a streamed reply
+_SAME_SESSIONS = 3.0  # seconds
+_VERBS: dict[checker.Verb, int] = {
+    "append": 16, "rewind": 2, "undo": 2, "redo": 2, "clear": 1, "fork": 1,
+}  # fmt: skip
+
+
+class Writer:
+    """One life of a writer."""
+
+    def __init__(self, store: holdfast.Store, part: Part) -> None:
+        self._store = store
+        self._part = part
+        self._recorder = checker.Recorder(part.events, part.name)
+        self._notebook = Notebook(part.notes)
+        self._numbers = itertools.count(1)
+        self._chance = random.Random(part.name)  # noqa: S311 - chance need not be secret
+
+    def live(self) -> None:
+        """Write until the parent process is gone."""
+        self._send_again()
+        for number in itertools.count(1):
+            if _abandoned():
+                return
+            session = self._choose()
+            if self._part.role == "turns":
+                self._turn(session)
+            elif self._part.role == "moves":
+                self._wander(session)
+            else:
+                self._append(session, [self._new_id(role) for role in self._roles()])
+            if number % _READ_EVERY == 0:
+                self._read(session)
+
+    # --- appending ------------------------------------------------------------------------------
+
+    def _choose(self) -> holdfast.Session:
+        role, number = self._part.role, self._chance.randrange(self._part.sessions)
+        key = role if role == "shared" else f"{role}-{number}"
+        if role == "moves":
+            key = f"{key}-{time.monotonic() // _SAME_SESSIONS:.0f}"
+        return self._store.session(key)
+
+    def _roles(self) -> Iterator[str]:
+        return itertools.islice(itertools.cycle("ua"), self._chance.randint(1, _LARGEST_BATCH))
+
+    def _new_id(self, role: str) -> str:
+        return f"{self._part.name}:{next(self._numbers)}{role}"
+
+    def _append(self, session: holdfast.Session, ids: list[str], *, again: bool = False) -> None:
+        messages = [message_of(id_) for id_ in ids]
+        before = session.head().seq if again else 0
+        write = self._recorder.invoked(_key(session), ids, [fingerprint(m) for m in messages])
+        with suppress(Conflict, StorageError), self._recording(write):
+            head = session.append(*messages)
+            self._recorder.acked(write, last=head.seq, duplicate=head.seq <= before)
+
+    @contextmanager
+    def _recording(self, write: checker.Invoked) -> Iterator[None]:
+        """Record the failure of a write, if it fails."""
+        try:
+            yield
+        except OutcomeUnknown:
+            self._recorder.unknown(write)
+            raise
+        except HoldfastError as error:
+            self._recorder.refused(write, type(error).__name__)
+            raise
+
+    def _send_again(self) -> None:
+        for write in self._last_writes():
+            if self._part.role == "moves":
+                self._move_again(write)
+            elif not any(map(is_reply, write.ids)):
+                self._append(self._store.session(write.session), list(write.ids), again=True)
+
+    def _last_writes(self) -> list[checker.Invoked]:
+        for life in self._part.before():
+            if life.events.exists():
+                events = checker.load([life.events])
+                begun = [event for event in events if isinstance(event, checker.Invoked)]
+                if begun:
+                    return begun[-_SENT_AGAIN:]
+        return []
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def _wander(self, session: holdfast.Session) -> None:
+        """Run a random operation, with or without an expected head."""
+        (operation,) = self._chance.choices(list(_VERBS), list(_VERBS.values()))
+        head = session.head()
+        to = self._chance.randint(0, head.seq) if operation in {"rewind", "fork"} else None
+        ids = [self._new_id(role) for role in self._roles()] if operation == "append" else []
+        self._move(session, operation, ids, to=to, expect=self._chance.choice([head, None]))
+
+    def _move(
+        self,
+        session: holdfast.Session,
+        operation: checker.Verb,
+        ids: list[str],
+        *,
+        to: int | None,
+        expect: holdfast.Head | None,
+    ) -> None:
+        messages = [message_of(id_) for id_ in ids]
+        digests = [fingerprint(message) for message in messages]
+        write = self._recorder.moving(_key(session), operation, ids, digests, to=to, expect=expect)
+        with suppress(HoldfastError), self._recording(write):
+            match operation:
+                case "append":
+                    self._recorder.moved(write, session.append(*messages, expect=expect))
+                case "rewind" if to is not None:
+                    self._recorder.moved(write, session.rewind(to, expect=expect))
+                case "undo":
+                    self._recorder.moved(write, session.undo(expect=expect))
+                case "redo":
+                    self._recorder.moved(write, session.redo(expect=expect))
+                case "clear":
+                    self._recorder.moved(write, session.clear(expect=expect))
+                case "fork":
+                    key = f"fork-{self._new_id('f')}"
+                    session.fork(to, key=key, expect=expect)
+                    self._recorder.forked(write, key)
+
+    def _move_again(self, write: checker.Invoked) -> None:
+        """Retry an operation that is idempotent by its message ids or by its expected head."""
+        expect = None
+        if write.expect is not None and write.expect_branch is not None:
+            expect = holdfast.Head(write.expect_branch, write.expect)
+        to = write.to if isinstance(write.to, int) else None
+        if write.verb == "append" or (expect is not None and write.verb != "fork"):
+            session = self._store.session(write.session)
+            self._move(session, write.verb, list(write.ids), to=to, expect=expect)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def _turn(self, session: holdfast.Session) -> None:
+        try:
+            with session.turn(wait=1.0) as turn:
+                self._note_opening(session, turn)
+                self._work(session, turn)
+        except (Conflict, StorageError):
+            return  # Busy, or lost: each failed step has been recorded.
+        self._notebook.note(Sealed(_key(session), turn.id))
+
+    def _note_opening(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
+        self._recorder.fenced(_key(session), _fence(turn))
+        closed = None if turn.recovered is None else turn.recovered.turn_id
+        self._notebook.note(Opened(_key(session), turn.id, closed))
+
+    def _work(self, session: holdfast.Session, turn: holdfast.Turn) -> None:
+        self._say(session, turn, self._new_id("u"))
+        answer = self._new_id("t")
+        self._stream(session, turn, call_of(answer))
+        turn.tool_started(call_of(answer))
+        self._notebook.note(Started(_key(session), turn.id, call_of(answer)))
+        self._say(session, turn, answer)
+        self._say(session, turn, self._new_id("a"))
+
+    def _say(self, session: holdfast.Session, turn: holdfast.Turn, id_: str) -> None:
+        message = message_of(id_)
+        write = self._begin(session, turn, id_, fingerprint(message))
+        with self._recording(write):
+            placed = turn.add(message)
+        self._recorder.acked(write, last=placed.seq)
+
+    def _begin(
+        self, session: holdfast.Session, turn: holdfast.Turn, id_: str, digest: str
+    ) -> checker.Invoked:
+        return self._recorder.invoked(_key(session), [id_], [digest], fence=_fence(turn))
+
+    def _stream(self, session: holdfast.Session, turn: holdfast.Turn, call: str) -> None:
+        reply = turn.stream()
+        self._notebook.note(Replying(_key(session), reply.id))
+        text = text_of(reply.id)
+        length = 0
+        while length < len(text):
+            step = self._chance.randint(1, 60)
+            reply.write(text[length : length + step])
+            length = min(length + step, len(text))
+            time.sleep(self._chance.uniform(0, _LONGEST_PAUSE))
+            if self._chance.random() < 0.3:  # noqa: PLR2004 - about every third piece
+                reply.flush()
+                self._notebook.note(Flushed(_key(session), reply.id, length))
+        reply.tool_call(call, TOOL, {"text": text[:20]})
+        self._close(session, turn, reply)
+
+    def _close(self, session: holdfast.Session, turn: holdfast.Turn, reply: holdfast.Draft) -> None:
+        write = self._begin(session, turn, reply.id, reply_fingerprint(reply.id))
+        with self._recording(write):
+            message = reply.close()
+        assert message is not None
+        self._recorder.acked(write, last=message.seq)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _read(self, session: holdfast.Session) -> None:
+        began = checker.now()
+        if self._part.role == "moves":
+            branch = session.head().branch
+            whole = [stored(message) for message in session.messages(branch=branch)]
+            self._recorder.read(_key(session), began, whole, complete=True, branch=branch)
+            return
+        seen = [stored(message) for message in session.messages(limit=_READ)]
+        self._recorder.read(_key(session), began, seen, complete=False)
+
+
+def _key(session: holdfast.Session) -> str:
+    assert session.key is not None
+    return session.key
+
+
+def _fence(turn: holdfast.Turn) -> int:
+    """Return a turn's fence: its number, the last component of its id."""
+    return int(turn.id.rpartition(".")[2])
+
+
+def _abandoned() -> bool:
+    """True if the parent process is gone: then standard input is at end of file."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def main() -> None:
+    """Run the writer described by the JSON argument."""
+    part = msgspec.json.decode(sys.argv[1], type=Part)
+    with holdfast.open(part.url) as store:
+        Writer(store, part).live()
+
+
+if __name__ == "__main__":
+    main()

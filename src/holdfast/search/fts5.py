@@ -1,0 +1,539 @@
+"""An index in a file next to the store, with SQLite's full-text tables (FTS5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from holdfast.search import index_file
+from holdfast.search.document import Document
+from holdfast.search.indexer import is_behind
+from holdfast.search.protocol import (
+    BUSY,
+    LOST,
+    ROLES,
+    Anchor,
+    Bounds,
+    Chunk,
+    Doc,
+    Gone,
+    Hindered,
+    Lost,
+    Wanted,
+    mark_of,
+)
+from holdfast.search.query import Query, Term
+from holdfast.search.tokenize import parts, words
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Backend, Snapshot
+from holdfast.storage.sqlite import location
+from holdfast.storage.sqlite.connection import MovedProbe
+
+_BRANCH_BITS: Final = 32
+_SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
+_PATIENCE: Final = 1.0
+_ATTEMPTS: Final = 3
+
+_STATE_NAMES: Final = ("stamp", "activity", "erasures", "anchor")
+_STATE: Final = f"SELECT name, value FROM meta WHERE name IN {_STATE_NAMES}"  # noqa: S608 - ours
+_ADD: Final = (
+    "INSERT INTO docs (n, place, role, at, length, thought, mark) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_WORDS: Final = "INSERT INTO found (rowid, text, parts, thinking) VALUES (?, ?, ?, ?)"
+_DROP_WORDS: Final = (
+    "INSERT INTO found (found, rowid, text, parts, thinking) VALUES ('delete', ?, ?, ?, ?)"
+)
+_LOSE: Final = "UPDATE docs SET length = ?, thought = 0 WHERE n = ?"
+_CHUNK: Final = 1000
+_inherited: list[IndexFile] = []
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Translate SQLite's errors into those of an index.
+
+    The index is read inside a read of the log: there an untranslated error would count as damage of
+    the store, which stops all writes.
+    """
+    try:
+        yield
+    except (apsw.BusyError, apsw.FullError) as error:
+        raise Hindered(str(error)) from error
+    except (apsw.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise Lost(f"{type(error).__name__}: {error}") from error
+
+
+class FilePlace:
+    """The file of a store's index."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def shown(self) -> str:
+        """The path, as shown to users."""
+        return str(self._path)
+
+    def open(self, *, readonly: bool = False) -> IndexFile | None:
+        """Open the index; None if there is none."""
+        if not index_file.is_there(self._path):
+            return None
+        return IndexFile(self._path, readonly=readonly)
+
+    def create(self) -> None:
+        """Create an empty index, unless another process just did."""
+        with telling():
+            index_file.create(self._path)
+
+    def remove(self) -> None:
+        """Overwrite and delete the file."""
+        index_file.remove(self._path)
+
+
+class IndexFile:
+    """An index in a file, opened by one connection."""
+
+    needs_words: Final = True
+    far: Final = False
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        """Open a file; raise `IndexInvalid` if it is corrupt or of another version."""
+        self.path = path
+        self._state: dict[str, Any] | None = None  # rows of `meta`, while the index is read
+        with telling():
+            self._connection = index_file.connect(path, readonly=readonly)
+        try:
+            with telling():
+                self._probe = MovedProbe(self._connection)
+                self._connection.register_fts5_function("counts", _counts)
+            self._refuse_other_version()
+        except (Lost, Hindered):
+            self._connection.close(force=True)
+            raise
+
+    def _refuse_other_version(self) -> None:
+        if self.meta("stamp") != index_file.stamp():
+            raise Lost("the index is of another version")
+
+    @property
+    def shown(self) -> str:
+        """The path, as shown to users."""
+        return str(self.path)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close(force=True)
+
+    def disown(self) -> None:
+        """Never close the connection: in a forked child that would drop the parent's locks."""
+        _inherited.append(self)
+
+    def be_patient(self, seconds: float) -> None:
+        """Set how long to wait for another writer."""
+        self._connection.set_busy_timeout(int(seconds * 1000))
+
+    def moved(self) -> bool:
+        """True if the file was deleted or replaced."""
+        with telling():
+            return self._probe.moved()
+
+    @contextmanager
+    def reading(self, prefetch: Wanted | None = None) -> Iterator[None]:  # noqa: ARG002 - reads are local
+        """Read everything in the block from one snapshot."""
+        self._run("BEGIN")
+        try:
+            self._state = self._read_state()  # The snapshot is that of the first read.
+            self._refuse_moved()
+            yield
+        finally:
+            self._state = None
+            self._end("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Run the block as one write transaction; it excludes other writers."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            self._refuse_moved()
+            yield
+            self._refuse_moved()
+        except BaseException:
+            self._end("ROLLBACK")
+            raise
+        self._end("COMMIT")
+
+    @contextmanager
+    def open_log(self, backend: Backend) -> Iterator[tuple[Snapshot, bool]]:
+        """Open the log. Its snapshot is the later one, so it has everything that is indexed."""
+        with backend.snapshot() as log:
+            yield log, is_behind(log, self.activity)
+
+    def expect(self, segments: Sequence[Segment]) -> None:
+        """Do nothing: reads of the log are local."""
+
+    def narrowed(
+        self,
+        scopes: Sequence[str],  # noqa: ARG002 - see below
+        agents: Sequence[str],  # noqa: ARG002 - the same
+        *,
+        all_branches: bool,  # noqa: ARG002 - the same
+    ) -> tuple[int, ...] | None:
+        """Return None: here it is fast to find the session that shows a message."""
+        return None
+
+    def _refuse_moved(self) -> None:
+        if self.moved():
+            raise Gone("the index file was deleted or replaced")
+
+    def _end(self, how: str) -> None:
+        if self._connection.in_transaction:
+            self._run(how)
+
+    def _run(self, text: str) -> None:
+        with telling():
+            self._connection.execute(text)
+
+    # -------------------------------------------------------------------------------- contents
+
+    @telling()
+    def _read_state(self) -> dict[str, Any]:
+        """Read the rows of `meta` that every search needs, in one statement."""
+        rows: list[Any] = self._connection.execute(_STATE).fetchall()
+        return dict(rows)
+
+    def meta(self, name: str) -> Any:  # noqa: ANN401 - a number or a text, by name
+        """Return a value of the table `meta`; None if it has none."""
+        if self._state is not None and name in _STATE_NAMES:
+            return self._state.get(name)
+        return self._one("SELECT value FROM meta WHERE name = ?", name)
+
+    @telling()
+    def put_meta(self, **values: int | str) -> None:
+        """Store values in the table `meta`."""
+        text = "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+        self._connection.executemany(text, list(values.items()))
+
+    @property
+    def activity(self) -> int:
+        """The activity number of the log up to which everything is indexed."""
+        found: int = self.meta("activity") or 0
+        return found
+
+    @property
+    def erasures(self) -> int | None:
+        """The number of erasures in the log when it was last updated; None if it is new."""
+        found: int | None = self.meta("erasures")
+        return found
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """The message that was indexed last."""
+        found = self.meta("anchor")
+        with telling():
+            return None if found is None else msgspec.json.decode(found, type=Anchor)
+
+    @anchor.setter
+    def anchor(self, anchor: Anchor | None) -> None:
+        if anchor is None:
+            self._run("DELETE FROM meta WHERE name = 'anchor'")
+        else:
+            self.put_meta(anchor=msgspec.json.encode(anchor).decode())
+
+    def newest(self) -> tuple[int, int] | None:
+        """Return branch and seq of the message that was added last."""
+        packed = self._one("SELECT place FROM docs ORDER BY n DESC LIMIT 1")
+        return None if packed is None else (packed >> _BRANCH_BITS, packed & _SEQ_MASK)
+
+    def last(self, branch: int) -> int:
+        """Return the seq of a branch up to which all messages are indexed; 0 for none."""
+        text = "SELECT last FROM runs WHERE branch = ? ORDER BY first DESC LIMIT 1"
+        return self._one(text, branch) or 0
+
+    @telling()
+    def counts(self) -> dict[int, int]:
+        """Return the number of indexed messages by branch."""
+        rows = self._connection.execute("SELECT branch, sum(last - first + 1) FROM runs GROUP BY 1")
+        return {branch: number for branch, number in rows}  # noqa: C416 - a cursor of pairs
+
+    @telling()
+    def problems(self) -> list[str]:
+        """Read the whole file and return what is wrong with it."""
+        found = [row[0] for row in self._connection.execute("PRAGMA integrity_check(5)")]
+        return [] if found == ["ok"] else [str(problem) for problem in found]
+
+    def documents(self) -> int:
+        """Return the number of indexed messages."""
+        return self._one("SELECT coalesce(sum(last - first + 1), 0) FROM runs") or 0
+
+    def size(self) -> int:
+        """Return the size of the file and its WAL in bytes."""
+        return location.size(self.path) + location.log_size(self.path)
+
+    def text(self) -> int:
+        """Return the approximate number of characters in the indexed messages."""
+        found: int = self.meta("text") or 0
+        return found
+
+    @telling()
+    def _one(self, text: str, *values: object) -> Any:  # noqa: ANN401 - any SQL value
+        row = self._connection.execute(text, values).fetchone()
+        return None if row is None else row[0]
+
+    # ----------------------------------------------------------------------- adding, removing
+
+    @telling()
+    def add(self, docs: Sequence[Doc]) -> None:
+        """Add consecutive messages of one branch."""
+        if not docs:
+            return
+        n = (self._one("SELECT max(n) FROM docs") or 0) + 1
+        rows, texts = [], []
+        for number, doc in enumerate(docs, n):
+            text, thinking = words(doc.document.text), words(doc.document.thinking)
+            rows.append(
+                (number, doc.branch << _BRANCH_BITS | doc.seq, ROLES.index(doc.role), doc.at,
+                 LOST if doc.lost else len(text), len(thinking), mark_of(doc.id))
+            )  # fmt: skip
+            if text or thinking:
+                texts.append((number, *_columns(text, doc.document, thinking)))
+        self._connection.executemany(_ADD, rows)
+        self._connection.executemany(_ADD_WORDS, texts)
+        self._add_run(docs[0].branch, docs[0].seq, docs[-1].seq, n)
+        self._weigh(sum(_weight(doc.document) for doc in docs))
+
+    def _add_run(self, branch: int, first: int, last: int, n: int) -> None:
+        """Store the numbers of messages: extend the run that ends before them, or add one."""
+        text = "UPDATE runs SET last = ? WHERE branch = ? AND last = ? AND n + last - first + 1 = ?"
+        self._connection.execute(text, (last, branch, first - 1, n))
+        if not self._connection.changes():
+            values = (branch, first, last, n)
+            self._connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", values)
+
+    def _weigh(self, change: int) -> None:
+        self.put_meta(text=self.text() + change)
+
+    def number(self, branch: int, seq: int) -> int | None:
+        """Return the number of a message; None if it is not indexed."""
+        text = (
+            "SELECT n + ?2 - first FROM runs WHERE branch = ?1 AND first <= ?2 AND last >= ?2 "
+            "ORDER BY first DESC LIMIT 1"
+        )
+        found: int | None = self._one(text, branch, seq)
+        return found
+
+    def forget(
+        self,
+        erased: Sequence[Segment],  # noqa: ARG002 - the same messages as `docs`
+        docs: Sequence[Doc],
+    ) -> None:
+        """Remove the words of messages, not their rows."""
+        self.erase(docs)
+
+    @telling()
+    def erase(self, docs: Iterable[Doc]) -> None:
+        """Remove the words of messages; their rows stay, without words."""
+        change = 0
+        for doc in docs:
+            n = self.number(doc.branch, doc.seq)
+            if n is None:
+                continue
+            if doc.lost and self._one("SELECT length FROM docs WHERE n = ?", n) != LOST:
+                raise Lost("the words of a damaged message are unknown and cannot be removed")
+            text, thinking = words(doc.document.text), words(doc.document.thinking)
+            if text or thinking:
+                self._connection.execute(_DROP_WORDS, (n, *_columns(text, doc.document, thinking)))
+            self._connection.execute(_LOSE, (LOST, n))
+            change -= _weight(doc.document)
+        self._weigh(change)
+
+    @telling()
+    def cut(self, branch: int, last: int) -> None:
+        """Remove the rows of a branch after `last`; their words are removed already."""
+        first = last + 1
+        runs: list[Any] = self._connection.execute(
+            "SELECT first, last, n FROM runs WHERE branch = ? AND last >= ?", (branch, first)
+        ).fetchall()
+        for begin, end, n in runs:
+            keep = max(0, first - begin)
+            self._connection.execute(
+                "DELETE FROM docs WHERE n BETWEEN ? AND ?", (n + keep, n + end - begin)
+            )
+            key = (branch, begin)
+            if keep:
+                text = "UPDATE runs SET last = ? WHERE branch = ? AND first = ?"
+                self._connection.execute(text, (last, *key))
+            else:
+                self._connection.execute("DELETE FROM runs WHERE branch = ? AND first = ?", key)
+
+    @telling()
+    def wipe(self) -> None:
+        """Overwrite the bytes of removed words in the WAL and in the pages of the file."""
+        self.be_patient(_PATIENCE)
+        try:
+            for _ in range(_ATTEMPTS):
+                if index_file.empty_log(self._connection) and index_file.wipe(
+                    self._connection, self.path
+                ):
+                    index_file.empty_log(self._connection)
+                    return
+        finally:
+            self.be_patient(BUSY)
+        raise Lost("other connections kept it from being wiped")
+
+    # -------------------------------------------------------------------------------- querying
+
+    def matching(self, query: Query, bounds: Bounds, *, thinking: bool) -> Iterator[Chunk]:
+        """Return the messages with all wanted and no unwanted words, the last added first.
+
+        Terms without words are ignored: for those the caller checks the texts.
+        """
+        wanted = [term for term in query.wanted if term.tokens]
+        unwanted = [term for term in query.unwanted if term.tokens]
+        if not wanted:
+            yield from self._others(unwanted, bounds, thinking=thinking)
+            return
+        expression = " AND ".join(_term(term, thinking=thinking) for term in wanted)
+        if unwanted:
+            not_these = " OR ".join(_term(term, thinking=thinking) for term in unwanted)
+            expression = f"({expression}) NOT ({not_these})"
+        counted = _Counted(wanted)
+        conditions, values = self._conditions(bounds, "found.rowid")
+        text = (
+            f"SELECT {_columns_of(thinking=thinking)}, counts(found, ?1) "  # noqa: S608 - ours
+            "FROM found CROSS JOIN docs d ON d.n = found.rowid "
+            f"WHERE found MATCH ?2{conditions} ORDER BY found.rowid DESC"
+        )
+        for rows in self._chunks(text, counted.simple, expression, *values):
+            yield Chunk(rows, counted.frequencies)
+
+    def _others(
+        self, unwanted: Sequence[Term], bounds: Bounds, *, thinking: bool
+    ) -> Iterator[Chunk]:
+        """Return all messages without any of these terms."""
+        without = self._numbers(unwanted, thinking=thinking)
+        excluded = next(without, 0)
+        conditions, values = self._conditions(bounds, "d.n")
+        text = (
+            f"SELECT {_columns_of(thinking=thinking)}, d.n FROM docs d "  # noqa: S608 - ours
+            f"WHERE d.length >= 0{conditions} ORDER BY d.n DESC"
+        )
+        for rows in self._chunks(text, *values):
+            kept = []
+            for row in rows:
+                while excluded > row[5]:
+                    excluded = next(without, 0)
+                if excluded != row[5]:
+                    kept.append((*row[:5], ()))
+            yield Chunk(kept, tuple)
+
+    def _numbers(self, terms: Sequence[Term], *, thinking: bool) -> Iterator[int]:
+        if not terms:
+            return
+        expression = " OR ".join(_term(term, thinking=thinking) for term in terms)
+        text = "SELECT rowid FROM found WHERE found MATCH ? ORDER BY rowid DESC"
+        for rows in self._chunks(text, expression):
+            yield from (row[0] for row in rows)
+
+    def _chunks(self, text: str, *values: object) -> Iterator[list[Any]]:
+        """Yield the rows of a statement in chunks, which is the fastest way to read them."""
+        with telling():
+            cursor = self._connection.execute(text, values)
+        while True:
+            with telling():
+                rows: list[Any] = list(islice(cursor, _CHUNK))
+            if rows:
+                yield rows
+            if len(rows) < _CHUNK:
+                return
+
+    def _conditions(self, bounds: Bounds, number: str) -> tuple[str, list[object]]:
+        """Return the conditions apart from the words as SQL, and their values."""
+        wanted: list[tuple[str, object]] = []
+        if bounds.role is not None:
+            wanted.append(("d.role = ?", ROLES.index(bounds.role)))
+        if bounds.since is not None:
+            wanted.append(("d.at >= ?", bounds.since))
+        if bounds.until is not None:
+            wanted.append(("d.at < ?", bounds.until))
+        if bounds.branches is not None:
+            first, last = self._range(bounds.branches)
+            wanted += [(f"{number} >= ?", first), (f"{number} <= ?", last)]
+        text = "".join(f" AND {condition}" for condition, _ in wanted)
+        return text, [value for _, value in wanted]
+
+    @telling()
+    def _range(self, branches: Sequence[int]) -> tuple[int, int]:
+        """Return the lowest and the highest number of the messages on some branches."""
+        text = "SELECT min(n), max(n + last - first) FROM runs WHERE branch = ?"
+        ends = [self._connection.execute(text, (branch,)).fetchone() for branch in branches]
+        known = [pair for pair in ends if pair and pair[0] is not None]
+        if not known:
+            return 1, 0
+        return min(first for first, _ in known), max(last for _, last in known)
+
+
+def _columns(text: list[str], document: Document, thinking: list[str]) -> tuple[str, str, str]:
+    return " ".join(text), " ".join(parts(document.text)), " ".join(thinking)
+
+
+def _weight(document: Document) -> int:
+    return len(document.text) + len(document.thinking)
+
+
+def _columns_of(*, thinking: bool) -> str:
+    length = "d.length + d.thought" if thinking else "d.length"
+    return f"d.place >> 32, d.place & 4294967295, d.at, d.mark, {length}"
+
+
+# ------------------------------------------------------------------------------------ expressions
+
+
+def _term(term: Term, *, thinking: bool) -> str:
+    """Return a term as an FTS5 expression. Tokens never contain quotes."""
+    columns = "{text parts thinking}" if thinking else "{text parts}"
+    found = f"{columns} : {_phrase(term.tokens, prefix=term.prefix)}"
+    if not term.parts:
+        return f"({found})"
+    return f"({found} OR parts : {_phrase(term.parts, prefix=term.prefix)})"
+
+
+def _phrase(tokens: Sequence[str], *, prefix: bool) -> str:
+    return f'"{" ".join(tokens)}"{" *" if prefix else ""}'
+
+
+class _Counted:
+    """Maps the phrases of an expression, which are counted in order, to the terms of a query."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self._phrases = [2 if term.parts else 1 for term in terms]
+        # Where each term is one phrase, as many instances as terms mean one instance of each.
+        self.simple = len(terms) if sum(self._phrases) == len(terms) else 0
+
+    def frequencies(self, counts: int | str) -> tuple[int, ...]:
+        """Return how often each term occurs."""
+        if isinstance(counts, int):
+            return (counts,) if self.simple == 1 else (1,) * self.simple
+        numbers = [int(count) for count in counts.split(",")]
+        found, at = [], 0
+        for phrases in self._phrases:
+            found.append(max(numbers[at : at + phrases]))
+            at += phrases
+        return tuple(found)
+
+
+def _counts(api: apsw.FTS5ExtensionApi, *values: Any) -> int | str:  # noqa: ANN401 - any SQL value
+    """Return the number of instances of each phrase in a row; their sum if that is enough."""
+    simple: int = values[0]
+    if simple:
+        instances = api.inst_count
+        if simple in (1, instances):
+            return instances
+    return ",".join(
+        str(sum(map(len, api.phrase_locations(phrase)))) for phrase in range(api.phrase_count)
+    )

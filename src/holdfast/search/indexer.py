@@ -1,0 +1,201 @@
+"""The incremental indexer: adds the messages to an index that the log has and the index lacks.
+
+Every write raises the activity number of its session. So what an index lacks is in the sessions
+with a higher number than the one it has reached: on their branches, after the last indexed message
+of each, and on the branches of other sessions that their histories start with. Indexing proceeds in
+short steps, each one transaction of the index. Several processes may take turns: a step reads the
+index's progress once it has the writer lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from holdfast.clock import EPOCH, to_micros
+from holdfast.errors import Damaged
+from holdfast.operations.history import read_row
+from holdfast.search.document import Document, document
+from holdfast.search.protocol import Anchor, Doc, Kept
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Backend, Listing, MessageRow, SessionRow, Snapshot, Unreadable
+from holdfast.values import Message
+
+_STEP_MESSAGES = 500
+_STEP_TEXT = 4_000_000
+_SESSIONS = 50
+_UNREADABLE = frozenset({"erased", "damaged"})
+
+
+class Outdated(Exception):
+    """The index does not match the log, or has erased messages: it must be rebuilt."""
+
+
+class Step(msgspec.Struct):
+    """What one step adds: messages by branch, and the activity number that it reaches."""
+
+    runs: list[list[Doc]]
+    activity: int
+    erasures: int
+    complete: bool
+
+
+def step(backend: Backend, storage: Kept) -> Step:
+    """Add the next messages to an index, within a write transaction of it."""
+    activity = storage.activity
+    found = backend.read(lambda snapshot: _gather(snapshot, storage, activity))
+    storage.put_meta(erasures=found.erasures)
+    for run in found.runs:
+        storage.add(run)
+    if found.runs:
+        newest = found.runs[-1][-1]
+        storage.anchor = Anchor(newest.branch, newest.seq, newest.crc)
+    if found.activity != activity:
+        storage.put_meta(activity=found.activity)
+    return found
+
+
+def is_whole(snapshot: Snapshot, storage: Kept) -> bool:
+    """True if an index lacks nothing; raise `IndexStale` if it does not match the log."""
+    check(snapshot, storage)
+    return not lacks(snapshot, storage.activity)
+
+
+def lacks(snapshot: Snapshot, activity: int) -> bool:
+    """True if anything was written after an activity number, or if damage may hide that."""
+    try:
+        return bool(snapshot.activity_after(activity, 1))
+    except Damaged:
+        return True
+
+
+def is_behind(snapshot: Snapshot, activity: int) -> bool:
+    """True if a search has to scan what was written after an activity number.
+
+    Everything committed counts, even while a write with a lower number is not committed yet: an
+    index adds messages in the order of these numbers and waits for that write, a search does not.
+    """
+    try:
+        newest = snapshot.list_sessions(Listing(), before=None, limit=1)
+    except Damaged:
+        return True
+    numbers = (
+        item.activity if isinstance(item, Unreadable) else item[1].activity for item in newest
+    )
+    return any(number > activity for number in numbers) or lacks(snapshot, activity)
+
+
+def check(snapshot: Snapshot, storage: Kept) -> int:
+    """Return the number of erasures in the log.
+
+    Raise `IndexStale` if the index is of another log, or has messages that were erased from it.
+    """
+    erasures = snapshot.erasures()
+    if storage.erasures not in (None, erasures):
+        raise Outdated("messages were erased since it was updated")
+    anchor = storage.anchor
+    if anchor is None:
+        return erasures
+    segment = Segment(anchor.branch, anchor.seq, anchor.seq, "")
+    rows = [row for _, found in snapshot.messages([segment]) for row in found]
+    if [row.crc for row in rows] != [anchor.crc]:
+        raise Outdated("it is of another log")
+    return erasures
+
+
+def _gather(snapshot: Snapshot, storage: Kept, activity: int) -> Step:
+    # First, because on this call some backends restart the whole query.
+    written = snapshot.activity_after(activity, _SESSIONS)
+    gathered = Step([], activity, check(snapshot, storage), complete=True)
+    room, text = _STEP_MESSAGES, _STEP_TEXT
+    lasts: dict[int, int] = {}
+    for number, session_id, _, _ in written:
+        row = snapshot.find_session(id=session_id)
+        for segment in () if row is None else lacking(snapshot, row, _known(storage, lasts)):
+            if room <= 0 or text <= 0:
+                gathered.complete = False
+                return gathered
+            last = min(segment.last or 0, segment.first + room - 1)
+            part = Segment(segment.branch, segment.first, last, segment.session_id)
+            run = list(read(snapshot, part))
+            gathered.runs.append(run)
+            lasts[part.branch] = last
+            room -= len(run)
+            text -= sum(len(doc.document.text) for doc in run)
+            if last != segment.last:
+                gathered.complete = False
+                return gathered
+        gathered.activity = number
+    gathered.complete = len(written) < _SESSIONS
+    return gathered
+
+
+def _known(storage: Kept, lasts: dict[int, int]) -> Callable[[int], int]:
+    def last(branch: int) -> int:
+        if branch not in lasts:
+            lasts[branch] = storage.last(branch)
+        return lasts[branch]
+
+    return last
+
+
+def lacking(
+    snapshot: Snapshot, session: SessionRow, last: Callable[[int], int]
+) -> Iterator[Segment]:
+    """Yield the segments of a session's history that are not indexed yet, shared ones included.
+
+    Each branch is indexed from its start, so the indexed part of a branch never has gaps. `last`
+    returns the last indexed `seq` of a branch.
+    """
+    branches = snapshot.branches(session.n)
+    own = {branch.n for branch in branches}
+    for branch in branches:
+        if branch.parent is not None and branch.parent not in own:
+            for segment in snapshot.path(branch.n)[:-1]:
+                yield from _behind(segment, last(segment.branch))
+        whole = Segment(branch.n, branch.fork_seq + 1, branch.last_seq, branch.session_id)
+        if last(branch.n) > branch.last_seq:
+            raise Outdated("the log has fewer messages than it had")
+        yield from _behind(whole, last(branch.n))
+
+
+def _behind(segment: Segment, indexed: int) -> Iterator[Segment]:
+    first, last = max(segment.first, indexed + 1), segment.last or 0
+    if first <= last:
+        yield Segment(segment.branch, first, last, segment.session_id)
+
+
+def read(snapshot: Snapshot, segment: Segment) -> Iterator[Doc]:
+    """Read the messages of a segment for indexing; a missing one yields an empty message."""
+    seq = segment.first
+    for owner, rows in snapshot.messages([segment]):
+        for row in rows:
+            yield from (_missing(segment.branch, gap) for gap in range(seq, row.seq))
+            yield doc_of(snapshot, owner, segment.branch, row)
+            seq = row.seq + 1
+    yield from (_missing(segment.branch, gap) for gap in range(seq, (segment.last or 0) + 1))
+
+
+def doc_of(snapshot: Snapshot, owner: str, branch: int, row: MessageRow) -> Doc:
+    """Return a stored message in the form in which it is indexed."""
+    message = read_row(snapshot, owner, row)
+    return Doc(
+        branch=branch,
+        seq=row.seq,
+        id=row.id,
+        role=message.role,
+        at=when(message),
+        document=document(message),
+        crc=row.crc,
+        lost=message.status in _UNREADABLE,
+    )
+
+
+def when(message: Message) -> int:
+    """Return the time of a stored message in microseconds."""
+    return to_micros(message.created_at or EPOCH)
+
+
+def _missing(branch: int, seq: int) -> Doc:
+    return Doc(branch, seq, "", "system", 0, Document(), lost=True)

@@ -1,0 +1,190 @@
+"""A search request: the parsed query text, the arguments and the cursor.
+
+Filters in the text and filters passed as arguments are combined. A cursor has the last hit of a
+page and the time of the first page, so that hits have the same scores on all pages.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, get_args
+from zlib import crc32
+
+import msgspec
+
+from holdfast import validation
+from holdfast.clock import to_datetime, to_micros
+from holdfast.errors import AmbiguousRef, BadQuery, BadRef, NotFound
+from holdfast.operations import resolve
+from holdfast.search.protocol import Bounds
+from holdfast.search.query import Query, parse
+from holdfast.search.time_filter import When, moment
+from holdfast.storage.protocol import Owner, SessionRow, Snapshot
+from holdfast.values import Role
+
+MOST: Final = 1000
+_LONGEST: Final = 100_000
+_MOST_AROUND: Final = 100
+
+
+class Rank(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The sort key of a hit: titles before messages, then by score, then newest first."""
+
+    kind: int
+    score: float  # negated, as are time and position, so that the best sorts first
+    at: int
+    branch: int
+    seq: int
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """The time of the first page, a checksum of the request, and the rank of the last hit."""
+
+    now: int
+    asked: int
+    rank: Rank
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated search request."""
+
+    query: Query
+    now: datetime
+    after: Rank | None
+    asked: int
+    bounds: Bounds
+    scopes: tuple[str, ...]
+    agents: tuple[str, ...]
+    session: str | None
+    thinking: bool
+    all_branches: bool
+    around: int
+    limit: int
+
+    @property
+    def impossible(self) -> bool:
+        """True if two filters contradict each other, so that nothing can match."""
+        role = self.query.filters.role
+        return role is not None and self.bounds.role not in (None, role)
+
+    def cursor(self, rank: Rank) -> str:
+        """Return the cursor of the page after a hit."""
+        cursor = Cursor(to_micros(self.now), self.asked, rank)
+        return urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+
+    def fits(self, session: SessionRow | Owner) -> bool:
+        """True if a session passes the filters, apart from that on titles."""
+        return all(scope == session.scope for scope in self.scopes) and all(
+            agent == session.agent for agent in self.agents
+        )
+
+    def named(self, snapshot: Snapshot) -> tuple[bool, SessionRow | None]:
+        """Return True if one session is to be searched, and which; None if nothing can match.
+
+        An unknown session raises if it is an argument; in the query text it matches nothing.
+        """
+        in_text = self.query.filters.session
+        if self.session is None and in_text is None:
+            return False, None
+        found = [] if self.session is None else [resolve.find(self.session)(snapshot)]
+        if in_text is not None:
+            try:
+                found.append(resolve.find(in_text)(snapshot))
+            except (NotFound, AmbiguousRef, BadRef):
+                return True, None
+        same = all(row.n == found[0].n for row in found)
+        return True, found[0] if same and found[0].trashed_at is None else None
+
+
+def request(
+    text: str,
+    *,
+    now: datetime,
+    scope: str | None,
+    agent: str | None,
+    role: Role | None,
+    since: When | None,
+    until: When | None,
+    session: str | None,
+    literal: bool,
+    thinking: bool,
+    all_branches: bool,
+    around: int,
+    limit: int,
+    cursor: str | None,
+) -> Request:
+    """Return a validated request; raise `BadQuery` if an argument is invalid."""
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise BadQuery(f"text: expected a string of at most {_LONGEST:,} characters")
+    for field, value in (("scope", scope), ("agent", agent), ("session", session)):
+        validation.check_filter(value, field)
+    for field, flag in (
+        ("literal", literal),
+        ("thinking", thinking),
+        ("all_branches", all_branches),
+    ):
+        validation.check_flag(flag, field, optional=False)
+    if role is not None and role not in get_args(Role):
+        raise BadQuery(f"role: must be one of {', '.join(get_args(Role))}")
+    fingerprint = crc32(
+        repr((text, scope, agent, role, since, until, session, literal, thinking, all_branches))
+        .encode("utf-8", "surrogatepass")
+    )  # fmt: skip
+    resumed = None if cursor is None else _read_cursor(cursor, fingerprint)
+    now = now if resumed is None else to_datetime(resumed.now)
+    query = parse(text, literal=literal, now=now)
+    filters = query.filters
+    return Request(
+        query=query,
+        now=now,
+        after=None if resumed is None else resumed.rank,
+        asked=fingerprint,
+        bounds=Bounds(
+            role=role or filters.role,
+            since=_latest(filters.since, moment(since, "since", now)),
+            until=_earliest(filters.until, moment(until, "until", now)),
+        ),
+        scopes=_both(scope, filters.scope),
+        agents=_both(agent, filters.agent),
+        session=session,
+        thinking=thinking,
+        all_branches=all_branches,
+        around=_up_to(_MOST_AROUND, validation.check_number(around, "around"), "around"),
+        limit=_up_to(MOST, validation.check_number(limit, "limit", lowest=1), "limit"),
+    )
+
+
+def _up_to(highest: int, value: int, field: str) -> int:
+    if value > highest:
+        raise BadQuery(f"{field}: must be at most {highest}, got {value}")
+    return value
+
+
+def _both(*values: str | None) -> tuple[str, ...]:
+    return tuple(value for value in values if value is not None)
+
+
+def _latest(*times: datetime | None) -> int | None:
+    return max(_micros(times), default=None)
+
+
+def _earliest(*times: datetime | None) -> int | None:
+    return min(_micros(times), default=None)
+
+
+def _micros(times: Sequence[datetime | None]) -> list[int]:
+    return [to_micros(time) for time in times if time is not None]
+
+
+def _read_cursor(cursor: str, fingerprint: int) -> Cursor:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        decoded = msgspec.json.decode(urlsafe_b64decode(padded), type=Cursor)
+        to_datetime(decoded.now)
+    except (ValueError, TypeError, AttributeError, OverflowError, msgspec.DecodeError) as error:
+        raise BadQuery("cursor: invalid; pass Page.cursor unchanged") from error
+    if decoded.asked != fingerprint:
+        raise BadQuery("cursor: belongs to another search; pass the same text and filters with it")
+    return decoded

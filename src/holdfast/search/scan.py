@@ -1,0 +1,119 @@
+"""The fallback scan: finds messages in the log itself that the index does not have.
+
+Sessions are scanned by activity, newest first, and each from its end, so the messages that were
+written last are found first. Only visible messages are read, and none twice. A message is decoded
+only if its stored bytes may contain the wanted words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from holdfast.operations.history import Report
+from holdfast.search.indexer import doc_of
+from holdfast.search.match import matches
+from holdfast.search.protocol import Bounds, Doc, Entry, mark_of
+from holdfast.search.query import Query, Term
+from holdfast.search.visibility import Views
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import Listing, MessageRow, SessionRow, Snapshot, Unreadable
+from holdfast.values import Damage
+
+_PAGE = 200
+_LETTERS = re.compile("[a-z]+")
+
+
+def sessions(
+    snapshot: Snapshot, activity: int, views: Views, report: Report
+) -> Iterator[SessionRow]:
+    """Yield the sessions that were written to after an activity number, newest first."""
+    if views.only is not None:
+        yield views.only
+        return
+    before: int | None = None
+    while True:
+        found = snapshot.list_sessions(Listing(), before=before, limit=_PAGE)
+        for item in found:
+            before = item.activity if isinstance(item, Unreadable) else item[1].activity
+            if before <= activity:
+                return
+            if isinstance(item, Unreadable):
+                report(Damage(what=item.why, session_id=item.id))
+            else:
+                views.know(*item)
+                yield item[0]
+        if len(found) < _PAGE:
+            return
+
+
+def unknown(session: SessionRow, views: Views, lasts: dict[int, int]) -> Iterator[Segment]:
+    """Yield the segments of a session's visible history that are not indexed, newest first.
+
+    `lasts` has the last indexed or scanned seq of each branch, and is updated.
+    """
+    for root in views.roots(session):
+        end = views.end(session, root)
+        for segment in reversed(views.path(root)):
+            last = end if segment.last is None else segment.last
+            first = max(segment.first, lasts[segment.branch] + 1)
+            if first <= last:
+                lasts[segment.branch] = last
+                yield Segment(segment.branch, first, last, segment.session_id)
+
+
+def entries(
+    snapshot: Snapshot, segment: Segment, query: Query, bounds: Bounds, *, thinking: bool
+) -> Iterator[Entry]:
+    """Yield the messages of a segment that match, the last one first."""
+    may_match = prefilter(query)
+    for last in range(segment.last or 0, segment.first - 1, -_PAGE):
+        first = max(segment.first, last - _PAGE + 1)
+        part = Segment(segment.branch, first, last, segment.session_id)
+        for owner, rows in snapshot.messages([part]):
+            for row in reversed(rows):
+                if may_match(row):
+                    doc = doc_of(snapshot, owner, segment.branch, row)
+                    entry = judged(doc, query, bounds, thinking=thinking)
+                    if entry is not None:
+                        yield entry
+
+
+def judged(doc: Doc, query: Query, bounds: Bounds, *, thinking: bool) -> Entry | None:
+    """Return a message as a candidate; None if it does not match."""
+    if doc.lost or not _within(doc, bounds):
+        return None
+    match = matches(query, doc.document, thinking=thinking)
+    if match is None:
+        return None
+    return doc.branch, doc.seq, doc.at, mark_of(doc.id), match.length, match.frequencies
+
+
+def _within(doc: Doc, bounds: Bounds) -> bool:
+    return (
+        (bounds.role is None or doc.role == bounds.role)
+        and (bounds.since is None or doc.at >= bounds.since)
+        and (bounds.until is None or doc.at < bounds.until)
+    )
+
+
+def prefilter(query: Query) -> Callable[[MessageRow], bool]:
+    """Return a test that is False only for messages that cannot have all wanted words.
+
+    ASCII letters are stored as they are in the text. Other characters may fold to a wanted word,
+    and a text that is stored as a blob has to be read.
+    """
+    letters = [word.encode() for term in query.wanted for word in _plain(term)]
+
+    def may_match(row: MessageRow) -> bool:
+        body = row.body
+        if not letters or not body.isascii() or b'"blob"' in body:
+            return True
+        lower = body.lower()
+        return all(word in lower for word in letters)
+
+    return may_match
+
+
+def _plain(term: Term) -> list[str]:
+    return [word for word in term.parts or term.tokens if _LETTERS.fullmatch(word)]

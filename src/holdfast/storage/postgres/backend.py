@@ -1,0 +1,356 @@
+"""The PostgreSQL backend: one database, many workers on many hosts.
+
+Reads and writes use connections of one pool. A forked child keeps none of them: it opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+import psycopg
+
+from holdfast.clock import Clock, SystemClock, to_day
+from holdfast.cost import sum_by_day
+from holdfast.errors import Invalid, ReadOnly, StoreUnavailable
+from holdfast.storage.interrupts import undisturbed
+from holdfast.storage.postgres import migrations, search_tables, server_checks
+from holdfast.storage.postgres.ancestry_cache import Paths
+from holdfast.storage.postgres.connection import Link, Listener
+from holdfast.storage.postgres.conninfo import target
+from holdfast.storage.postgres.errors import is_lost, translate
+from holdfast.storage.postgres.pool import Pool
+from holdfast.storage.postgres.retry import Runner
+from holdfast.storage.postgres.rows import unbind
+from holdfast.storage.postgres.search_tables import PostgresTables
+from holdfast.storage.postgres.snapshot import NeedsHorizon, PostgresSnapshot, Tenant
+from holdfast.storage.postgres.statements import SQL
+from holdfast.storage.postgres.verify import damage
+from holdfast.storage.postgres.watcher import Watcher
+from holdfast.storage.postgres.write_queue import Line
+from holdfast.storage.protocol import Backend, Check, Foreseen, Pending, Query, Verb, sight_of
+from holdfast.url import Durability, Location
+from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
+
+T = TypeVar("T")
+_PAUSE: Final = 0.05
+_UNCHANGED: Final = "nothing was changed."
+_live: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
+
+
+class PostgresBackend(Backend):
+    """All sessions of one tenant in one PostgreSQL database."""
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        tenant: str = "default",
+        durability: Durability = "power",
+        readonly: bool = False,
+        clock: Clock | None = None,
+        steps: migrations.Steps | None = None,
+    ) -> None:
+        """Open the database; create the tables if there are none. `steps` is for tests."""
+        self._target = target(location, durability)
+        self.url = self._target.shown
+        self.tenant = tenant
+        self.readonly = readonly
+        self.lease = location.lease
+        self.deadline = location.deadline
+        # Leases are compared across hosts, so the time is the server's, unless a test sets it.
+        self._clock = None if isinstance(clock, SystemClock) else clock
+        self._steps = migrations.load() if steps is None else steps
+        self._whose = Tenant(tenant, self._target.schema, max(self._steps))
+        self._paths = Paths()
+        self._closed = False
+        self._pool = Pool(partial(Link, self._target), self._target.pool)
+        self._watcher = Watcher(
+            self._pool,
+            partial(Listener.open, self._target),
+            self._newest,
+            self._whose.channel,
+            self._whose.lock,
+        )
+        self._make_writer()
+        self._start()
+        _live.add(self)
+
+    # ------------------------------------------------------------------------------- opening
+
+    def _make_writer(self) -> None:
+        self._runner = Runner(
+            self._pool,
+            self._whose,
+            self._clock,
+            self._paths,
+            deadline=self.deadline,
+            response_timeout_s=self._target.answer,
+            exclusive_timeout_s=self._target.statement,
+            watcher=self._watcher,
+        )
+        self._line = Line(self._runner.run_batch, self.deadline)
+
+    def _start(self) -> None:
+        """Check the server, and create the schema or bring it up to date."""
+        try:
+            with self._lent(self._target.statement) as connection:
+                found = server_checks.look(connection)
+                server_checks.refuse_unfit(found, self._target, readonly=self.readonly)
+                migrations.settle(connection, self._target, self._steps, readonly=self.readonly)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def _newest(self, listener: Listener) -> object:
+        """Read the highest activity number, which every write of this tenant changes."""
+        listener.execute(SQL["set_tenant"], (self._whose.mark,))
+        return listener.execute(SQL["highest_activity"], (self._whose.mark,)).fetchone()
+
+    @contextmanager
+    def _lent(self, timeout_s: float) -> Iterator[Link]:
+        """Lend a connection, and translate its errors."""
+        try:
+            connection = self._pool.take(self.deadline)
+        except psycopg.Error as error:
+            raise translate(error, _UNCHANGED) from error
+        try:
+            connection.patience = timeout_s
+            yield connection
+        except psycopg.Error as error:
+            connection.close()
+            raise translate(error, _UNCHANGED) from error
+        finally:
+            self._pool.give_back(connection)
+
+    # --------------------------------------------------------------------- reading and writing
+
+    def read(self, query: Query[T]) -> T:
+        """Run a query on a snapshot."""
+        hint = sight_of(query)
+
+        def run(_: Link, snapshot: PostgresSnapshot) -> T:
+            if hint is not None:
+                snapshot.foresee(hint)
+            return query(snapshot)
+
+        return self._read(run, self._target.answer, restartable=isinstance(query, Foreseen))
+
+    def _read(
+        self,
+        query: Callable[[Link, PostgresSnapshot], T],
+        timeout_s: float,
+        *,
+        restartable: bool = False,
+    ) -> T:
+        """Run a query; retry if the connection was lost before the query received a result.
+
+        The loss of an idle connection goes unnoticed until it is used. A `restartable` query is
+        retried even if it has received results.
+        """
+        self._refuse_closed()
+        until = time.monotonic() + self.deadline
+        needed, horizon = False, None
+        while True:
+            received = False
+            try:
+                if needed:
+                    horizon = self._horizon()
+                with self._snapshot(timeout_s, horizon) as (connection, snapshot):
+                    before = connection.journeys
+                    try:
+                        found = query(connection, snapshot)
+                        snapshot.check_entered()
+                        return found
+                    finally:
+                        received = connection.journeys != before
+            except NeedsHorizon:
+                needed = True
+                continue
+            except StoreUnavailable as error:
+                lost = error.__cause__ is not None and is_lost(error.__cause__)
+                over = self._closed or time.monotonic() + _PAUSE > until
+                if not lost or over or (received and not restartable):
+                    raise
+            self._pool.clear()
+            time.sleep(_PAUSE)
+
+    def _horizon(self) -> int:
+        """Return the activity up to which all writes are committed; read before the snapshot."""
+        with self._snapshot(self._target.answer) as (connection, _):
+            values = (self._whose.mark, self._whose.activity_lock)
+            row = connection.ask("horizon", values).fetchone()
+        return row[0] if row else 0
+
+    @contextmanager
+    def _snapshot(
+        self, timeout_s: float, horizon: int | None = None
+    ) -> Iterator[tuple[Link, PostgresSnapshot]]:
+        with self._lent(timeout_s) as connection:
+            snapshot = PostgresSnapshot(connection, self._whose, self._clock, self._paths, horizon)
+            connection.begin("begin_reading")
+            snapshot.enter("enter_snapshot", self._target.reading)
+            try:
+                yield connection, snapshot
+            finally:
+                connection.roll_back()
+
+    def index_tables(self) -> PostgresTables | None:
+        """Return the tables of this tenant's search index, if they can be used here."""
+        usable = self._read(
+            lambda connection, _: search_tables.usable(connection), self._target.answer
+        )
+        return PostgresTables(self._target, self._whose) if usable else None
+
+    def write(self, operation: Verb[T], *, alone: bool = False) -> T:
+        """Run an operation; it is durable when this returns."""
+        self._refuse_write()
+        if self._line.moving and not alone:
+            return self._line.submit(operation).result()
+        return undisturbed(partial(self._runner.run, operation, alone=alone))
+
+    def submit(self, operation: Verb[T]) -> Pending[T]:
+        """Queue an operation for the writer thread."""
+        self._refuse_write()
+        return self._line.submit(operation)
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until something was written since `seen`."""
+        return self._watcher.wait(seen, timeout)
+
+    def flush(self) -> None:
+        """Wait for all submitted writes."""
+        self._line.flush()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed; open it again.")
+
+    def _refuse_write(self) -> None:
+        self._refuse_closed()
+        if self.readonly:
+            raise ReadOnly("this store was opened for reading only; nothing was stored.")
+
+    # ----------------------------------------------------------------------------- whole store
+
+    def scrub(self) -> tuple[str, ...]:
+        """Do nothing: the server reuses freed space when it needs it."""
+        self._refuse_write()
+        return ()
+
+    def scan(self, fragments: Sequence[bytes]) -> Scan:
+        """Report that the server's files cannot be searched from here."""
+        self._refuse_closed()
+        why = (
+            "the server's files cannot be searched from here; rows are gone at once, their bytes "
+            "when the server has vacuumed and its write-ahead log was recycled (docs/postgresql.md)"
+        )
+        return Scan(files=0, bytes=0, fragments=len(fragments), problem=why, searchable=False)
+
+    def verify(self) -> list[Damage]:
+        """Read everything and report what is damaged, other tenants' sessions aside."""
+        return self._read(
+            lambda connection, snapshot: list(damage(connection, self._whose, snapshot)),
+            self._target.statement,
+        )
+
+    def salvage(self, to: str) -> SalvageReport:
+        """Refuse: a damaged server is restored from its own backups."""
+        raise _no_file("salvage", to)
+
+    def backup(self, to: str) -> BackupReport:
+        """Refuse: a server has its own backup tools."""
+        raise _no_file("back up", to)
+
+    def stats(self) -> Stats:
+        """Count what is there."""
+        return self._read(lambda connection, _: self._stats(connection), self._target.statement)
+
+    def _stats(self, connection: Link) -> Stats:
+        tenant = (self._whose.mark,)
+        counted, stored = connection.ask("stats", tenant), connection.ask("stored_messages", tenant)
+        growth, spent = connection.ask("growth", tenant), connection.ask("usage_by_day", tenant)
+        size = connection.ask("size", (self._target.schema,))
+        ((sessions, trashed, turns, held, blobs, blob_bytes),) = counted.fetchall()
+        ((branches, messages),) = stored.fetchall()
+        return Stats(
+            sessions=sessions,
+            trashed=trashed,
+            branches=branches,
+            messages=messages,
+            turns=turns,
+            open_turns=held,
+            blobs=blobs,
+            blob_bytes=blob_bytes,
+            growth=tuple(Growth(to_day(day), *counts) for day, *counts in growth.fetchall()),
+            days=sum_by_day(
+                (day, unbind(model), Usage(*counts), cost)
+                for day, model, *counts, cost in spent.fetchall()
+            ),
+            file_bytes=size.fetchall()[0][0],
+        )
+
+    def health(self) -> list[Check]:
+        """Return the checks of the server and the store, for `doctor`."""
+
+        def read_checks(connection: Link, _: PostgresSnapshot) -> list[Check]:
+            without_rls = server_checks.unguarded(connection, self._target)
+            number = migrations.version(connection, self._target)
+            found = server_checks.checks(server_checks.look(connection), self._target, without_rls)
+            return [*found, Check("format", str(number))]
+
+        return self._read(read_checks, self._target.answer)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Finish submitted writes and close all connections."""
+        if self._closed:
+            return
+        self._closed = True
+        self._line.close()
+        self._watcher.close()
+        self._pool.close()
+
+    # ------------------------------------------------------------------------------------ fork
+
+    def after_fork_in_child(self) -> None:
+        """Reset in a forked child: it has no threads, and the connections belong to the parent."""
+        self._pool.begin_anew()
+        self._watcher.begin_anew()
+        if not self._closed:
+            self._make_writer()
+
+
+def missing_store(location: Location) -> str | None:
+    """Return the address, without its password, if there is no store; `None` if there is one."""
+    conninfo = target(location, "process")
+    try:
+        with closing(Listener.open(conninfo)) as connection:
+            row = connection.execute(SQL["store_exists"], (conninfo.schema,)).fetchone()
+    except psycopg.Error as error:
+        raise translate(error, _UNCHANGED) from error
+    return None if row and row[0] else f"{conninfo.shown} (schema {conninfo.schema})"
+
+
+def _no_file(action: str, to: str) -> Invalid:
+    return Invalid(
+        f"cannot {action} a store on a PostgreSQL server to {to!r}; nothing was written. Use "
+        "pg_dump or the server's own backups (docs/postgresql.md)."
+    )
+
+
+def _after_fork_in_child() -> None:
+    for backend in list(_live):
+        backend.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,132 @@
+"""Resolving an in-doubt commit: it was sent, and its answer was lost with the connection.
+
+The server answers by the transaction's id, but only if it has not restarted or failed over since:
+afterwards the id may belong to another transaction. An optimistic transaction takes one round trip,
+so its id is not known; whether its messages are at their positions answers for it.
+
+If they are not, and the server has not restarted, the transaction was rolled back once the server
+process (backend) of the lost connection has ended. So that backend is terminated first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+import psycopg
+
+from holdfast.errors import HoldfastError
+from holdfast.storage.postgres.connection import Birth, Link
+from holdfast.storage.postgres.errors import is_lost
+from holdfast.storage.postgres.rows import bind, numbers, split_branch
+from holdfast.storage.postgres.snapshot import Tenant
+from holdfast.storage.postgres.transaction import Trace
+
+Fate = Literal["committed", "aborted", "unknown"]
+_FATES: Final[dict[str | None, Fate | None]] = {
+    "committed": "committed",
+    "aborted": "aborted",
+    "in progress": None,
+}
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A transaction whose commit was sent and not answered: its result, and how to identify it.
+
+    It is identified by its `xid`, or by the messages it `inserted`. `abort_error` is the error to
+    report if the commit turns out not to have been received.
+    """
+
+    number: str | None
+    trace: Trace | None
+    value: Any
+    undone: HoldfastError
+
+
+class Lost(Exception):
+    """The connection was lost. A `pending_commit` was sent and may have been received."""
+
+    def __init__(
+        self,
+        error: HoldfastError,
+        backend_id: Birth | None = None,
+        pending_commit: Receipt | None = None,
+    ) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.born = backend_id
+        self.receipt = pending_commit
+
+
+def fate_of(connection: Link, tenant: Tenant, lost: Lost) -> Fate | None:
+    """Return the status of an in-doubt commit; `None` while its transaction is in progress.
+
+    Only errors that end the connection are raised.
+    """
+    if lost.born is None or lost.receipt is None:
+        return "unknown"
+    ended = end_orphan(connection, lost.born)
+    same_run = connection.birth.life == lost.born.life
+    xid, inserted = lost.receipt.number, lost.receipt.trace
+    status: Fate | None = "unknown"
+    try:
+        if inserted is not None:
+            status = _told_by_messages(connection, tenant, inserted)
+            if status is None:
+                status = "unknown" if not same_run else "aborted" if ended else None
+        elif xid is not None and same_run:
+            row = connection.ask("commit_status", (xid,)).fetchone()
+            status = _FATES.get(row[0] if row else None, "unknown")
+        if status == "committed":
+            _put_up_a_fence(connection)
+    except psycopg.Error as error:
+        if is_lost(error):
+            raise
+        connection.roll_back()
+        return "unknown"
+    return status
+
+
+def end_orphan(connection: Link, orphan: Birth) -> bool:
+    """Terminate the backend of a lost connection: its commit has arrived by now, or never will.
+
+    Return whether it has ended. One that this role may not terminate ends by itself at the idle
+    timeout. Only errors that end the connection are raised.
+    """
+    backend = (orphan.process, orphan.since)
+    try:
+        return all(row[0] for row in connection.ask("terminate_backend", backend).fetchall())
+    except psycopg.Error as error:
+        if is_lost(error):
+            raise
+    return connection.ask("find_backend", backend).fetchone() is None
+
+
+def _told_by_messages(connection: Link, tenant: Tenant, inserted: Trace) -> Fate | None:
+    """Return the status of a lost transaction by the messages that it was to insert.
+
+    `None` if their positions are empty: the transaction may still be running, or this server may
+    lag behind, as a standby does. "unknown" if an id is there with another body: another write
+    stored it, or it was erased since.
+    """
+    branch, rows = inserted
+    seqs, ids, bodies = zip(*((row.seq, bind(row.id), row.body) for row in rows), strict=True)
+    expected = (*split_branch(branch), numbers(seqs), list(ids), list(bodies))
+    connection.begin("begin_writing")
+    connection.ask("enter_reading", (tenant.mark,))
+    counts = connection.ask("count_expected", (tenant.mark, *expected)).fetchall()
+    connection.roll_back()
+    ((occupied, same_id, same_body),) = counts
+    if same_id:
+        return "committed" if same_body == len(rows) else "unknown"
+    return "aborted" if occupied else None
+
+
+def _put_up_a_fence(connection: Link) -> None:
+    """Commit a record behind the in-doubt commit, and wait for the disk and for standbys.
+
+    Terminating the backend of the lost connection also ended its wait for a standby.
+    """
+    connection.begin("begin_writing")
+    connection.ask("commit_barrier")
+    connection.commit()

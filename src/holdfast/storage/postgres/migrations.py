@@ -1,0 +1,102 @@
+"""The schema, in numbered migration steps.
+
+`meta.version` is the number of steps that a store has seen. They run under a lock that one process
+holds at a time, all in one transaction. A store with more steps than this version has is refused
+before anything is written to it. One that is up to date is not changed, so that a role which owns
+nothing can open it. A process that has the store open meanwhile notices with its next
+transaction.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from holdfast.errors import ReadOnly, SchemaTooNew, StoreUnavailable
+from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.conninfo import Target
+from holdfast.storage.postgres.errors import translate
+from holdfast.storage.postgres.snapshot import store_lock
+from holdfast.storage.sql_files import load_steps
+
+Steps = dict[int, str]
+
+
+def load() -> Steps:
+    """Read the numbered steps."""
+    return load_steps(__package__)
+
+
+def settle(connection: Link, conninfo: Target, steps: Steps, *, readonly: bool) -> None:
+    """Create the store or bring it up to date, if necessary; refuse a newer one."""
+    found = version(connection, conninfo)
+    if found == max(steps):
+        return
+    _refuse_newer(found, steps, conninfo)
+    if readonly and found is None:
+        raise StoreUnavailable(
+            f"{conninfo.shown} has no store in its schema {conninfo.schema}; nothing was created."
+        )
+    if readonly:
+        raise ReadOnly(
+            f"{conninfo.shown} has the older format {found}; open it once for writing to bring it "
+            "up to date."
+        )
+    _migrate(connection, conninfo, steps)
+
+
+def version(connection: Link, conninfo: Target) -> int | None:
+    """Return how many steps the store has seen; `None` if there is no store."""
+    row = connection.ask("store_exists", (conninfo.schema,)).fetchone()
+    if row is None or not row[0]:
+        return None
+    found = connection.ask("version").fetchone()
+    return 0 if found is None else found[0]
+
+
+def _refuse_newer(found: int | None, steps: Steps, conninfo: Target) -> None:
+    if found is not None and found > max(steps):
+        raise SchemaTooNew(
+            f"{conninfo.shown} was written by a newer Holdfast (format {found}, this one supports "
+            f"{max(steps)}); nothing was changed. Update this program to open it."
+        )
+
+
+def _migrate(connection: Link, conninfo: Target, steps: Steps) -> None:
+    lock = store_lock(conninfo.schema)
+    try:
+        connection.begin("begin_writing")
+        connection.ask("lock_store", (lock,)).fetchone()
+        if connection.ask("lacks_schema", (conninfo.schema,)).fetchone() == (True,):
+            # The name was validated; the quotes are for names that are keywords of SQL.
+            connection.ask_once(f'CREATE SCHEMA "{conninfo.schema}"')
+        row = connection.ask("store_exists", (conninfo.schema,)).fetchone()
+        found = connection.ask("version").fetchone() if row and row[0] else None
+        before = 0 if found is None else found[0]
+        _refuse_newer(before, steps, conninfo)
+        for number, script in steps.items():
+            if number > before:
+                for statement in _split(script):
+                    connection.ask_once(statement)
+                connection.ask("put_version", (number,))
+        connection.commit()
+    except psycopg.Error as error:
+        raise translate(error, "the store was not created or brought up to date.") from error
+
+
+def _split(script: str) -> list[str]:
+    """Return the statements of a step: each ends with a semicolon at the end of a line.
+
+    Semicolons between `$$` belong to the body of a function.
+    """
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    found: list[str] = []
+    current: list[str] = []
+    within = False
+    for line in lines:
+        current.append(line)
+        if line.count("$$") % 2:
+            within = not within
+        if line.rstrip().endswith(";") and not within:
+            found.append("\n".join(current).strip().removesuffix(";"))
+            current = []
+    return [text for text in found if text]

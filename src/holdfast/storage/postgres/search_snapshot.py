@@ -1,0 +1,222 @@
+"""The log as a search reads it: in the transaction that also reads the search index.
+
+A search reads few rows of the log, and most of them are known beforehand: the highest activity, the
+message by which the index recognizes the log, titles, and the messages that will probably be shown.
+These are prefetched with another query. Branches that are no longer active are read together with
+all their descendants and sessions, many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.postgres import rows
+from holdfast.storage.postgres.ancestry_cache import Paths
+from holdfast.storage.postgres.rows import bind, branch_number, mark, split_branch
+from holdfast.storage.postgres.snapshot import Answer, PostgresSnapshot, Statements, Tenant
+from holdfast.storage.protocol import BranchRow, HeadRow, MessageRow, Owner, SessionRow
+from holdfast.storage.sql_files import load
+
+S = TypeVar("S", SessionRow, Owner)
+_LAST: Final = (1 << 63) - 1
+_MOST_WORDS: Final = 4  # that the server compares; the caller compares the others
+
+
+def _filled() -> dict[str, str]:
+    columns, found = load(__package__), load(__package__, "search.sql")
+    pieces = {name: columns[f"{name}_columns"] for name in ("session", "head", "branch", "owner")}
+    for name, piece in {**pieces, "down": found["down"]}.items():
+        found = {other: text.replace("{" + name + "}", piece) for other, text in found.items()}
+    return found
+
+
+SQL: Final = _filled()
+
+
+class Beside(PostgresSnapshot):
+    """A snapshot of the log for one search."""
+
+    def __init__(self, statements: Statements, tenant: Tenant, paths: Paths) -> None:
+        """Read through `statements`; there is no horizon, all that is committed is visible."""
+        super().__init__(statements, tenant, None, paths, _LAST)
+        self._far: Answer | None = None
+        self._erased: Answer | None = None
+        self._titles: tuple[tuple[str, ...], Answer] | None = None
+        self._expected: dict[tuple[int, int], tuple[Answer, int]] = {}
+        self._known_branches: dict[int, BranchRow | None] = {}
+        self._known_children: dict[int, list[BranchRow]] = {}
+        self._known_sessions: dict[int, tuple[SessionRow, HeadRow] | None] = {}
+        self._known_relatives: dict[str, SessionRow | None] = {}
+        self._parents: set[str] = set()  # of sessions that were read
+
+    # ------------------------------------------------------------------------------ prefetching
+
+    def expect(self, segments: Sequence[Segment], titles: Sequence[str] | None) -> None:
+        """Queue reads of messages, titles and activity; they are sent with the next query."""
+        if self._far is None:
+            self._far, self._erased = self._ask("highest_activity"), self._ask("erasures")
+        if titles is not None:
+            self._titles = (tuple(titles), self._ask_titles(titles))
+        wanted = [
+            segment
+            for segment in segments
+            if segment.first == segment.last
+            and (segment.branch, segment.first) not in self._expected
+        ]
+        if wanted:
+            answer = self._ask("messages_of_ranges", *_ranges(wanted))
+            for ordinal, segment in enumerate(wanted, 1):
+                self._expected[segment.branch, segment.first] = answer, ordinal
+
+    def _ask_titles(self, words: Sequence[str]) -> Answer:
+        """Queue a read of titles that may hold these words: all non-ASCII ones are among them."""
+        values: list[object] = [self._tenant]
+        pieces = [SQL["titles"]]
+        if all(word.isascii() for word in words):
+            pieces.append(SQL["titles_plain"])
+            for word in sorted(set(words), key=len, reverse=True)[:_MOST_WORDS]:
+                values.append(word.encode())
+                pieces.append(SQL["titles_with"].format(word=f"${len(values)}"))
+        return self._statements.ask_text("\n".join((*pieces, SQL["titles_end"])), values)
+
+    # -------------------------------------------------------------------------------- reading
+
+    def activity(self) -> int:
+        """Return the highest activity number; a lower one may still be committed later."""
+        row = (self._far or self._ask("highest_activity")).fetchone()
+        return 0 if row is None or row[0] is None else row[0]
+
+    def erasures(self) -> int:
+        """Return how many transactions have erased messages."""
+        row = (self._erased or self._ask("erasures")).fetchone()
+        return row[0] if row else 0
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:
+        """Find sessions whose title may hold all these words."""
+        known = self._titles
+        answer = known[1] if known and known[0] == tuple(words) else self._ask_titles(words)
+        return [self._met(rows.owner(row)) for row in answer.fetchall()]
+
+    def _met(self, session: S) -> S:
+        if session.parent is not None:
+            self._parents.add(session.parent)
+        return session
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Read a session's identity by its id; parents of sessions read so far come along."""
+        if id not in self._known_relatives:
+            wanted = (self._parents | {id}) - self._known_relatives.keys()
+            self._known_relatives.update(dict.fromkeys(wanted))
+            values = (self._tenant, [bind(name) for name in wanted])
+            for row in self._statements.ask_text(SQL["relatives"], values).fetchall():
+                found = rows.session_row(row)
+                self._known_relatives[found.id] = found
+        return self._known_relatives[id]
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Read ranges, in order."""
+        wanted = list(ranges)
+        unknown = [span for span in wanted if not self._is_expected(span)]
+        read = iter(super().messages(unknown) if unknown else ())
+        return [
+            (span.session_id, self._expected_at(span)) if self._is_expected(span) else next(read)
+            for span in wanted
+        ]
+
+    def _is_expected(self, span: Segment) -> bool:
+        return span.first == span.last and (span.branch, span.first) in self._expected
+
+    def _expected_at(self, span: Segment) -> list[MessageRow]:
+        answer, ordinal = self._expected[span.branch, span.first]
+        return [rows.message_row(row[1:]) for row in answer.fetchall() if row[0] == ordinal]
+
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Return the sessions that own these branches; load those branches that are not active."""
+        if not branches:
+            return {}
+        answer = self._ask("owners", *_places(branches))
+        found = {
+            branch_number(row[0], number): self._met(rows.owner(row))
+            for number, *row in answer.fetchall()
+        }
+        self._learn([n for n in branches if n not in found or found[n].branch != n])
+        return found
+
+    def _learn(self, branches: Sequence[int]) -> None:
+        """Read branches with their descendants, and the sessions of all of them."""
+        new = [n for n in branches if n not in self._known_children]
+        if not new:
+            return
+        values = (self._tenant, *_places(new))
+        found = self._statements.ask_text(SQL["branches_below"], values)
+        sessions = self._statements.ask_text(SQL["sessions_below"], values)
+        self._note_branches(new, [rows.branch_row(row) for row in found.fetchall()])
+        for n in self._known_branches:
+            self._known_sessions.setdefault(split_branch(n)[0], None)
+        for row in sessions.fetchall():
+            identity = self._met(rows.session_row(row[: rows.SESSION_COLUMNS]))
+            head = rows.head_row(row[rows.SESSION_COLUMNS :])
+            self._known_sessions[identity.n] = identity, head
+
+    def _note_branches(self, requested: Iterable[int], found: Sequence[BranchRow]) -> None:
+        """Cache the requested branches and their descendants, each with its children."""
+        self._known_branches.update(dict.fromkeys(requested))
+        self._known_branches.update((branch.n, branch) for branch in found)
+        children: dict[int, list[BranchRow]] = {n: [] for n in requested}
+        children.update((branch.n, []) for branch in found)
+        for branch in found:
+            if branch.parent in children:
+                children[branch.parent].append(branch)
+        self._known_children.update(children)
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Read a branch."""
+        return self._known_branches[n] if n in self._known_branches else super().find_branch(n)
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Read the branches that start on this one, oldest first."""
+        return self._known_children[n] if n in self._known_children else super().branches_from(n)
+
+    def session(self, n: int) -> SessionRow | None:
+        """Read a session's identity."""
+        if n not in self._known_sessions:
+            return super().session(n)
+        known = self._known_sessions[n]
+        return None if known is None else known[0]
+
+    def head(self, n: int) -> HeadRow | None:
+        """Read a session's head."""
+        known = self._known_sessions.get(n)
+        return super().head(n) if known is None else known[1]
+
+    def shown_in(
+        self, scopes: Sequence[str], agents: Sequence[str], *, all_branches: bool
+    ) -> list[int]:
+        """Return the branches that sessions of these scopes and agents can show."""
+        values: list[object] = [self._tenant, all_branches]
+        pieces = [SQL["shown"]]
+        for kind, names in (("scope", scopes), ("agent", agents)):
+            for name in names:
+                values += [mark(name), bind(name)]
+                last = len(values)
+                pieces.append(SQL[f"shown_of_{kind}"].format(mark=f"${last - 1}", name=f"${last}"))
+        answer = self._statements.ask_text("\n".join((*pieces, SQL["shown_end"])), values)
+        return [branch_number(*row) for row in answer.fetchall()]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """Return numbers as an array literal: far quicker to bind than a list, if there are many."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _places(branches: Iterable[int]) -> tuple[str, ...]:
+    sessions, numbers = zip(*map(split_branch, branches), strict=True)
+    return _listed(sessions), _listed(numbers)
+
+
+def _ranges(spans: Sequence[Segment]) -> tuple[Any, ...]:
+    branches = _places(span.branch for span in spans)
+    firsts = _listed(span.first for span in spans)
+    return (*branches, firsts, firsts)

@@ -1,0 +1,224 @@
+"""Noticing commits, of this process and of others.
+
+Commits of this process wake its waiters at once. Those of others are announced by `NOTIFY`, for
+which a thread listens once a caller waits for the first time.
+
+A notification is a hint. Another thread sends it after the commit, one for all commits of a few
+milliseconds, because a commit that notifies makes all others wait for its sync. While no process
+listens, none is sent: each listener holds a shared lock, which writers test. A write that began
+before that is not announced, and a notification may be lost with its sender, so a listener also
+polls, soon at first and then every two seconds. What was written is read from the log, which has
+no gaps.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import psycopg
+
+from holdfast.errors import HoldfastError
+from holdfast.ids import message_id
+from holdfast.storage.postgres.connection import Listener
+from holdfast.storage.postgres.pool import Pool
+from holdfast.storage.postgres.statements import SQL
+
+_LOOK_FIRST: Final = 0.1
+_LOOK_AGAIN: Final = 2.0
+_PAUSE: Final = 0.5
+_BREATH: Final = 0.003
+
+
+class Watcher:
+    """Counts the changes that are noticed, and wakes those who wait for one."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        connect: Callable[[], Listener],
+        newest: Callable[[Listener], Any],
+        channel: str,
+        listener_lock: int,
+    ) -> None:
+        """Listen on `channel`, holding `listener_lock`; every write changes what `newest` reads."""
+        self._pool = pool
+        self._connect = connect
+        self._newest = newest
+        self._channel = channel
+        self._ear = listener_lock
+        self._number = 0
+        self._closed = False
+        self._listener: Listener | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._me = message_id()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._ready = threading.Event()
+        self._news = threading.Event()
+        self._unsaid = False
+        self._thread: threading.Thread | None = None
+        self._speaker: threading.Thread | None = None
+
+    def announce(self, *, has_listeners: bool = True) -> None:
+        """Wake the waiters of this process after a commit, and notify other processes.
+
+        This never fails, since the commit is done.
+        """
+        self.note()
+        if has_listeners:
+            self._unsaid = True
+            self._news.set()
+            if not _lives(self._speaker):
+                self._start_to_speak()
+
+    def _start_to_speak(self) -> None:
+        with self._lock:
+            if not _lives(self._speaker) and not self._closed:
+                self._speaker = _started(self._speak, "holdfast-speaker")
+
+    def _speak(self) -> None:
+        """Send notifications, one for all commits since the last."""
+        while True:
+            self._news.wait()
+            if not self._closed:
+                time.sleep(
+                    _BREATH
+                )  # More commits may come, and the connection is returned to the pool.
+            self._news.clear()
+            if self._unsaid:
+                self._unsaid = False
+                self._say()
+            if self._closed:
+                return
+
+    def _say(self) -> None:
+        with suppress(psycopg.Error, HoldfastError):
+            connection = self._pool.take(_PAUSE)
+            try:
+                connection.ask("announce", (self._channel, self._me)).fetchall()
+            except psycopg.Error:
+                connection.close()
+            finally:
+                self._pool.give_back(connection)
+
+    def note(self) -> None:
+        """Count a change, and wake all waiters."""
+        with self._lock:
+            self._number += 1
+            self._changed.notify_all()
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until the number of changes differs from `seen`; return the number."""
+        self._listen()
+        with self._lock:
+            self._changed.wait_for(lambda: self._number != seen or self._closed, timeout)
+            return self._number
+
+    # ----------------------------------------------------------------------------- the thread
+
+    def _listen(self) -> None:
+        """Start the listener if it does not run, and wait until it listens or has failed to.
+
+        A failure is not reported: callers also poll from time to time.
+        """
+        with self._lock:
+            if not _lives(self._thread) and not self._closed:
+                self._ready.clear()
+                self._thread = _started(self._serve, "holdfast-listener")
+            begun = self._thread is not None
+        if begun:
+            self._ready.wait(_LOOK_AGAIN)
+
+    def _serve(self) -> None:
+        try:
+            while not self._closed:
+                try:
+                    with self._connect() as listener:
+                        self._listener = listener
+                        self._attend(listener)
+                except (psycopg.Error, OSError):
+                    # Notifications were missed meanwhile.
+                    self._ready.set()
+                    self.note()
+                    self._pause()
+                finally:
+                    self._listener = None
+        finally:
+            self._ready.set()
+
+    def _attend(self, listener: Listener) -> None:
+        """Listen until the store is closed or the connection is lost."""
+        listener.execute(SQL["hold_listener_lock"], (self._ear,))
+        listener.execute(f'LISTEN "{self._channel}"')
+        newest = self._newest(listener)
+        self.note()  # There may have been writes before this listened.
+        self._ready.set()
+        interval_s = _LOOK_FIRST
+        while not self._closed:
+            newest = self._hear(listener, newest, interval_s)
+            interval_s = min(2 * interval_s, _LOOK_AGAIN)
+
+    def _hear(self, listener: Listener, newest: object, interval_s: float) -> object:
+        """Wait for a notification of another process; at the end of the interval, poll."""
+        for notice in listener.notifies(timeout=interval_s, stop_after=1):
+            if notice.payload != self._me:
+                self.note()
+            return newest
+        now = self._newest(listener)
+        if now != newest:
+            self.note()
+        return now
+
+    def _pause(self) -> None:
+        until = time.monotonic() + _PAUSE
+        while not self._closed and time.monotonic() < until:
+            time.sleep(_PAUSE / 10)
+
+    def close(self) -> None:
+        """Wake all waiters and stop the threads."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+            thread, listener, speaker = self._thread, self._listener, self._speaker
+        self._news.set()
+        if speaker is not None and speaker is not threading.current_thread():
+            speaker.join(_LOOK_AGAIN)
+        if listener is not None:
+            with suppress(OSError, psycopg.Error), _socket_of(listener) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_LOOK_AGAIN)
+
+    def begin_anew(self) -> None:
+        """Reset in a forked child: it has no threads, and the connection belongs to the parent."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.disown()
+        self._begin()
+
+
+def _socket_of(listener: Listener) -> socket.socket:
+    """Return the socket of a connection, to shut it down from another thread."""
+    return socket.socket(fileno=os.dup(listener.fileno()))
+
+
+def _lives(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread | None:
+    """Start a thread; `None` if that fails, as when the interpreter is about to exit."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

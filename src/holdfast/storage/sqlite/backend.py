@@ -1,0 +1,530 @@
+"""The SQLite backend: one file, many processes, one writer at a time.
+
+Reads use a small pool of connections (`reader_pool`); writes go through group commit to the one
+writer connection (`writer`). Before `os.fork` every connection is closed; parent and child open
+their own afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from holdfast import ids
+from holdfast.clock import Clock, SystemClock, to_day
+from holdfast.cost import sum_by_day
+from holdfast.errors import (
+    Damaged,
+    HoldfastError,
+    Invalid,
+    ReadOnly,
+    StoreUnavailable,
+)
+from holdfast.storage.ancestry import Path as BranchPath
+from holdfast.storage.group_commit import Writer
+from holdfast.storage.protocol import Backend, Check, Pending, Query, Verb
+from holdfast.storage.sqlite import location as file_location
+from holdfast.storage.sqlite import migrations
+from holdfast.storage.sqlite.backup import backup
+from holdfast.storage.sqlite.connection import adopt, check_engine, connect, translate
+from holdfast.storage.sqlite.process_lock import Turnstile
+from holdfast.storage.sqlite.reader_pool import Readers
+from holdfast.storage.sqlite.repair.salvage import salvage
+from holdfast.storage.sqlite.repair.verify import verify_file
+from holdfast.storage.sqlite.residue_scan import scan
+from holdfast.storage.sqlite.statements import SQL
+from holdfast.storage.sqlite.transaction import SQLiteSnapshot, bind, unbind
+from holdfast.storage.sqlite.watcher import Watcher
+from holdfast.storage.sqlite.wipe import delete_indexes, scrub
+from holdfast.storage.sqlite.writer import SQLiteEngine
+from holdfast.url import Durability, Location
+from holdfast.values import BackupReport, Damage, Growth, SalvageReport, Scan, Stats, Usage
+
+T = TypeVar("T")
+_MOST_PATHS: Final = 100_000
+_PATIENCE: Final = 2000  # Milliseconds that a wipe waits for other connections.
+_live: weakref.WeakSet[SQLiteBackend] = weakref.WeakSet()
+_forking: list[SQLiteBackend] = []  # Those prepared for the fork that is in progress.
+
+
+class SQLiteBackend(Backend):
+    """All sessions of one tenant in one SQLite file."""
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        tenant: str = "default",
+        durability: Durability = "power",
+        readonly: bool = False,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+        steps: migrations.Steps | None = None,
+    ) -> None:
+        """Open the file, creating it if it is missing. `vfs` and `steps` are for tests."""
+        check_engine(apsw.sqlite_lib_version())
+        self._path = Path(os.path.abspath(location.address))  # noqa: PTH100 - keep symlinks
+        self.url = str(self._path)
+        self.tenant = tenant
+        self.readonly = readonly
+        self.lease = location.lease
+        self.deadline = location.deadline
+        self._durability = durability
+        self._clock = clock or SystemClock()
+        self._vfs = vfs
+        self._steps = migrations.load() if steps is None else steps
+        self._paths: dict[int, BranchPath] = {}
+        self._damage: HoldfastError | None = None
+        self._closed = False
+        self._quiet = self._led = False
+        self._owing: frozenset[str] = frozenset()
+        self._tenant_number: int | None = None
+        self._lock: Turnstile | None = None
+        self._readers = Readers(self._connect_to_read)
+        self._watcher = Watcher(self._connect_to_read)
+        self._start()
+        _live.add(self)
+
+    # ------------------------------------------------------------------------------- opening
+
+    def _start(self) -> None:
+        exists = file_location.check(self._path)
+        if self.readonly and not exists:
+            raise StoreUnavailable(f"{self._path} does not exist; nothing was created.")
+        try:
+            if not exists:
+                self._create()
+            self._first_connection()
+        except Damaged as error:
+            # A damaged store still opens read-only, so that it can be verified and salvaged.
+            self._let_go()
+            if not self.readonly:
+                raise
+            self._note_damage(error)
+        except BaseException:
+            self._let_go()
+            raise
+        self._make_writer()
+        if self._owing:
+            # The process that erased something may have died before it updated its search index.
+            delete_indexes(self._path)
+            self._scrub(busy_timeout_ms=0)
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _create(self) -> None:
+        file_location.prepare_directory(self._path)
+        lock = self._lock = Turnstile(self._path)
+        migrations.create(self._path, self._steps, lock, vfs=self._vfs, deadline=self.deadline)
+
+    def _make_writer(self) -> None:
+        if self._lock is None:
+            return
+        self._wipe_note = f"scrub of {ids.session_id()}"
+        self._engine = SQLiteEngine(
+            self._connect_to_write,
+            self._lock,
+            tenant=self.tenant,
+            clock=self._clock,
+            paths=self._paths,
+            wipe_note=self._wipe_note,
+            on_damage=self._note_damage,
+        )
+        self._writer = Writer(self._engine, deadline=self.deadline, committed=self._watcher.notify)
+
+    def _first_connection(self) -> None:
+        """Check the file before anything is written to it or beside it, and migrate it."""
+        connection = self._open(readonly=self.readonly)
+        try:
+            found = migrations.version_of(connection, self._path)
+            known = max(self._steps)
+            migrations.check_version(found, known, self._path)
+            if not self.readonly and self._lock is None:
+                self._lock = Turnstile(self._path)
+            if found < known:
+                self._migrate(connection, found)
+            if not self.readonly:
+                connection.execute("PRAGMA journal_mode=WAL").fetchall()
+                _settle_to_read(connection)
+                self._owing = frozenset(row[0] for row in connection.execute(SQL["wipe_notes"]))
+        except apsw.Error as error:
+            connection.close(force=True)
+            raise translate(error, "nothing was changed.") from error
+        except BaseException:
+            connection.close(force=True)
+            raise
+        self._readers.add(connection)
+
+    def _migrate(self, connection: apsw.Connection, found: int) -> None:
+        if self._lock is None:
+            raise ReadOnly(
+                f"{self._path} has the older format {found} and cannot be migrated read-only; "
+                "open it once for writing to migrate it."
+            )
+        migrations.migrate(
+            connection,
+            self._path,
+            self._steps,
+            self._lock,
+            deadline=self.deadline,
+            backup=lambda to: backup(connection, to),
+        )
+
+    def _open(self, *, readonly: bool) -> apsw.Connection:
+        try:
+            try:
+                return self._connect(readonly=readonly)
+            except (apsw.CantOpenError, apsw.ReadOnlyError):
+                # On read-only storage SQLite cannot create the shared memory that a log needs.
+                if not readonly or file_location.log_size(self._path):
+                    raise
+                return self._connect(readonly=True, immutable=True)
+        except apsw.Error as error:
+            raise translate(error, "nothing was changed.") from error
+
+    def _connect(self, *, readonly: bool, immutable: bool = False) -> apsw.Connection:
+        return connect(
+            self._path,
+            readonly=readonly,
+            durability=self._durability,
+            busy=self.deadline,
+            vfs=self._vfs,
+            immutable=immutable,
+        )
+
+    def _connect_to_read(self) -> apsw.Connection:
+        connection = self._open(readonly=self.readonly)
+        if not self.readonly:
+            _settle_to_read(connection)
+        return connection
+
+    def _connect_to_write(self) -> apsw.Connection:
+        connection = self._open(readonly=False)
+        adopt(connection)
+        return connection
+
+    # --------------------------------------------------------------------- reading and writing
+
+    def read(self, query: Query[T]) -> T:
+        """Run a query on a snapshot and return its result."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+            return query(SQLiteSnapshot(connection, number, self._clock, self._paths))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[SQLiteSnapshot]:
+        """Open a snapshot for a `with` block."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+            yield SQLiteSnapshot(connection, number, self._clock, self._paths)
+
+    def index_path(self) -> Path | None:
+        """Return the path of this tenant's search index; `None` before the tenant's first write."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+        return (
+            None
+            if number is None
+            else file_location.companion(self._path, file_location.search_suffix(number))
+        )
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[apsw.Connection]:
+        """Lend a reading connection inside a transaction, and translate SQLite's errors."""
+        self._refuse_closed()
+        try:
+            with self._readers.snapshot() as connection:
+                yield connection
+        except apsw.Error as error:
+            translated = translate(error, "nothing was changed.")
+            if isinstance(translated, Damaged):
+                self._note_damage(translated)
+            raise translated from error
+        except UnicodeDecodeError as error:
+            raise Damaged(
+                "the store contains text that is not valid UTF-8; nothing was changed. Run "
+                "store.verify() to list the damage, and store.salvage(to) to copy everything "
+                "readable into a new store."
+            ) from error
+
+    def _find_tenant(self, connection: apsw.Connection) -> int | None:
+        row = connection.execute(SQL["tenant"], (bind(self.tenant),)).fetchone()
+        self._tenant_number = None if row is None else row[0]
+        return self._tenant_number
+
+    # There is one writer at a time, so every operation runs alone.
+    def write(self, verb: Verb[T], *, alone: bool = False) -> T:  # noqa: ARG002
+        """Run an operation in a transaction, durable when this returns, and return its result."""
+        self._refuse_write()
+        return self._writer.run(verb)
+
+    def submit(self, verb: Verb[T]) -> Pending[T]:
+        """Queue an operation for the writer thread."""
+        self._refuse_write()
+        return self._writer.submit(verb)
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until the change count is not `seen`, or for `timeout` seconds; return the count."""
+        try:
+            return self._watcher.wait(seen, timeout)
+        except apsw.Error as error:
+            raise translate(error, "nothing was changed.") from error
+
+    def flush(self) -> None:
+        """Wait until all queued writes are done."""
+        if self._lock is not None:
+            self._writer.flush()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed; open it again.")
+        if len(self._paths) > _MOST_PATHS:
+            self._paths.clear()
+
+    def _refuse_write(self) -> None:
+        self._refuse_closed()
+        if self._lock is None:
+            raise ReadOnly("this store was opened for reading only; nothing was stored.")
+        if self._damage is not None:
+            raise Damaged(f"{self._damage} The store accepts no writes since.") from self._damage
+
+    def _refuse_others(self) -> None:
+        if self.tenant != "default":
+            raise Invalid(
+                "this copies the whole file, including other tenants' sessions; open the store "
+                "without tenant= to do so."
+            )
+
+    def _note_damage(self, error: HoldfastError) -> None:
+        self._damage = self._damage or error
+
+    # ----------------------------------------------------------------------------- whole store
+
+    def scrub(self) -> tuple[str, ...]:
+        """Wipe what erased rows left in the store's files; return what still holds some of it."""
+        self._refuse_write()
+        return self._scrub(busy_timeout_ms=_PATIENCE)
+
+    def _scrub(self, *, busy_timeout_ms: int) -> tuple[str, ...]:
+        notes = {*self._owing, self._wipe_note}
+        try:
+            return scrub(
+                self._connect_to_write,
+                self._path,
+                self._vfs,
+                notes,
+                busy_timeout_ms=busy_timeout_ms,
+            )
+        except (apsw.Error, HoldfastError, OSError) as error:
+            return (f"bytes of what was erased may still be in the file: {error}",)
+
+    def scan(self, fragments: Sequence[bytes]) -> Scan:
+        """Search the store's files for fragments of erased content."""
+        self._refuse_closed()
+        try:
+            return scan(self._connect_to_read, self._path, self._vfs, fragments)
+        except (apsw.Error, HoldfastError, OSError) as error:
+            problem = f"the files could not be searched: {error}"
+            return Scan(files=0, bytes=0, fragments=len(fragments), problem=problem)
+
+    def verify(self) -> list[Damage]:
+        """Read everything and return the damage, except in other tenants' sessions."""
+        self._refuse_closed()
+        try:
+            with self._readers.snapshot() as connection:
+                number = self._tenant_number or self._find_tenant(connection)
+        except (HoldfastError, apsw.Error):
+            return verify_file(self._path)
+        return verify_file(self._path, () if number is None else (number,))
+
+    def salvage(self, to: str) -> SalvageReport:
+        """Copy everything readable into a new store."""
+        self._refuse_others()
+        return salvage(self._path, Path(to), create_store)
+
+    def backup(self, to: str) -> BackupReport:
+        """Copy the store while it is in use, and verify the copy."""
+        self._refuse_closed()
+        self._refuse_others()
+        connection = self._open(readonly=True)
+        try:
+            return backup(connection, Path(to))
+        except apsw.Error as error:
+            raise translate(error, "no backup was made; the store is unchanged.") from error
+        finally:
+            connection.close(force=True)
+
+    def stats(self) -> Stats:
+        """Return counts of what this tenant has stored."""
+        with self._snapshot() as connection:
+            number = self._tenant_number or self._find_tenant(connection)
+            ((sessions, trashed, turns, held, blobs, size),) = _all(connection, "stats", number)
+            ((branches, messages),) = _all(connection, "stored_messages", number)
+            growth = _all(connection, "growth", number)
+            spent = _all(connection, "usage_by_day", number)
+        return Stats(
+            sessions=sessions,
+            trashed=trashed,
+            branches=branches,
+            messages=messages,
+            turns=turns,
+            open_turns=held,
+            blobs=blobs,
+            blob_bytes=size,
+            file_bytes=sum(file_location.size(p) for p in self._files()),
+            growth=tuple(Growth(to_day(day), begun, held) for day, begun, held in growth),
+            days=sum_by_day(
+                (day, unbind(model), Usage(*counts), cost) for day, model, *counts, cost in spent
+            ),
+        )
+
+    def _files(self) -> list[Path]:
+        return [
+            self._path,
+            *(file_location.companion(self._path, s) for s in file_location.COMPANIONS),
+        ]
+
+    def health(self) -> list[Check]:
+        """Return checks of the file's format, permissions and SQLite settings."""
+        with self._snapshot() as connection:
+            journal = str(connection.execute("PRAGMA journal_mode").get)
+            found = migrations.version_of(connection, self._path)
+        synced = {"power": "survives a power cut", "process": "survives kill -9"}
+        checks = [
+            Check("backend", "sqlite"),
+            Check("file", str(self._path)),
+            Check("engine", f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"),
+            Check("format", str(found)),
+            Check("journal mode", journal, journal == "wal", "must be wal: salvage the store"),
+            Check("durability", f"{self._durability} ({synced[self._durability]})"),
+        ]
+        return checks + [_permissions(p) for p in (self._path.parent, *self._files()) if p.exists()]
+
+    @property
+    def closed(self) -> bool:
+        """True if `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Finish queued writes and close the file."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watcher.close()
+        if self._lock is not None:
+            self._writer.close()
+            # A writer thread that is blocked keeps its connection until the process ends.
+            if self._writer.leading.acquire(timeout=self.deadline):
+                self._engine.close()
+                self._lock.close()
+                self._writer.leading.release()
+        self._readers.close()
+
+    # ------------------------------------------------------------------------------------ fork
+
+    def before_fork(self) -> None:
+        """Close every connection, because a child must not inherit SQLite's record of its locks.
+
+        Parent and child open new ones when they next need them.
+        """
+        self._quiet = not self._closed
+        if not self._quiet:
+            return
+        if self._lock is not None:
+            self._led = self._writer.leading.acquire(timeout=self.deadline)
+            if self._led:
+                self._engine.close()
+        self._readers.pause(self.deadline)
+        self._watcher.pause()
+
+    def after_fork_in_parent(self) -> None:
+        """Let reads and writes go on."""
+        if not self._quiet:
+            return
+        self._watcher.go_on()
+        self._readers.go_on()
+        if self._lock is not None and self._led:
+            self._writer.leading.release()
+
+    def after_fork_in_child(self) -> None:
+        """Make new locks and a new writer: no thread survived, and the lock files are shared."""
+        if not self._quiet:
+            return
+        self._watcher.begin_anew()
+        self._readers.begin_anew()
+        if self._lock is None:
+            return
+        self._lock.close()
+        try:
+            self._lock = Turnstile(self._path)
+        except StoreUnavailable:
+            self._closed = True  # The directory is gone; using the store in the child raises.
+            return
+        self._make_writer()
+
+
+def _all(connection: apsw.Connection, name: str, *values: int | None) -> list[Any]:
+    found: list[Any] = connection.execute(SQL[name], values).fetchall()
+    return found
+
+
+def _settle_to_read(connection: apsw.Connection) -> None:
+    adopt(connection)
+    connection.execute("PRAGMA query_only=ON")
+
+
+def create_store(path: Path) -> None:
+    """Create a new, empty store; raise `Invalid` if the file exists."""
+    if file_location.check(path):
+        raise Invalid(f"{path} exists already; nothing was changed. Choose another path.")
+    file_location.prepare_directory(path)
+    lock = Turnstile(path)
+    try:
+        migrations.create(path, migrations.load(), lock, vfs=None, deadline=10.0)
+    finally:
+        lock.close()
+
+
+def _permissions(path: Path) -> Check:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if path.is_dir():
+        # The files in it have modes of their own, but other users must not replace them.
+        writable = mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sound, target_mode = not writable or bool(mode & stat.S_ISVTX), "go-w"
+    else:
+        sound, target_mode = not mode & 0o077, "600"
+    return Check(f"permissions of {path.name}", f"{mode:o}", sound, f"chmod {target_mode} {path}")
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_live)
+    for backend in _forking:
+        backend.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for backend in _forking:
+        backend.after_fork_in_parent()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for backend in _forking:
+        backend.after_fork_in_child()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

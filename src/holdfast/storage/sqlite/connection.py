@@ -1,0 +1,132 @@
+"""SQLite connections, and the translation of SQLite's errors.
+
+Every SQLite from 3.7.0 to 3.51.2, except two patched releases, can corrupt a database in WAL mode
+when two connections checkpoint at once. apsw bundles a newer one; if it was built with an affected
+version, the store refuses to open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from holdfast.errors import (
+    Damaged,
+    HoldfastError,
+    ReadOnly,
+    StoreFull,
+    StoreUnavailable,
+    TooLarge,
+)
+from holdfast.url import Durability
+
+APPLICATION_ID: Final = 0x486F6C64  # "Hold"
+_SOUND_FROM: Final = (3, 51, 3)
+_REPAIRED: Final = frozenset({(3, 50, 7), (3, 44, 6)})
+_DAMAGE_CODES: Final = frozenset({apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_DATA})
+_SYNCHRONOUS: Final = {"power": "FULL", "process": "NORMAL"}
+
+
+def check_engine(version: str) -> None:
+    """Raise `StoreUnavailable` for a SQLite version that can corrupt a database."""
+    numbers = tuple(int(part) for part in version.split("."))
+    if (3, 7, 0) <= numbers < _SOUND_FROM and numbers not in _REPAIRED:
+        raise StoreUnavailable(
+            f"SQLite {version} can corrupt a database that several processes use; nothing was "
+            "opened. Install a current apsw, which bundles a safe version."
+        )
+
+
+def connect(
+    path: Path,
+    *,
+    readonly: bool,
+    durability: Durability,
+    busy: float,
+    vfs: str | None = None,
+    immutable: bool = False,
+) -> apsw.Connection:
+    """Open a connection that runs no code that a hostile file may contain, such as triggers."""
+    check_engine(apsw.sqlite_lib_version())
+    flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    name = str(path)
+    if immutable:
+        from urllib.parse import quote  # noqa: PLC0415 - rarely needed
+
+        name = f"file:{quote(name)}?immutable=1"
+        flags |= apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(name, flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs)
+    try:
+        _configure(connection, durability, busy)
+    except BaseException:
+        connection.close(force=True)
+        raise
+    return connection
+
+
+def _configure(connection: apsw.Connection, durability: Durability, busy: float) -> None:
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
+    # Plans must not depend on bound values, or SQLite prepares statements again and again.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    # Until the file is known to be a Holdfast store, closing must not write to it.
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.set_busy_timeout(int(busy * 1000))
+    connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS[durability]}")
+    connection.execute("PRAGMA secure_delete=ON")
+    if sys.platform == "darwin" and durability == "power":
+        connection.execute("PRAGMA fullfsync=ON")
+        connection.execute("PRAGMA checkpoint_fullfsync=ON")
+
+
+def adopt(connection: apsw.Connection) -> None:
+    """Enable the checkpoint on close, once the file is known to be a Holdfast store."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+
+
+class MovedProbe:
+    """Checks whether a connection's file is still the one at its path, in about a microsecond."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._answer = ctypes.c_int(0)
+        self._address = ctypes.addressof(self._answer)
+
+    def moved(self) -> bool:
+        """Return true if the file was moved, deleted or replaced since it was opened."""
+        self._connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, self._address)
+        return bool(self._answer.value)
+
+
+def is_io_error(error: BaseException) -> bool:
+    """True if a write, read or sync failed: the connection's state is then unreliable."""
+    return isinstance(error, apsw.IOError)
+
+
+def translate(error: apsw.Error, effect: str) -> HoldfastError:
+    """Return a SQLite error as one of Holdfast's. `effect` states what was or was not changed."""
+    detail = f"{type(error).__name__}: {error}"
+    if isinstance(error, apsw.FullError):
+        return StoreFull(f"the disk is full ({detail}); {effect} Free some space and try again.")
+    # An operation reads before it writes, so a violated constraint means that rows are damaged.
+    corruption = apsw.CorruptError | apsw.NotADBError | apsw.ConstraintError
+    if isinstance(error, corruption) or _is_damage(error):
+        return Damaged(
+            f"the store contains damaged data ({detail}); {effect} Run store.verify() to list the "
+            "damage, and store.salvage(to) to copy everything readable into a new store."
+        )
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
+        return ReadOnly(f"the store cannot be written to ({detail}); {effect}")
+    if isinstance(error, apsw.TooBigError | apsw.NoMemError):
+        return TooLarge(f"too large for the store ({detail}); {effect}")
+    return StoreUnavailable(f"the store is unavailable ({detail}); {effect} Try again.")
+
+
+def _is_damage(error: apsw.Error) -> bool:
+    return getattr(error, "extendedresult", 0) in _DAMAGE_CODES

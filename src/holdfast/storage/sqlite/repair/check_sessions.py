@@ -1,0 +1,177 @@
+"""Session check: the rules that `verify` applies to sessions, heads and branches.
+
+A live session has a head on the branch with the highest number; its branch numbers run from 1
+without a gap; every other branch records its last seq. A *stub*, which a purge leaves because forks
+share its messages, has no head, no name and no data of its own; each of its branches ends exactly
+where the last fork that needs it starts.
+
+A branch starts after a message on an older branch of the same tenant, or without a parent at the
+first message. A session may name a parent session that no longer exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from holdfast.storage.sqlite.repair.check_history import LAST_OF_BRANCH, First
+from holdfast.storage.sqlite.repair.column_rules import owner_of
+from holdfast.storage.sqlite.repair.row_scan import BadText, Value, Values
+
+# The values of a stub's row, except for id, parent, relation and times, which a purge keeps.
+BLANK: Final[Values] = {
+    "key": None,
+    "scope": None,
+    "agent": None,
+    "title": None,
+    "title_by": None,
+    "model": None,
+    "cwd": None,
+    "pinned": 0,
+    "archived": 0,
+    "trashed_at": None,
+    "goal": None,
+    "metadata": "{}",
+}
+IS_PURGED: Final = "SELECT purged_at IS NOT NULL FROM sessions WHERE n = ?"
+NEEDED: Final = "SELECT max(fork_seq) FROM branches WHERE parent = ?"
+_TENANT_OF_BRANCH: Final = (
+    "SELECT s.tenant FROM branches b JOIN sessions s ON s.n = b.session WHERE b.n = ?"
+)
+
+
+class Report(Protocol):
+    """A function that reports damage."""
+
+    def __call__(self, what: str, session: Value = None) -> None:
+        """Report damage, in this session if it is known."""
+        ...
+
+
+class Standing:
+    """Checks the rows of sessions, heads and branches against each other."""
+
+    def __init__(self, first: First, report: Report) -> None:
+        """Check with `first`, which returns the first row of a query; report with `report`."""
+        self._first = first
+        self._report = report
+
+    def _there(self, query: str, *values: Value) -> bool:
+        return self._first(query, *values) is not None
+
+    # --------------------------------------------------------------------------------- sessions
+
+    def session(self, n: int, values: Values) -> None:
+        """Check a session's row."""
+        headed = self._there("SELECT 1 FROM heads WHERE session = ?", n)
+        if values["purged_at"] is None and not headed:
+            self._report("the session's head is missing", n)
+        if values["purged_at"] is not None:
+            self._husk(n, values, headed=headed)
+        if not self._there("SELECT 1 FROM tenants WHERE n = ?", values["tenant"]):
+            self._report("the session's tenant is missing", n)
+        if not self._indexed(n, values):
+            self._report("the session's id or key differs from its index entry", n)
+
+    def _husk(self, n: int, values: Values, *, headed: bool) -> None:
+        if headed:
+            self._report("the session was purged but has a head", n)
+        for column in (name for name, blank in BLANK.items() if values[name] != blank):
+            self._report(f"the session was purged but its {column} is still there", n)
+        if not self._there("SELECT 1 FROM branches WHERE session = ?", n):
+            self._report("the session was purged, and no fork shares any of its messages", n)
+
+    def _indexed(self, n: int, values: Values) -> bool:
+        """True if a row agrees with the indexes, which hold the same bytes a second time."""
+        tenant, name, key = values["tenant"], values["id"], values["key"]
+        if isinstance(name, BadText) or isinstance(key, BadText):
+            return True  # It is reported already, and cannot be bound as text.
+        by_id = "SELECT n FROM sessions INDEXED BY sessions_by_id WHERE tenant = ? AND id = ?"
+        by_key = (
+            "SELECT n FROM sessions INDEXED BY sessions_by_key "
+            "WHERE tenant = ? AND key = ? AND trashed_at IS NULL"
+        )
+        trashed = values["trashed_at"] is not None
+        return self._first(by_id, tenant, name) == (n,) and (
+            key is None or trashed or self._first(by_key, tenant, key) == (n,)
+        )
+
+    # ------------------------------------------------------------------------------------ heads
+
+    def head(self, n: int, values: Values) -> None:
+        """Check a head against its session and the branch it names."""
+        owner = self._first("SELECT tenant FROM sessions WHERE n = ?", n)
+        if owner is None:
+            self._report(f"a head belongs to session number {n}, which is missing")
+        elif owner[0] != values["tenant"]:
+            self._report("the session and its head name different tenants", n)
+        branch = "SELECT session, number FROM branches WHERE n = ?"
+        if self._first(branch, values["branch"]) != (n, values["branch_no"]):
+            self._report("the session's active branch is missing, or another session's", n)
+        self._numbers(n, values["branch_no"])
+        by_activity = (
+            "SELECT session FROM heads INDEXED BY heads_by_activity "
+            "WHERE tenant = ? AND activity = ?"
+        )
+        if self._first(by_activity, values["tenant"], values["activity"]) != (n,):
+            self._report("the session's activity differs from its index entry", n)
+
+    def _numbers(self, n: int, active: Value) -> None:
+        query = "SELECT count(*), max(number) FROM branches WHERE session = ?"
+        count, highest = self._first(query, n) or (0, None)
+        if not isinstance(highest, int) or not isinstance(active, int):
+            return  # It is reported already.
+        if highest != count:
+            self._report(f"the session has {count!r} branches, numbered up to {highest}", n)
+        if highest > active:
+            self._report(f"the session's head is on branch {active}, not on branch {highest}", n)
+
+    # --------------------------------------------------------------------------------- branches
+
+    def branch(self, n: int, values: Values) -> None:
+        """Check a branch's session, start and end."""
+        session = owner_of("branches", values)
+        by_number = (
+            "SELECT n FROM branches INDEXED BY branches_by_number WHERE session = ? AND number = ?"
+        )
+        if self._first(by_number, values["session"], values["number"]) != (n,):
+            self._report(f"branch {n} differs from its index entry", session)
+        purged = self._first(IS_PURGED, session)
+        if purged is None:
+            self._report(f"branch {n} belongs to session number {session!r}, which is missing")
+        for problem in (*self._start(n, values), *self._end(n, values, stub=purged == (1,))):
+            self._report(f"branch {values['number']!r} {problem}", session)
+
+    def _start(self, n: int, values: Values) -> Iterator[str]:
+        parent, fork_seq = values["parent"], values["fork_seq"]
+        if parent is None:
+            if fork_seq != 0:
+                yield f"starts after message {fork_seq!r} but names no parent"
+            return
+        begin = self._first("SELECT fork_seq FROM branches WHERE n = ?", parent)
+        end = self._first(LAST_OF_BRANCH, parent)
+        if not isinstance(parent, int) or parent >= n or not _within(begin, fork_seq, end):
+            yield "starts at a message that its parent does not have"
+        elif self._first(_TENANT_OF_BRANCH, parent) != self._first(_TENANT_OF_BRANCH, n):
+            yield "starts on a branch of another tenant"
+
+    def _end(self, n: int, values: Values, *, stub: bool) -> Iterator[str]:
+        end = values["last_seq"]
+        active = self._there("SELECT 1 FROM heads WHERE session = ? AND branch = ?",
+                             values["session"], n)  # fmt: skip
+        if active and end is not None:
+            yield "is active, but its end is recorded"
+        elif not active and end is None:
+            yield "is not active, but its end is not recorded"
+        needed = self._first(NEEDED, n)
+        if stub and end is not None and needed != (end,):
+            yield "belongs to a purged session, but is not exactly as long as its forks need"
+
+
+def _within(begin: tuple[Value, ...] | None, seq: Value, end: tuple[Value, ...] | None) -> bool:
+    """True if a message is after the start of a branch and not after its end."""
+    if begin is None or end is None:
+        return False
+    low, high = begin[0], end[0]
+    known = isinstance(low, int) and isinstance(seq, int) and isinstance(high, int)
+    return known and low < seq <= high  # type: ignore[operator]

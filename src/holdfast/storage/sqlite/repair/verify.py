@@ -1,0 +1,438 @@
+"""Verification: finding damage in a store's file.
+
+First SQLite checks its own structure (pages, trees, indexes). Then Holdfast's rules are checked in
+one pass over all tables, in file order: every value is valid (`column_rules`), every row matches
+its checksum, every message can be decoded, every history is numbered without gaps up to its head
+(`check_history`), sessions, heads and branches are consistent (`check_sessions`), and every
+reference leads to an existing row.
+
+An unreadable part is reported and the rest is still checked. Nothing is written, and only the
+findings are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from holdfast import codec
+from holdfast.errors import Damaged
+from holdfast.storage.sqlite.connection import APPLICATION_ID
+from holdfast.storage.sqlite.repair.check_history import (
+    LAST_OF_BRANCH,
+    SEQ_BITS,
+    SEQ_MASK,
+    Branch,
+    Finding,
+    Found,
+    Longer,
+    Misplaced,
+    Missing,
+    capacity,
+    next_try,
+    walk,
+)
+from holdfast.storage.sqlite.repair.check_sessions import IS_PURGED, Standing
+from holdfast.storage.sqlite.repair.column_rules import (
+    BLOBS,
+    BRANCHES,
+    DRAFTS,
+    HEADS,
+    MESSAGES,
+    OWNED,
+    QUARANTINE,
+    QUEUE,
+    QUEUE_BLOBS,
+    SESSIONS,
+    TENANTS,
+    TURNS,
+    USAGE,
+    as_written,
+    faults,
+    fits,
+    is_draft_record,
+    is_queued,
+    owner_of,
+    read_message,
+)
+from holdfast.storage.sqlite.repair.row_scan import (
+    LAST_KEY,
+    UNREADABLE,
+    Gap,
+    Hole,
+    Owned,
+    Row,
+    Stray,
+    Table,
+    Value,
+    Values,
+    open_damaged,
+    owned_rows,
+    rows,
+)
+from holdfast.values import Damage
+
+MOST_LINES: Final = 100
+_MOST_USES: Final = 1000
+
+
+def verify_file(path: Path, tenants: Collection[int] | None = None) -> list[Damage]:
+    """Verify a file that may be too damaged to be opened as a store; see `verify`."""
+    connection = open_damaged(path)
+    try:
+        return verify(connection, tenants)
+    finally:
+        connection.close(force=True)
+
+
+def verify(connection: apsw.Connection, tenants: Collection[int] | None = None) -> list[Damage]:
+    """Read everything and return the damage.
+
+    With `tenants`, damage in the sessions of other tenants is left out.
+    """
+    begun = not connection.in_transaction
+    try:
+        if begun:
+            connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except UNREADABLE as error:
+        if connection.in_transaction and begun:
+            connection.execute("ROLLBACK")
+        return [Damage(what=f"the file cannot be read as a database: {error}")]
+    try:
+        return _Verifier(connection, tenants).run()
+    finally:
+        if begun and connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def structure(connection: apsw.Connection) -> list[Damage]:
+    """Return the damage that SQLite finds in pages, trees and indexes."""
+    lines: list[str] = []
+    try:
+        for (text,) in connection.execute(f"PRAGMA integrity_check({MOST_LINES})"):
+            lines += str(text).splitlines()
+    except (*UNREADABLE, UnicodeDecodeError) as error:
+        lines.append(str(error))
+    found = [line for line in lines[:MOST_LINES] if line != "ok"]
+    try:
+        if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
+            found.append("the header does not identify the file as a Holdfast store")
+    except UNREADABLE as error:
+        found.append(str(error))
+    return [Damage(what=f"the file's structure is damaged: {line}") for line in found]
+
+
+class _Verifier:
+    def __init__(self, connection: apsw.Connection, tenants: Collection[int] | None) -> None:
+        self._connection = connection
+        self._tenants = tenants
+        self._found: list[Damage] = []
+        self._standing = Standing(self._first, self._report)
+        self._noted_next = 0
+
+    def run(self) -> list[Damage]:
+        self._found += structure(self._connection)
+        self._kept(TENANTS, lambda _, values: self._tenant(values))
+        self._kept(SESSIONS, self._session)
+        self._kept(HEADS, self._head)
+        self._kept(BRANCHES, self._branch)
+        self._kept(USAGE, lambda _, values: self._usage(values))
+        self._kept(BLOBS, self._blob)
+        self._kept(QUEUE_BLOBS, lambda _, values: self._queue_blob(values))
+        self._kept(QUARANTINE, lambda _, values: self._row("quarantine", values, "a row"))
+        self._messages()
+        self._owned()
+        self._uses()
+        self._meta()
+        return self._found
+
+    # ----------------------------------------------------------------------------- reporting
+
+    def _report(self, what: str, session: Value = None, seq: int | None = None) -> None:
+        """Record damage, with the session's id if its number is known."""
+        name, tenant = self._who(session)
+        if self._tenants is None or tenant is None or tenant in self._tenants:
+            self._found.append(Damage(what=what, session_id=name, seq=seq))
+
+    def _who(self, session: Value) -> tuple[str | None, int | None]:
+        if session is None:
+            return None, None
+        row = self._first("SELECT CAST(id AS BLOB), tenant FROM sessions WHERE n = ?", session)
+        if row is None or not isinstance(row[0], bytes):
+            return None, None
+        name = row[0].decode("utf-8", "backslashreplace")
+        return name, row[1] if isinstance(row[1], int) else None
+
+    def _first(self, query: str, *values: Value) -> tuple[Value, ...] | None:
+        """Return the first row of a query; `None` if there is none or it cannot be read."""
+        try:
+            found: tuple[Value, ...] | None = self._connection.execute(query, values).fetchone()
+        except (*UNREADABLE, UnicodeDecodeError):
+            return None
+        return found
+
+    def _there(self, query: str, *values: Value) -> bool:
+        return self._first(query, *values) is not None
+
+    # -------------------------------------------------------------------------------- tables
+
+    def _kept(self, table: Table, check: Callable[[int, Values], None]) -> None:
+        for item in rows(self._connection, table):
+            if isinstance(item, Row):
+                check(item.key, item.values)
+            elif isinstance(item, Stray):
+                self._report(f"a row of {table.name} is stored under a wrong number, {item.key}")
+            else:
+                self._report(f"{_what(table.name, item)} cannot be read: {item.why}")
+
+    def _row(self, table: str, values: Values, label: str, session: Value = None) -> None:
+        """Report a row's invalid values; if all are valid, a mismatch with its checksum."""
+        invalid = faults(table, values)
+        for column in invalid:
+            self._report(f"{column} of {label} of {table} cannot be read", session)
+        if not invalid and not fits(table, values):
+            self._report(f"{label} of {table} does not fit its checksum", session)
+
+    def _tenant(self, values: Values) -> None:
+        if faults("tenants", values):
+            self._report("the name of a tenant cannot be read")
+
+    def _session(self, n: int, values: Values) -> None:
+        self._row("sessions", values, "the row", n)
+        self._standing.session(n, values)
+
+    def _head(self, n: int, values: Values) -> None:
+        self._row("heads", values, "the row", owner_of("heads", values))
+        self._standing.head(n, values)
+        queued = self._first("SELECT count(*) FROM queue WHERE session = ?", n)
+        if queued is not None and queued[0] != values["queued"]:
+            counted = values["queued"]
+            self._report(f"the session counts {counted!r} queued inputs and has {queued[0]!r}", n)
+        self._open_turn(n, values)
+
+    def _open_turn(self, n: int, values: Values) -> None:
+        newest = self._first("SELECT max(number) FROM turns WHERE session = ?", n) or (None,)
+        turns = values["turns"]
+        if isinstance(newest[0], int) and isinstance(turns, int) and newest[0] > turns:
+            self._report(f"the session counts {turns} turns and has a turn {newest[0]}", n)
+        if values["open_turn"] is None:
+            return
+        state = "SELECT CAST(state AS BLOB) FROM turns WHERE session = ? AND number = ?"
+        if self._first(state, n, values["open_turn"]) != (b"open",):
+            self._report(f"the session's open turn {values['open_turn']!r} is missing", n)
+
+    def _branch(self, n: int, values: Values) -> None:
+        self._row("branches", values, f"row {n}", owner_of("branches", values))
+        self._standing.branch(n, values)
+
+    def _blob(self, n: int, values: Values) -> None:
+        data, name = values["data"], values["sha256"]
+        if not isinstance(data, bytes) or codec.digest(data) != name:
+            self._report(f"the data of blob {n} does not fit its hash")
+
+    def _queue_blob(self, values: Values) -> None:
+        data, session = values["data"], values["session"]
+        if not isinstance(data, bytes) or codec.digest(data) != values["sha256"]:
+            self._report("a file attached to queued input does not fit its hash", session)
+        self._belongs("a file attached to queued input belongs", session)
+
+    def _usage(self, values: Values) -> None:
+        session = owner_of("usage", values)
+        self._row("usage", values, "a row", session)
+        self._belongs("a row of usage belongs", session)
+
+    def _belongs(self, what: str, session: Value) -> None:
+        """Check that the session which a row belongs to exists and was not purged."""
+        purged = self._first(IS_PURGED, session)
+        if purged is None:
+            self._report(f"{what} to session number {session!r}, which is missing")
+        elif purged != (0,):
+            self._report(f"{what} to a session that was purged", session)
+
+    def _uses(self) -> None:
+        query = "SELECT place, blob FROM blob_uses u WHERE NOT EXISTS (SELECT 1 FROM {}) LIMIT {}"
+        for target, problem in (
+            ("blobs WHERE n = u.blob", "a message references blob {!r}, which is missing"),
+            ("messages WHERE place = u.place", "blob {!r} is referenced by a missing message"),
+        ):
+            try:
+                found = self._connection.execute(query.format(target, _MOST_USES)).fetchall()
+            except (*UNREADABLE, UnicodeDecodeError) as error:
+                self._report(f"the table blob_uses cannot be read: {error}")
+                return
+            for rowid, blob in found:
+                if isinstance(rowid, int):
+                    self._report_at(problem.format(blob), rowid)
+
+    def _meta(self) -> None:
+        """Check that the values of `meta` are numbers.
+
+        A changed number shows in the structure check: the index has every value a second time.
+        """
+        try:
+            found = self._connection.execute("SELECT name, value FROM meta").fetchall()
+        except (*UNREADABLE, UnicodeDecodeError) as error:
+            self._report(f"the table meta cannot be read: {error}")
+            return
+        for name, value in found:
+            if not isinstance(value, int) or value < 0:
+                self._report(f"the value of {name!r} in meta is not a valid number")
+
+    def _report_at(self, what: str, rowid: int) -> None:
+        """Record damage at a rowid of the table of messages."""
+        owner = self._first("SELECT session FROM branches WHERE n = ?", rowid >> SEQ_BITS)
+        self._report(what, owner[0] if owner else None, rowid & SEQ_MASK)
+
+    # ------------------------------------------------------------------ turns, drafts, queues
+
+    def _owned(self) -> None:
+        for table in OWNED:
+            last: Value = None
+            for item in owned_rows(self._connection, table, self._session_numbers()):
+                if isinstance(item, Gap):
+                    problem = f"some rows of {table.name} cannot be read: {item.why}"
+                    self._report(problem, item.session)
+                    continue
+                session = owner_of(table.name, item)
+                if session != last:
+                    self._belongs(f"a row of {table.name} belongs", session)
+                last = session
+                self._owned_values(table, session, item)
+
+    def _session_numbers(self) -> Iterator[int]:
+        for item in rows(self._connection, SESSIONS):
+            if isinstance(item, Row):
+                yield item.key
+
+    def _owned_values(self, table: Owned, session: Value, values: Values) -> None:
+        if table is DRAFTS and not is_draft_record(values):
+            self._report("a record of a draft cannot be read", session)
+        elif table is QUEUE and not is_queued(values, self._queue_getter(session, values)):
+            self._report("queued input cannot be read", session)
+        else:
+            self._row(table.name, values, "a row", session)
+        if table is TURNS and values["state"] == "open":
+            self._is_the_open_one(session, values["number"])
+
+    def _is_the_open_one(self, session: Value, number: Value) -> None:
+        head = self._first("SELECT open_turn FROM heads WHERE session = ?", session)
+        if head is not None and head[0] != number:
+            self._report(f"turn {number!r} is open, but the head does not name it", session)
+
+    def _queue_getter(self, session: Value, values: Values) -> codec.GetBlob:
+        own = "SELECT data FROM queue_blobs WHERE session = ? AND number = ? AND sha256 = ?"
+        stored = self._getter(self._who(session)[1])
+
+        def fetch(sha256: str) -> bytes | None:
+            row = self._first(own, session, values["number"], sha256)
+            data = row[0] if row else None
+            return data if isinstance(data, bytes) else stored(sha256)
+
+        return fetch
+
+    def _getter(self, tenant: int | None) -> codec.GetBlob:
+        def fetch(sha256: str) -> bytes | None:
+            row = self._first(
+                "SELECT data FROM blobs WHERE tenant = ? AND sha256 = ?", tenant, sha256
+            )
+            data = row[0] if row else None
+            return data if isinstance(data, bytes) else None
+
+        return fetch
+
+    # ------------------------------------------------------------------------------ messages
+
+    def _messages(self) -> None:
+        items = rows(self._connection, MESSAGES, lambda key: next_try(self._first, key))
+        unknown = 0
+        for finding in walk(items, self._branches(), capacity(self._connection)):
+            if isinstance(finding, Found) and finding.branch.session is None:
+                if unknown != finding.branch.number:
+                    self._report(f"messages belong to branch {finding.branch.number}, "
+                                 "which is missing")  # fmt: skip
+                unknown = finding.branch.number
+            self._finding(finding)
+
+    def _finding(self, finding: Finding) -> None:
+        if isinstance(finding, Found):
+            self._message(finding)
+        elif isinstance(finding, Missing):
+            span = f"messages {finding.first} to {finding.last} are missing"
+            self._report(span, finding.branch.session, finding.first)
+        elif isinstance(finding, Longer):
+            problem = f"the history continues to message {finding.last}, beyond its head"
+            self._report(problem, finding.branch.session, finding.last)
+        elif isinstance(finding, Misplaced):
+            self._report_at("a message is stored at a position outside its branch", finding.key)
+        else:
+            self._report(f"{_what('messages', finding)} cannot be read: {finding.why}")
+
+    def _message(self, found: Found) -> None:
+        branch, seq, row = found.branch, found.seq, found.row
+        if row.filed_as is not None:
+            self._report("the message is stored under a wrong number", branch.session, seq)
+        try:
+            message, needed = read_message(row.values, self._getter(branch.tenant))
+        except Damaged as error:
+            self._report(f"the message {error}", branch.session, seq)
+            return
+        if as_written(row.values) != row.values:
+            self._report("the message is not stored as it was written", branch.session, seq)
+        if message.status == "erased" and message.parts:
+            self._report("the message was erased, but has content left", branch.session, seq)
+        if message.status != "damaged":  # A placeholder keeps the blobs of the lost message.
+            self._needs(found, needed)
+
+    def _needs(self, found: Found, needed: Collection[str]) -> None:
+        """Compare the blobs that a message references with those recorded for it."""
+        branch, seq, rowid = found.branch, found.seq, found.row.key
+        if not needed and rowid < self._noted_next:
+            return  # Messages come in rowid order, so most of them need no query.
+        query = "SELECT 1 FROM blob_uses JOIN blobs ON n = blob WHERE place = ? AND sha256 = ?"
+        known = 0
+        for sha256 in sorted(needed):
+            recorded = self._there(query, rowid, sha256)
+            known += recorded
+            if not recorded and self._getter(branch.tenant)(sha256) is not None:
+                problem = "the message references a blob that is not recorded for it"
+                self._report(problem, branch.session, seq)
+        if self._number("SELECT count(*) FROM blob_uses WHERE place = ?", rowid) > known:
+            problem = "a blob is recorded for the message, which does not reference it"
+            self._report(problem, branch.session, seq)
+        query = "SELECT min(place) FROM blob_uses WHERE place > ?"
+        self._noted_next = self._number(query, rowid) or LAST_KEY
+
+    def _number(self, query: str, *values: Value) -> int:
+        found = self._first(query, *values)
+        return found[0] if found and isinstance(found[0], int) else 0
+
+    def _branches(self) -> Iterator[Branch]:
+        for item in rows(self._connection, BRANCHES):
+            if isinstance(item, Row):
+                yield self._as_branch(item.key, item.values)
+
+    def _as_branch(self, number: int, values: Values) -> Branch:
+        session, fork_seq = values["session"], values["fork_seq"]
+        name, tenant = self._who(session)
+        last = (self._first(LAST_OF_BRANCH, number) or (None,))[0]
+        return Branch(
+            number=number,
+            session=session if isinstance(session, int) else 0,
+            session_id=name,
+            tenant=tenant,
+            fork_seq=fork_seq if isinstance(fork_seq, int) else 0,
+            last=last if isinstance(last, int) else None,
+        )
+
+
+def _what(table: str, hole: Hole) -> str:
+    if table == "messages":
+        first, last = hole.first >> SEQ_BITS, hole.last >> SEQ_BITS
+        if first == last:
+            return f"messages {hole.first & SEQ_MASK} to {hole.last & SEQ_MASK} of branch {first}"
+        return f"messages of branches {first} to {last}"
+    return f"rows {hole.first} to {hole.last} of {table}"

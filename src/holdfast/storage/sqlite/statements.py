@@ -1,0 +1,9 @@
+"""Statements by name, read from `statements.sql`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.storage.sql_files import load
+
+SQL: Final = load(__package__)

@@ -1,0 +1,960 @@
+"""Snapshot and transaction of the storage protocol, as SQL statements without decisions.
+
+Names that SQL text cannot hold exactly (NUL, lone surrogates) are bound as blobs of their bytes;
+text and blob never compare equal, so two names are never confused.
+
+Every row gets a checksum when it is written (see `checksums`). Rows that locate a history and
+control who may write to it (sessions, heads, branches, turns) are checked whenever they are read: a
+mismatch raises `Damaged` and never yields a shorter history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from operator import add
+from typing import Any, Final, TypeVar
+
+import apsw
+import msgspec
+
+from holdfast import codec
+from holdfast.clock import Clock
+from holdfast.errors import Damaged
+from holdfast.storage.ancestry import Path, Segment, Step, joined, ranges
+from holdfast.storage.protocol import (
+    MEASURED_ROWS,
+    Belongings,
+    BranchRow,
+    Cut,
+    HeadRow,
+    Listed,
+    Listing,
+    MessageRow,
+    Owner,
+    QueueRow,
+    SessionRow,
+    Start,
+    ToolRow,
+    TurnRow,
+    Unreadable,
+    UsageRow,
+    Weight,
+    in_order,
+)
+from holdfast.storage.sqlite.checksums import UNFIT, seal
+from holdfast.storage.sqlite.statements import SQL
+from holdfast.titles import loose
+from holdfast.values import Holder, Measured, Usage
+
+T = TypeVar("T")
+
+_BRANCH_BITS: Final = 32
+_SEQ_MASK: Final = (1 << _BRANCH_BITS) - 1
+_LAST_ACTIVITY: Final = (1 << 63) - 1
+_LONGEST_KEPT: Final = 64
+_MANY_PLACES: Final = 1000
+_IDS_AT_ONCE: Final = 64
+_BRANCHES_AT_ONCE: Final = 250
+_NO_LIMIT: Final = -1
+_NOBODY: Final = -1
+_SESSION_COLUMNS: Final = 20
+_MISSING: Final = "a session's rows are missing"
+
+_FILTERS: Final = {
+    "scope": "AND s.scope = :scope",
+    "agent": "AND s.agent = :agent",
+    "cwd": "AND s.cwd = :cwd",
+    "since": "AND h.updated_at >= :since",
+    "until": "AND h.updated_at < :until",
+    "text": "AND ({title} OR {preview} OR {key})".format(
+        # Most texts are ASCII, which SQLite folds by itself, much faster.
+        **{
+            column.partition(".")[2]: f"instr(iif(typeof({column}) = 'text' "
+            f"AND length({column}) = length(CAST({column} AS BLOB)), lower({column}), "
+            f"folded({column})), :text)"
+            for column in ("s.title", "h.preview", "s.key")
+        }
+    ),
+}
+
+
+def bind(text: str | None) -> str | bytes | None:
+    """Return text as a value that SQLite stores exactly."""
+    if text is None:
+        return None
+    if "\0" in text:
+        return codec.encode_text(text)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return codec.encode_text(text)
+    return text
+
+
+def unbind(value: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Return a stored value, with text as it was before `bind`."""
+    return codec.decode_text(value) if isinstance(value, bytes) else value
+
+
+def bind_json(data: bytes | None) -> str | bytes | None:
+    """Return JSON as text for SQLite, so that it is readable in the file; see `bind`."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def unbind_json(value: str | bytes | None) -> bytes | None:
+    """Return stored JSON as bytes."""
+    return codec.encode_text(value) if isinstance(value, str) else value
+
+
+@cache
+def _in(name: str, count: int) -> str:
+    """Return a statement with `count` bound parameters in its list."""
+    return SQL[name].replace("(…)", f"({', '.join('?' * count)})")
+
+
+def place(branch: int, seq: int) -> int:
+    """Return a message's rowid, the column `place` of its table."""
+    return branch << _BRANCH_BITS | seq
+
+
+class SQLiteSnapshot:
+    """Reads on one connection, within one SQLite transaction."""
+
+    def __init__(
+        self, connection: apsw.Connection, tenant: int | None, clock: Clock, paths: dict[int, Path]
+    ) -> None:
+        """Read a tenant's rows; `paths` caches ancestry for all snapshots and is only added to."""
+        self._execute = connection.execute
+        self._connection = connection
+        self._tenant = _NOBODY if tenant is None else tenant
+        self._clock = clock
+        self._paths = paths
+
+    def _first(self, name: str, *values: object) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._execute(SQL[name], values).fetchone()
+        return row
+
+    def _sealed(self, name: str, session: int, *values: object) -> Sequence[Any] | None:
+        """Return a query's first row without its checksum; raise `Damaged` if it does not match."""
+        try:
+            row = self._first(name, *values)
+        except UnicodeDecodeError as error:
+            raise self._unfit(session) from error
+        return None if row is None else self._opened(row, session)
+
+    def _opened(self, row: Sequence[Any], session: int | None) -> Sequence[Any]:
+        if seal(row[2:]) != row[0]:
+            raise self._unfit(session)
+        return row[1:]
+
+    def _unfit(self, session: int | None) -> Damaged:
+        return Damaged(
+            f"the rows of {self._called(session)} do not fit their checksum; nothing was changed. "
+            "Run store.verify() to list the damage, and store.salvage(to) to copy everything "
+            "readable into a new store."
+        )
+
+    def _called(self, session: int | None) -> str:
+        row = None if session is None else self._first("id_of_session", session)
+        return f"session {row[0].decode('utf-8', 'backslashreplace')}" if row else "a session"
+
+    def now(self) -> int:
+        """Return the time in microseconds, from this host's clock."""
+        return self._clock.micros()
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def find_session(self, *, key: str | None = None, id: str | None = None) -> SessionRow | None:
+        """Return a session by its key or id; `None` if it does not exist or was purged."""
+        if key is not None:
+            row = self._first("session_by_key", self._tenant, bind(key))
+        else:
+            row = self._first("session_by_id", self._tenant, bind(id))
+        found = None if row is None else self._session_row(row)
+        return None if found is None or found.purged_at is not None else found
+
+    def owners(self, branches: Collection[int]) -> dict[int, Owner]:
+        """Return the sessions that own these branches."""
+        numbers = list(branches)
+        found: dict[int, Owner] = {}
+        for start in range(0, len(numbers), _BRANCHES_AT_ONCE):
+            some = numbers[start : start + _BRANCHES_AT_ONCE]
+            rows = self._execute(_in("owners", len(some)), (*some, self._tenant))
+            found.update((branch, _owner(row)) for branch, *row in rows)
+        return found
+
+    def titled(self, words: Sequence[str]) -> list[Owner]:
+        """Return sessions whose title may contain all these words.
+
+        SQLite folds only ASCII letters, so every title with other letters is returned.
+        """
+        plain = [word for word in words if word.isascii()]
+        conditions = " AND ".join(["instr(lower(title), ?)"] * len(plain)) or "TRUE"
+        text = SQL["titles"].replace("(…)", f"({conditions})")
+        return [_owner(row) for row in self._execute(text, (self._tenant, *plain))]
+
+    def relative(self, id: str) -> SessionRow | None:
+        """Return a session by its id, or the stub that a purge left of it."""
+        row = self._first("session_by_id", self._tenant, bind(id))
+        return None if row is None else self._session_row(row)
+
+    def children(self, id: str) -> list[SessionRow]:
+        """Return the sessions that name this one as their parent, oldest first."""
+        found = self._execute(SQL["sessions_by_parent"], (self._tenant, bind(id)))
+        return [self._session_row(row) for row in found]
+
+    def _session_row(self, row: Sequence[Any]) -> SessionRow:
+        return _session_row(self._opened(row, row[1]))
+
+    def find_sessions(self, *, prefix: str | None, title: str | None) -> list[SessionRow]:
+        """Return sessions whose id starts with `prefix`, or whose title is `title`."""
+        if prefix is not None:
+            # Ids are lower-case base32, so "~" sorts after every continuation.
+            values: tuple[object, ...] = (self._tenant, bind(prefix), bind(prefix + "~"))
+            found = self._execute(SQL["sessions_by_prefix"], values)
+        else:
+            found = self._execute(SQL["sessions_by_title"], (self._tenant, bind(title)))
+        return [self._session_row(row) for row in found]
+
+    def find_titled(self, title: str, *, trashed: bool) -> list[SessionRow]:
+        """Return sessions whose title equals this one apart from case.
+
+        The index orders titles by their bytes, so only the ranges that can fold to this title are
+        read. SQLite folds ASCII; only titles with other letters are folded by `_loose`.
+        """
+        self._connection.create_scalar_function("loose", _loose, 1, deterministic=True)
+        folded = loose(title)
+        values = {
+            "tenant": self._tenant,
+            "trashed": int(trashed),
+            "loose": bind(folded),
+            **_beginnings(folded),
+        }
+        found = self._execute(SQL["sessions_by_loose_title"], values)
+        return [self._session_row(row) for row in found]
+
+    def forks(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return how many sessions were forked from each of these."""
+        counts: dict[str, int] = {}
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+            try:
+                found: list[Any] = self._execute(
+                    _in("forks", len(names)), (self._tenant, *names)
+                ).fetchall()
+            except (apsw.CorruptError, UnicodeDecodeError) as error:
+                raise Damaged(
+                    f"the forks of a session cannot be read ({type(error).__name__}); run "
+                    "store.verify()."
+                ) from error
+            counts |= {unbind(parent): count for parent, count in found}
+        return counts
+
+    def find_trashed(self, *, key: str | None, title: str | None) -> list[SessionRow]:
+        """Return sessions in the trash by the key or title they had."""
+        name, value = ("trashed_by_key", key) if key is not None else ("trashed_by_title", title)
+        found = self._execute(SQL[name], (self._tenant, bind(value)))
+        return [self._session_row(row) for row in found]
+
+    def find_run(self, run_id: str) -> list[SessionRow]:
+        """Return the sessions that have a turn of this run."""
+        found = self._execute(SQL["sessions_by_run"], (bind(run_id), self._tenant))
+        return [self._session_row(row) for row in found]
+
+    def session(self, n: int) -> SessionRow | None:
+        """Return a session's identity row."""
+        row = self._sealed("session", n, n, self._tenant)
+        return None if row is None else _session_row(row)
+
+    def head(self, n: int) -> HeadRow | None:
+        """Return a session's head row."""
+        row = self._sealed("head", n, n, self._tenant)
+        return None if row is None else _head_row(row)
+
+    def list_sessions(self, listing: Listing, *, before: int | None, limit: int) -> list[Listed]:
+        """Return sessions by activity; they are read one by one if a row is damaged."""
+        newest = _LAST_ACTIVITY if before is None else before
+        try:
+            return list(self._list(listing, newest, limit))
+        except (apsw.CorruptError, UnicodeDecodeError, Damaged):
+            return list(islice(self._list_singly(listing, newest), limit))
+
+    def _list(self, listing: Listing, before: int, limit: int) -> Iterator[Listed]:
+        """Yield a page of the most recent sessions, or of all if those do not fill it."""
+        bounds = {"tenant": self._tenant, "before": before, "limit": limit}
+        conditions, values = _conditions(listing), bounds | _filter_values(listing)
+        if listing.text is not None:
+            self._connection.create_scalar_function("folded", _folded, 1, deterministic=True)
+        for source in _sources(listing):
+            text = "\n".join((SQL["list_columns"], SQL[source], *conditions, SQL["list_end"]))
+            rows: list[Any] = self._execute(text, values).fetchall()
+            if len(rows) == limit:
+                break
+        for row in rows:
+            session, head = row[:_SESSION_COLUMNS], row[_SESSION_COLUMNS:]
+            yield self._session_row(session), _head_row(self._opened(head, session[1]))
+
+    def _list_singly(self, listing: Listing, before: int) -> Iterator[Listed]:
+        """Yield sessions one by one, with an `Unreadable` for each damaged one; slow."""
+        numbers: list[Any] = self._execute(SQL["list_numbers"], (self._tenant, before)).fetchall()
+        for n, activity in numbers:
+            found: Listed
+            try:
+                row, head = self.session(n), self.head(n)
+            except (Damaged, apsw.CorruptError, UnicodeDecodeError) as error:
+                found = self._as_it_is(n, activity, _why(error))
+            else:
+                found = (row, head) if row and head else self._as_it_is(n, activity, _MISSING)
+            if _belongs(found, listing):
+                yield found
+
+    def _as_it_is(self, n: int, activity: int, why: str) -> Unreadable:
+        """Return the rows of a damaged session as they are, unchecked."""
+        row = self._unchecked("session", n, _session_row)
+        head = self._unchecked("head", n, _head_row)
+        return Unreadable(activity, why, self._id_of(n), row, head)
+
+    def _unchecked(self, name: str, n: int, make: Callable[[Sequence[Any]], T]) -> T | None:
+        try:
+            row = self._first(name, n, self._tenant)
+            return None if row is None else make(row[1:])
+        except (apsw.CorruptError, UnicodeDecodeError, TypeError, ValueError):
+            return None
+
+    def _id_of(self, n: int) -> str | None:
+        try:
+            row = self._first("id_of_session", n)
+            return None if row is None else row[0].decode("utf-8")
+        except (apsw.CorruptError, UnicodeDecodeError, AttributeError):
+            return None
+
+    def activity_after(self, number: int, limit: int) -> list[tuple[int, str, int, int]]:
+        """Return the sessions written to after an activity number, in order."""
+        rows = self._execute(SQL["activity_after"], (self._tenant, number, limit))
+        heads = [(unbind(id), _head_row(self._opened(head, head[2]))) for id, *head in rows]
+        return [(head.activity, id, head.branch_no, head.seq) for id, head in heads]
+
+    # ---------------------------------------------------------------------------- messages
+
+    def path(self, branch: int, low: int = 1) -> Path:
+        """Return a branch's ancestry; branches never move, so a short one is cached."""
+        known = self._paths.get(branch)
+        if known is not None:
+            return known
+        steps: list[Step] = []
+        current: int | None = branch
+        while current is not None and current not in self._paths:
+            step, parent = self._step(current)
+            steps.append(step)
+            if step.fork_seq < low and parent is not None and low > 1:
+                return joined(steps)
+            current = parent
+        found = joined(steps, () if current is None else self._paths[current])
+        self._keep_path(branch, found)
+        return found
+
+    def _step(self, branch: int) -> tuple[Step, int | None]:
+        """Return one step of a branch's ancestry, and the branch it starts on."""
+        row = self._first("branch_step", branch, self._tenant)
+        if row is None:
+            raise Damaged(f"branch {branch} is missing; run store.verify().")
+        session_id, *columns = row
+        _, _, _, parent, fork_seq, *_ = self._opened(columns, columns[2])
+        if parent is not None and parent >= branch:
+            raise Damaged(f"branch {branch} names a parent that is not older; run store.verify().")
+        return Step(branch, fork_seq, unbind(session_id)), parent
+
+    def _keep_path(self, branch: int, path: Path) -> None:
+        if len(path) <= _LONGEST_KEPT:
+            self._paths[branch] = path
+
+    def branch(self, session: int, number: int) -> BranchRow | None:
+        """Return a session's branch by its number in that session."""
+        return self._branch(self._first("branch_by_number", session, number, self._tenant))
+
+    def branch_by_token(self, session: int, token: str) -> BranchRow | None:
+        """Return the branch of a session that the write with this token created."""
+        return self._branch(self._first("branch_by_token", token, session, self._tenant))
+
+    def find_branch(self, n: int) -> BranchRow | None:
+        """Return a branch."""
+        return self._branch(self._first("branch", n, self._tenant))
+
+    def branches(self, session: int) -> list[BranchRow]:
+        """Return a session's branches by number."""
+        rows = self._execute(SQL["branches"], (session, self._tenant))
+        return [self._branch_row(row) for row in rows]
+
+    def branches_from(self, n: int) -> list[BranchRow]:
+        """Return the branches that start on this one, oldest first."""
+        rows = self._execute(SQL["branches_from"], (n, self._tenant))
+        return [self._branch_row(row) for row in rows]
+
+    def _branch(self, row: Sequence[Any] | None) -> BranchRow | None:
+        return None if row is None else self._branch_row(row)
+
+    def _branch_row(self, row: Sequence[Any]) -> BranchRow:
+        session_id, purged_at, active, head_seq, *columns = row
+        (n, session, number, parent, fork_seq, asked_seq, last_seq, created_at, reason,
+         token) = self._opened(columns, columns[2])  # fmt: skip
+        return BranchRow(
+            n=n,
+            session=session,
+            session_id=unbind(session_id),
+            purged=purged_at is not None,
+            number=number,
+            parent=parent,
+            fork_seq=fork_seq,
+            asked_seq=asked_seq,
+            last_seq=head_seq if n == active else last_seq,
+            created_at=created_at,
+            reason=reason,
+            token=token,
+        )
+
+    def messages(self, ranges: Iterable[Segment]) -> list[tuple[str, list[MessageRow]]]:
+        """Return the messages of these ranges in order, each range with its session's id."""
+        found = []
+        for segment in ranges:
+            ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
+            rows: Iterable[Any] = self._execute(SQL["messages"], ends)
+            messages = [
+                MessageRow(seq, id if type(id) is str else unbind(id), turn, crc, body)
+                for seq, id, turn, crc, body in rows
+            ]
+            found.append((segment.session_id, messages))
+        return found
+
+    def newest_summary(self, path: Path, last: int) -> int | None:
+        """Return the seq of the last summary along a path; only the index is read."""
+        for segment in reversed(ranges(path, 1, last)):
+            ends = (place(segment.branch, segment.first), place(segment.branch, segment.last or 0))
+            row = self._first("newest_summary", *ends)
+            if row is not None and row[0] is not None:
+                seq: int = row[0]
+                return seq
+        return None
+
+    def stored(self, branch: int, ids: Sequence[str]) -> dict[str, tuple[str, MessageRow]]:
+        """Return the messages of a branch's history that have these ids."""
+        found: dict[str, tuple[str, MessageRow]] = {}
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+            for segment in self._near(branch, names):
+                last = _SEQ_MASK if segment.last is None else segment.last
+                ends = (place(segment.branch, segment.first), place(segment.branch, last))
+                rows = self._execute(_in("messages_by_id", len(names)), (*ends, *names))
+                for row in map(_message_row, rows):
+                    found[row.id] = (segment.session_id, row)
+        return found
+
+    def _near(self, branch: int, names: Sequence[object]) -> Sequence[Segment]:
+        """Return the segments of a branch's history that may contain these ids.
+
+        New ids are in no branch, so in most cases the ancestry is not read at all.
+        """
+        known = self._paths.get(branch)
+        if known is not None and len(known) == 1:
+            return known
+        rowids = [row[0] for row in self._execute(_in("rowids_of_ids", len(names)), tuple(names))]
+        if not rowids:
+            return ()
+        path = self.path(branch)
+        if len(rowids) > _MANY_PLACES:
+            return path
+        branches = {rowid >> _BRANCH_BITS for rowid in rowids}
+        return [segment for segment in path if segment.branch in branches]
+
+    def placed(self, session: int, ids: Sequence[str]) -> list[tuple[int, MessageRow]]:
+        """Return the messages with these ids on all branches of a session, with their branch."""
+        found: list[tuple[int, MessageRow]] = []
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            names = [bind(name) for name in ids[start : start + _IDS_AT_ONCE]]
+            rows = self._execute(_in("placed", len(names)), (*names, session))
+            found.extend((branch, _message_row(row)) for branch, *row in rows)
+        return sorted(found, key=lambda item: (item[0], item[1].seq))
+
+    def count_of_turn(self, branch: int, turn: TurnRow) -> int:
+        """Return how many messages a turn has; they all follow its first seq."""
+        ends = (place(branch, turn.first_seq + 1), place(branch, _SEQ_MASK))
+        row = self._first("count_of_turn", *ends, turn.number)
+        return row[0] if row else 0
+
+    def weigh(self, session: int) -> Weight:
+        """Return the count of messages on a session's own branches, and the bytes they take."""
+        messages, size = self._first("weight_of_messages", session) or (0, 0)
+        blobs = self._first("weight_of_blobs", session) or (0,)
+        return Weight(messages, int(size + blobs[0]))
+
+    # ------------------------------------------------------------- turns, drafts, queue, blobs
+
+    def turn(self, session: int, number: int) -> TurnRow | None:
+        """Return one turn."""
+        row = self._sealed("turn", session, session, number)
+        return None if row is None else _turn_row(row)
+
+    def turns(self, session: int, limit: int | None) -> list[TurnRow]:
+        """Return the newest turns, oldest first."""
+        values = (session, _NO_LIMIT if limit is None else limit)
+        rows = self._execute(SQL["turns"], values)
+        return [_turn_row(self._opened(row, session)) for row in rows][::-1]
+
+    def tools(self, session: int, turn: int) -> list[ToolRow]:
+        """Return the tool ledger of a turn, in call order."""
+        return [_tool_row(row) for row in self._execute(SQL["tools"], (session, turn))]
+
+    def draft(self, session: int, turn: int) -> list[bytes]:
+        """Return the records of an open draft."""
+        return [row[0] for row in self._execute(SQL["draft"], (session, turn))]
+
+    def opening(self, session: int, turn: int) -> bytes | None:
+        """Return the first record of an open draft."""
+        row = self._execute(SQL["opening"], (session, turn)).fetchone()
+        return None if row is None else row[0]
+
+    def queue(self, session: int) -> list[QueueRow]:
+        """Return queued input in order."""
+        rows: list[Any] = self._execute(SQL["queue"], (session,)).fetchall()
+        return [
+            QueueRow(number, unbind(id), created_at, body, self._queue_blobs(session, number))
+            for number, id, created_at, body in rows
+        ]
+
+    def _queue_blobs(self, session: int, number: int) -> tuple[tuple[str, bytes], ...]:
+        rows = self._execute(SQL["queue_blobs"], (session, number))
+        return tuple((sha256, data) for sha256, data in rows)
+
+    def usage(self, session: int) -> list[UsageRow]:
+        """Return usage by day and model."""
+        rows = self._execute(SQL["usage"], (session,))
+        return in_order(
+            UsageRow(day, unbind(model), Usage(*spent[:5]), spent[5], Measured(*spent[6:]))
+            for day, model, *spent in rows
+        )
+
+    def measured(self, model: str) -> Measured:
+        """Return counted and estimated tokens, summed over a model's latest usage rows."""
+        row = self._first("measured", bind(model), self._tenant, MEASURED_ROWS)
+        return Measured(*(row or ()))
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Return a blob's data."""
+        row = self._first("blob", self._tenant, bind(sha256))
+        return None if row is None else row[0]
+
+    def erasures(self) -> int:
+        """Return how many transactions have erased messages."""
+        row = self._first("erasures", self._tenant)
+        return row[0] if row else 0
+
+
+class SQLiteTransaction(SQLiteSnapshot):
+    """Reads and writes. `writes` counts the writes, so that a refusal before any is recognised."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        tenant: int,
+        clock: Clock,
+        paths: dict[int, Path],
+        wipe_note: str,
+    ) -> None:
+        """Write a tenant's rows; an erasure inserts `wipe_note` into the table `meta`."""
+        super().__init__(connection, tenant, clock, paths)
+        self.writes = 0
+        self._wipe_note = wipe_note
+        self._first_new: int | None = None
+        self._erased = False
+
+    def begin_anew(self) -> None:
+        """Reset the state of the previous transaction, which was committed or rolled back."""
+        self._first_new = None
+        self._erased = False
+
+    def _keep_path(self, branch: int, path: Path) -> None:
+        """Cache a path, except for a new branch: a rollback would free its number for another."""
+        if self._first_new is None or branch < self._first_new:
+            super()._keep_path(branch, path)
+
+    def _write(self, name: str, *values: object) -> None:
+        self.writes += 1
+        self._execute(SQL[name], values)
+
+    def _returning(self, name: str, *values: object) -> int:
+        self.writes += 1
+        row = self._first(name, *values)
+        assert row is not None  # noqa: S101 - INSERT … RETURNING gives its row
+        number: int = row[0]
+        return number
+
+    def add_session(self, row: SessionRow, start: Start) -> int:
+        """Insert a session with its first branch and head; return its number."""
+        values = (self._tenant, *_session_values(row))
+        n = self._returning("add_session", *values, seal(values))
+        if row.purged_at is None:
+            branch, at = self.add_branch(n, 1, start, row.created_at), row.created_at
+            head = HeadRow(n, branch, 1, start.fork_seq, 0, None, at, 0, Usage(), 0, None, 0, 0, 0)
+            self._put_head("add_head", head)
+        return n
+
+    def add_branch(self, session: int, number: int, start: Start, created_at: int) -> int:
+        """Insert a branch; return its number."""
+        values = (
+            session, number, start.parent, start.fork_seq, start.asked_seq, None, created_at,
+            start.reason, start.token,
+        )  # fmt: skip
+        n = self._returning("add_branch", *values, seal(values))
+        self._first_new = self._first_new or n
+        return n
+
+    def end_branch(self, n: int, last_seq: int) -> None:
+        """Record the last seq of a branch that is no longer active."""
+        row = self.find_branch(n)
+        if row is None:
+            return
+        values = (
+            row.session, row.number, row.parent, row.fork_seq, row.asked_seq, last_seq,
+            row.created_at, row.reason, row.token,
+        )  # fmt: skip
+        self._write("put_branch", n, last_seq, seal(values))
+
+    def put_session(self, row: SessionRow) -> None:
+        """Replace a session's identity row."""
+        values = (self._tenant, *_session_values(row))
+        self._write("put_session", row.n, *values, seal(values))
+
+    def put_head(self, row: HeadRow) -> None:
+        """Replace a session's head; its activity number becomes the tenant's highest."""
+        self._put_head("put_head", row)
+
+    def _put_head(self, name: str, row: HeadRow) -> None:
+        usage = row.usage
+        values = (
+            row.session, self._tenant, row.branch, row.branch_no, row.seq, row.turns,
+            row.open_turn, row.updated_at, usage.input, usage.output, usage.cache_read,
+            usage.cache_write, usage.reasoning, row.cost, bind(row.preview), row.preview_rank,
+            row.preview_seq, row.queued,
+        )  # fmt: skip
+        self._write(name, *values, seal(values))
+
+    def cut_branch(self, n: int, last_seq: int) -> Cut:
+        """Erase a branch's messages after `last_seq`, its new end; return their count and blobs."""
+        ends = (place(n, last_seq + 1), place(n, _SEQ_MASK))
+        blobs = frozenset(row[0] for row in self._execute(SQL["blobs_of_messages"], ends))
+        self._write("drop_blob_uses", *ends)
+        self._write("drop_messages", *ends)
+        erased = self._connection.changes()
+        if erased:
+            self._note_erasure()
+        self.end_branch(n, last_seq)
+        return Cut(erased, blobs)
+
+    def _note_erasure(self) -> None:
+        """Count this transaction, once, as one that erases messages."""
+        if not self._erased:
+            self._write("note_erasure", self._tenant)
+            self._erased = True
+
+    def drop_branch(self, n: int) -> None:
+        """Delete a branch that has no messages."""
+        self._write("drop_branch", n)
+
+    def put_tombstone(self, branch: int, row: MessageRow) -> frozenset[str]:
+        """Replace a message by its tombstone; return the blobs that it referenced."""
+        rowid = place(branch, row.seq)
+        blobs = frozenset(
+            found[0] for found in self._execute(SQL["blobs_of_messages"], (rowid, rowid))
+        )
+        self._write("add_wipe_note", self._wipe_note)
+        self._note_erasure()
+        self._write("drop_blob_uses", rowid, rowid)
+        self._write("put_message", rowid, row.crc, bind_json(row.body))
+        return blobs
+
+    def drop_blobs(self, blobs: Collection[str]) -> tuple[int, int]:
+        """Delete those of these blobs that no message references; return their count and bytes."""
+        sizes = []
+        for sha256 in sorted(blobs):
+            row = self._first("unused_blob", self._tenant, sha256)
+            if row is not None:
+                self._write("drop_blob", row[0])
+                sizes.append(row[1])
+        return len(sizes), sum(sizes)
+
+    def drop_belongings(self, session: int) -> Belongings:
+        """Delete a session's head, turns, drafts and queue; its activity number stays used up."""
+        self._write("raise_activity", session, self._tenant)
+        self._write("add_wipe_note", self._wipe_note)
+        for name in ("drop_head", "drop_tools", "drop_usage", "drop_all_queue_blobs"):
+            self._write(name, session)
+        counts = []
+        for name in ("drop_turns", "drop_drafts", "drop_queue"):
+            self._write(name, session)
+            counts.append(self._connection.changes())
+        return Belongings(*counts)
+
+    def drop_session(self, n: int) -> None:
+        """Delete a session's identity row."""
+        self._write("drop_session", n, self._tenant)
+
+    def add_messages(self, branch: int, rows: Sequence[MessageRow]) -> None:
+        """Insert messages into a branch at their seqs."""
+        self.writes += 1
+        base = branch << _BRANCH_BITS
+        self._connection.executemany(
+            SQL["add_message"],
+            [
+                (base | row.seq, bind(row.id), row.turn, row.crc, bind_json(row.body))
+                for row in rows
+            ],
+        )
+
+    def add_blob(self, branch: int, seq: int, sha256: str, data: bytes) -> None:
+        """Insert a blob unless it is stored already, and record that this message references it."""
+        if not self.refer_blob(branch, seq, sha256):
+            n = self._returning("add_blob", self._tenant, sha256, data)
+            self._write("use_blob", place(branch, seq), n)
+
+    def refer_blob(self, branch: int, seq: int, sha256: str) -> bool:
+        """Record that a message references a stored blob; false if the blob is not stored."""
+        row = self._first("find_blob", self._tenant, sha256)
+        if row is None:
+            return False
+        self._write("use_blob", place(branch, seq), row[0])
+        return True
+
+    def add_usage(self, session: int, row: UsageRow) -> None:
+        """Add to a session's usage of a day and model."""
+        key = (session, row.day, bind(row.model))
+        measured = row.measured
+        spent = (
+            *msgspec.structs.astuple(row.usage), row.cost, measured.counted, measured.estimated,
+        )  # fmt: skip
+        found = self._first("find_usage", *key)
+        if found is None:
+            self._write("add_usage", *key, *spent, seal((*key, *spent)))
+            return
+        crc, n, *before = found
+        sums = tuple(map(add, before[len(key) :], spent))
+        matches = seal(before) == crc
+        self._write("put_usage", n, *sums, seal((*key, *sums)) if matches else UNFIT)
+
+    def put_turn(self, row: TurnRow) -> None:
+        """Insert or replace a turn."""
+        used = row.usage
+        values = (
+            row.session, row.number, row.token, row.state, bind(row.run_id),
+            bind(row.model), bind_json(codec.to_json(row.holder)), row.lease_until, row.first_seq,
+            row.started_at, row.ended_at, used.input, used.output, used.cache_read,
+            used.cache_write, used.reasoning, row.cost, bind(row.error),
+        )  # fmt: skip
+        self._write("put_turn", *values, seal(values))
+
+    def put_tool(self, row: ToolRow) -> None:
+        """Insert or replace a row of the tool ledger; a new one is appended."""
+        key = (row.session, row.turn, bind(row.call_id))
+        found = self._first("tool", *key)
+        if found is None:
+            counted = self._first("count_tools", row.session, row.turn)
+            position, matches = counted[0] if counted else 0, True
+        else:
+            position, matches = found[1], seal(found[2:]) == found[0]
+        facts = (bind(row.name), row.outcome, row.started_at, row.ended_at)
+        values = (*key, position, *facts)
+        self._write("put_tool", *values, seal(values) if matches else UNFIT)
+
+    def put_draft(self, session: int, turn: int, number: int, record: bytes) -> None:
+        """Insert or replace one record of a draft."""
+        values = (session, turn, number, bind_json(record))
+        self._write("put_draft", *values, seal(values))
+
+    def drop_draft(self, session: int, turn: int) -> None:
+        """Delete a draft that became a message."""
+        self._write("drop_draft", session, turn)
+
+    def add_queued(self, session: int, row: QueueRow) -> None:
+        """Append input to the queue."""
+        last = self._first("last_queued", session)
+        number = (last[0] if last else 0) + 1
+        values = (session, number, bind(row.id), row.created_at, bind_json(row.body))
+        self._write("add_queued", *values, seal(values))
+        for sha256, data in row.blobs:
+            self._write("add_queue_blob", session, number, sha256, data)
+
+    def drop_queued(self, session: int, number: int) -> None:
+        """Delete queued input that became a message."""
+        self._write("drop_queued", session, number)
+        self._write("drop_queue_blobs", session, number)
+
+
+# ------------------------------------------------------------------------------- rows and values
+
+
+def _why(error: Exception) -> str:
+    damaged = isinstance(error, Damaged)
+    return str(error) if damaged else f"a session cannot be read: {type(error).__name__}"
+
+
+def _belongs(found: Listed, listing: Listing) -> bool:
+    """True if a session belongs in a list; a damaged one is matched by its unchecked rows.
+
+    Without rows it is in every list that `Listing.open_to_all` describes.
+    """
+    if not isinstance(found, Unreadable):
+        return listing.matches(*found)
+    if found.row is None or found.head is None:
+        return listing.open_to_all
+    try:
+        return listing.matches(found.row, found.head)
+    except (TypeError, AttributeError):  # values of the wrong type
+        return listing.open_to_all
+
+
+def _sources(listing: Listing) -> tuple[str, ...]:
+    """Return the statements to try in turn: recent sessions first, then all that an index finds.
+
+    Few sessions are pinned, so for those the index is tried at once.
+    """
+    if listing.pinned:
+        return ("list_few",)
+    named = (listing.scope, listing.agent, listing.cwd, listing.archived or None)
+    rare = listing.trashed or any(value is not None for value in named)
+    return ("list_recent", "list_few" if rare else "list_any")
+
+
+def _folded(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Fold case as Python does: SQLite's own `lower` handles only ASCII."""
+    return "" if values[0] is None else bind(unbind(values[0]).lower())
+
+
+def _loose(*values: Any) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Fold a title with `titles.loose`; `None` for a value that is not text."""
+    title = unbind(values[0])
+    return bind(loose(title)) if isinstance(title, str) else None
+
+
+def _beginnings(loose: str) -> dict[str, str]:
+    """Return the index ranges of titles that may fold to this one and start with an ASCII letter.
+
+    Titles that start with another letter are read in any case. A title that folds to a non-ASCII
+    first letter may start with any ASCII letter, followed by a combining accent.
+    """
+    first = loose[:1]
+    if not first.isascii():
+        return {"lower": "", "lower_end": "\x80", "upper": "", "upper_end": ""}
+    upper = first.upper() if first.isalpha() else ""
+    return {
+        "lower": first,
+        "lower_end": _next(first),
+        "upper": upper,
+        "upper_end": _next(upper),
+    }
+
+
+def _next(first: str) -> str:
+    return chr(ord(first) + 1) if first else ""
+
+
+def _conditions(listing: Listing) -> list[str]:
+    """Return the SQL conditions of a listing; `_filter_values` has the values to bind."""
+    conditions = [text for name, text in _FILTERS.items() if getattr(listing, name) is not None]
+    # Literals, not bound values: SQLite uses a partial index only if the text implies its WHERE.
+    for name, flag in (("pinned", listing.pinned), ("archived", listing.archived)):
+        if flag is not None:
+            conditions.append(f"AND s.{name} = {flag:d}")
+    conditions.append(f"AND s.trashed_at IS {'NOT ' if listing.trashed else ''}NULL")
+    if listing.busy is not None:
+        conditions.append(f"AND h.open_turn IS {'NOT ' if listing.busy else ''}NULL")
+    if not listing.delegates:
+        conditions.append("AND s.relation IS NOT 'delegate'")
+    return conditions
+
+
+def _filter_values(listing: Listing) -> dict[str, Any]:
+    values = {name: getattr(listing, name) for name in _FILTERS}
+    if listing.text is not None:
+        values["text"] = listing.text.lower()
+    return {
+        name: bind(value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _session_row(row: Sequence[Any]) -> SessionRow:
+    if bytes in map(type, row):
+        row = [unbind(value) for value in row]
+    (n, _, id, key, scope, agent, title, title_by, model, cwd, created_at, pinned, archived,
+     trashed_at, goal, metadata, parent, relation, purged_at) = row  # fmt: skip
+    return SessionRow(
+        n, id, key, scope, agent, title, title_by, model, cwd, created_at, bool(pinned),
+        bool(archived), trashed_at, unbind_json(goal), unbind_json(metadata) or b"", parent,
+        relation, purged_at,
+    )  # fmt: skip
+
+
+def _session_values(row: SessionRow) -> tuple[object, ...]:
+    return (
+        bind(row.id), bind(row.key), bind(row.scope), bind(row.agent), bind(row.title),
+        row.title_by, bind(row.model), bind(row.cwd), row.created_at, int(row.pinned),
+        int(row.archived), row.trashed_at, bind_json(row.goal), bind_json(row.metadata),
+        bind(row.parent), row.relation, row.purged_at,
+    )  # fmt: skip
+
+
+def _owner(row: Sequence[Any]) -> Owner:
+    if bytes in map(type, row):
+        row = [unbind(value) for value in row]
+    return Owner(*row)
+
+
+def _head_row(row: Sequence[Any]) -> HeadRow:
+    activity, session, _, branch, branch_no, seq, turns, open_turn, updated_at = row[:9]
+    usage = Usage(row[9], row[10], row[11], row[12], row[13])
+    return HeadRow(
+        session, branch, branch_no, seq, turns, open_turn, updated_at, activity, usage,
+        row[14], unbind(row[15]), row[16], row[17], row[18],
+    )  # fmt: skip
+
+
+def _message_row(row: Sequence[Any]) -> MessageRow:
+    seq, name, turn, crc, body = row
+    return MessageRow(seq, name if isinstance(name, str) else unbind(name), turn, crc, body)
+
+
+def _turn_row(row: Sequence[Any]) -> TurnRow:
+    return TurnRow(
+        session=row[1],
+        number=row[2],
+        token=row[3],
+        state=row[4],
+        run_id=unbind(row[5]),
+        model=unbind(row[6]),
+        holder=codec.from_json(row[7], Holder),
+        lease_until=row[8],
+        first_seq=row[9],
+        started_at=row[10],
+        ended_at=row[11],
+        usage=Usage(*row[12:17]),
+        cost=row[17],
+        error=unbind(row[18]),
+    )
+
+
+def _tool_row(row: Sequence[Any]) -> ToolRow:
+    return ToolRow(
+        session=row[0],
+        turn=row[1],
+        call_id=unbind(row[2]),
+        name=unbind(row[3]),
+        outcome=row[4],
+        started_at=row[5],
+        ended_at=row[6],
+    )

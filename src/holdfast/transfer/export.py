@@ -1,0 +1,631 @@
+"""Export sessions to a file of JSON lines.
+
+Everything is read from one snapshot, page by page, and written as it is read, so memory does not
+grow with the histories. Sessions that share messages (a *family*) are written together, a parent
+before its forks, and each message once, with the session that wrote it. A parent that is not
+exported itself becomes a *stub*: only the messages that its forks share are written, and it is
+marked as purged, because that is its state after an import. The oldest sessions come first, so
+that a later export begins with the same lines as an earlier one.
+
+A message that cannot be read is written as the placeholder that a reader would get, and reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from holdfast import codec
+from holdfast.clock import EPOCH, Clock, to_datetime, to_day
+from holdfast.draft_parts import Chunk, Opening
+from holdfast.errors import Damaged, Invalid
+from holdfast.operations.history import Report
+from holdfast.operations.purge_rules import Line as Stretch
+from holdfast.operations.purge_rules import needed
+from holdfast.operations.queue import queued_message
+from holdfast.operations.resolve import find_anywhere
+from holdfast.storage.ancestry import Segment
+from holdfast.storage.protocol import (
+    Backend,
+    BranchRow,
+    HeadRow,
+    Listing,
+    MessageRow,
+    Query,
+    QueueRow,
+    SessionRow,
+    Snapshot,
+    ToolRow,
+    TurnRow,
+    Unreadable,
+    UsageRow,
+)
+from holdfast.transfer.export_file import fresh_file
+from holdfast.transfer.format import (
+    VERSION,
+    BlobLine,
+    BranchLine,
+    DraftLine,
+    EndLine,
+    Header,
+    MessageLine,
+    QueuedLine,
+    Record,
+    SessionLine,
+    Tool,
+    TurnLine,
+    UsageLine,
+    encode_line,
+    message_line,
+    said,
+    to_money,
+)
+from holdfast.transfer.redact.redactor import Redactor, chosen
+from holdfast.values import Damage, ExportReport, Goal, Message, Raw, Review
+
+Progress: TypeAlias = Callable[[int, int], None]
+_PAGE: Final = 200
+_SESSIONS_AT_ONCE: Final = 500
+_COMPANIONS: Final = (
+    "",
+    "-wal",
+    "-shm",
+    "-queue",
+    "-lock",
+    "-search",
+    "-search-wal",
+    "-search-shm",
+)
+_UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+
+
+def export(
+    backend: Backend,
+    clock: Clock,
+    to: str,
+    refs: Sequence[str],
+    *,
+    overwrite: bool,
+    redact: str | Sequence[str] | None,
+    progress: Progress | None,
+    report: Report,
+) -> ExportReport:
+    """Write the sessions that `refs` name, or all, to a new file."""
+    redactor = Redactor(chosen(redact))
+    queries = [find_anywhere(ref, report) for ref in refs]
+    _refuse_store(backend, to)
+    with fresh_file(to, overwrite=overwrite) as file:
+        job = Job(file, redactor, clock.micros(), progress, report)
+        output = backend.read(lambda snapshot: _run(snapshot, queries, job))
+    return ExportReport(
+        path=to,
+        sessions=output.sessions,
+        messages=output.messages,
+        blobs=output.blobs,
+        size=output.size,
+        review=redactor.review(),
+    )
+
+
+def review(
+    backend: Backend,
+    clock: Clock,
+    refs: Sequence[str],
+    *,
+    redact: str | Sequence[str] | None,
+    progress: Progress | None,
+    report: Report,
+) -> Review:
+    """Run an export without keeping the file; return what redaction would replace."""
+    redactor = Redactor(chosen(redact))
+    queries = [find_anywhere(ref, report) for ref in refs]
+    with Path(os.devnull).open("wb") as file:
+        job = Job(file, redactor, clock.micros(), progress, report)
+        backend.read(lambda snapshot: _run(snapshot, queries, job))
+    return redactor.review() or Review(replaced=0, left_out=0, not_looked_into=0, findings=())
+
+
+class Job(NamedTuple):
+    """The parameters of one export."""
+
+    file: BinaryIO
+    redactor: Redactor
+    now: int
+    progress: Progress | None
+    report: Report
+
+
+def _run(snapshot: Snapshot, queries: Sequence[Query[SessionRow]], job: Job) -> Output:
+    if queries:
+        numbers = _named(snapshot, queries)
+    else:
+        numbers = [n for n, _ in every_session(snapshot, job.report)]
+    plan = Plan(snapshot, numbers)
+    output = Output(job.file, plan.messages, job.progress)
+    _write(snapshot, plan, output, job)
+    return output
+
+
+def _refuse_store(backend: Backend, to: str) -> None:
+    """Raise `Invalid` if the export would overwrite a file of the store itself."""
+    target = os.path.realpath(to)
+    if any(os.path.realpath(backend.url + suffix) == target for suffix in _COMPANIONS):
+        raise Invalid(f"{to} is the store itself; nothing was exported. Choose another path.")
+
+
+# -------------------------------------------------------------------------------- which sessions
+
+
+def _named(snapshot: Snapshot, queries: Sequence[Query[SessionRow]]) -> list[int]:
+    """Return the numbers of the named sessions, the least recently written first."""
+    active: dict[int, int] = {}
+    for query in queries:
+        row = query(snapshot)
+        head = snapshot.head(row.n)
+        active[row.n] = 0 if head is None else head.activity
+    return sorted(active, key=lambda n: active[n])
+
+
+def every_session(snapshot: Snapshot, report: Report) -> list[tuple[int, str]]:
+    """Return number and id of all sessions, trashed ones too, least recently written first."""
+    active: list[tuple[int, int, str]] = []
+    for trashed in (False, True):
+        before: int | None = None
+        while True:
+            found = snapshot.list_sessions(
+                Listing(trashed=trashed), before=before, limit=_SESSIONS_AT_ONCE
+            )
+            for item in found:
+                if isinstance(item, Unreadable):
+                    before = item.activity
+                    # An unreadable session is in both lists: report it once.
+                    if not trashed:
+                        report(Damage(what=item.why))
+                else:
+                    before = item[1].activity
+                    active.append((before, item[1].session, item[0].id))
+            if len(found) < _SESSIONS_AT_ONCE:
+                break
+    return [(n, id) for _, n, id in sorted(active)]
+
+
+class Family(msgspec.Struct):
+    """Sessions that share messages; `stubs` are those written only for what forks share."""
+
+    sessions: list[int]
+    husks: dict[int, str]
+    messages: int = 0
+
+
+class Plan:
+    """Which sessions and messages are written, and in which order."""
+
+    def __init__(self, snapshot: Snapshot, chosen: Sequence[int]) -> None:
+        self._snapshot = snapshot
+        self.ranks = {n: rank for rank, n in enumerate(chosen, 1)}
+        self._above: dict[int, int] = {}  # A union-find forest.
+        self._husks: dict[int, str] = {}
+        self.messages = 0
+        for n in chosen:
+            self._join(n)
+        self.families = self._grouped()
+        for family in self.families:
+            family.messages = sum(
+                branch.last_seq - branch.fork_seq
+                for branches in self.branches(family).values()
+                for branch in branches
+            )
+            self.messages += family.messages
+
+    def _join(self, n: int) -> None:
+        """Join a session's family with those of the sessions that its branches start in."""
+        pending = self._snapshot.branches(n)
+        seen: set[int] = set()
+        while pending:
+            branch = pending.pop()
+            if branch.parent is None or branch.parent in seen:
+                continue
+            seen.add(branch.parent)
+            parent = self._snapshot.find_branch(branch.parent)
+            if parent is None:
+                raise Damaged(f"branch {branch.parent} is missing; run store.verify().")
+            if parent.session != branch.session:
+                self._unite(branch.session, parent.session)
+            if parent.session not in self.ranks:
+                self._husks[parent.session] = parent.session_id
+                pending.append(parent)
+
+    def _unite(self, one: int, two: int) -> None:
+        first, second = self._root(one), self._root(two)
+        if first != second:
+            self._above[max(first, second)] = min(first, second)
+
+    def _root(self, n: int) -> int:
+        while n in self._above:
+            self._above[n] = self._above.get(self._above[n], self._above[n])
+            n = self._above[n]
+        return n
+
+    def _grouped(self) -> list[Family]:
+        groups: dict[int, Family] = {}
+        for n in sorted([*self.ranks, *self._husks]):
+            family = groups.setdefault(self._root(n), Family([], {}))
+            family.sessions.append(n)
+            if n in self._husks:
+                family.husks[n] = self._husks[n]
+        return list(groups.values())
+
+    def branches(self, family: Family) -> dict[int, list[BranchRow]]:
+        """Return the branches of each session of a family, those of stubs cut to what is shared."""
+        found = {n: self._snapshot.branches(n) for n in family.sessions}
+        stretches = [
+            Stretch(row.n, row.session, row.parent, row.fork_seq)
+            for rows in found.values()
+            for row in rows
+        ]
+        kept = needed(stretches, family.husks)
+        for n in family.husks:
+            found[n] = [
+                msgspec.structs.replace(row, last_seq=kept[row.n])
+                for row in found[n]
+                if row.n in kept
+            ]
+        return found
+
+
+# --------------------------------------------------------------------------------------- writing
+
+
+class Output:
+    """Writes lines to the file, and counts them."""
+
+    def __init__(self, file: BinaryIO, total: int, progress: Progress | None) -> None:
+        """Write to `file`; `progress` gets the messages written so far, and `total`."""
+        self._file = file
+        self._total = total
+        self._progress = progress
+        self._written: set[bytes] = set()
+        self.sessions = self.messages = self.blobs = self.size = 0
+        self.lines = self.checksum = 0
+
+    def begin_session(self) -> None:
+        """Restart the line count and the checksum that the session's last line holds."""
+        self.lines = self.checksum = 0
+
+    def put(self, record: Header | Record) -> None:
+        """Write a line."""
+        line = encode_line(record)
+        self._file.write(line)
+        self.size += len(line)
+        self.lines += 1
+        self.checksum = crc32(line, self.checksum)
+
+    def tell(self) -> None:
+        """Call `progress` with the messages written so far."""
+        if self._progress is not None:
+            self._progress(self.messages, self._total)
+
+    def has_blob(self, sha256: str) -> bool:
+        """True if a blob is in the file already."""
+        return bytes.fromhex(sha256) in self._written
+
+    def put_blob(self, sha256: str, data: bytes) -> None:
+        """Write a blob, unless it is in the file already."""
+        if not self.has_blob(sha256):
+            self.put(BlobLine(sha256=sha256, data=data))
+            self._written.add(bytes.fromhex(sha256))
+            self.blobs += 1
+
+
+def _write(snapshot: Snapshot, plan: Plan, output: Output, job: Job) -> None:
+    output.put(
+        Header(
+            version=VERSION,
+            exported_at=to_datetime(job.now),
+            sessions=len(plan.ranks),
+            messages=plan.messages,
+            redacted=job.redactor.active,
+        )
+    )
+    for family in plan.families:
+        branches = plan.branches(family)
+        for n in family.sessions:
+            rank = plan.ranks.get(n)
+            row = snapshot.session(n) if rank else snapshot.relative(family.husks[n])
+            if row is None:
+                raise Damaged(f"session number {n} is missing; run store.verify().")
+            _Section(snapshot, output, row, branches[n], job).write(rank)
+    output.tell()
+
+
+class _Section:
+    """Writes the lines of one session."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        output: Output,
+        row: SessionRow,
+        branches: list[BranchRow],
+        job: Job,
+    ) -> None:
+        self._snapshot = snapshot
+        self._output = output
+        self._row = row
+        self._rows = branches
+        self._redactor = job.redactor
+        self._report = job.report
+
+    def write(self, rank: int | None) -> None:
+        """Write all lines; a session without a rank is a stub."""
+        output, before = self._output, self._output.messages
+        identity = self._redactor.identity(_identity(self._row) if rank else _husk(self._row))
+        branches = [self._branch(row) for row in self._rows]
+        head = self._snapshot.head(self._row.n) if rank else None
+        output.begin_session()
+        output.put(identity)
+        for row, line in zip(self._rows, branches, strict=True):
+            output.put(line)
+            self._messages(row)
+        if head is not None:
+            self._belongings(head)
+            output.sessions += 1
+        output.put(
+            EndLine(
+                session=self._row.id,
+                identity=identity,
+                branches=tuple(branches),
+                updated_at=None if head is None else to_datetime(head.updated_at),
+                turns=0 if head is None else head.turns,
+                rank=rank or 0,
+                messages=output.messages - before,
+                lines=output.lines,
+                checksum=f"{output.checksum:08x}",
+            )
+        )
+
+    def _branch(self, row: BranchRow) -> BranchLine:
+        parent = None if row.parent is None else self._snapshot.find_branch(row.parent)
+        return BranchLine(
+            session=self._row.id,
+            number=row.number,
+            parent_id=None if parent is None else parent.session_id,
+            parent=None if parent is None else parent.number,
+            fork_seq=row.fork_seq,
+            asked_seq=row.asked_seq,
+            seq=row.last_seq,
+            reason=row.reason,
+            created_at=to_datetime(row.created_at),
+            token=row.token,
+        )
+
+    # ------------------------------------------------------------------------------- messages
+
+    def _messages(self, branch: BranchRow) -> None:
+        for first in range(branch.fork_seq + 1, branch.last_seq + 1, _PAGE):
+            last = min(branch.last_seq, first + _PAGE - 1)
+            span = Segment(branch.n, first, last, branch.session_id)
+            for _, rows in self._snapshot.messages([span]):
+                if [row.seq for row in rows] != list(range(first, last + 1)):
+                    raise Damaged(
+                        f"session {branch.session_id}: some of the messages {first} to {last} are "
+                        "missing; nothing was exported. Run store.verify(); store.salvage(to) "
+                        "writes what can be read to a new store, which can be exported."
+                    )
+                for row in rows:
+                    self._output.put(self._message(branch, row))
+                    self._output.messages += 1
+            self._output.tell()
+
+    def _message(self, branch: BranchRow, row: MessageRow) -> MessageLine:
+        try:
+            message = self._readable(row)
+        except Damaged as error:
+            self._report(Damage(what=str(error), session_id=self._row.id, seq=row.seq))
+            message = stand_in_for(row)
+        message, fresh = self._redactor.message(self._row.id, message, self._sound)
+        self._blobs(row.seq, message, fresh)
+        return message_line(
+            session=self._row.id, branch=branch.number, turn=row.turn, message=message
+        )
+
+    def _readable(self, row: MessageRow) -> Message:
+        if codec.checksum(row.id, row.turn, row.body) != row.crc:
+            raise Damaged(f"message {row.seq} does not fit its checksum")
+        return codec.decode(row.body, id=row.id, seq=row.seq, turn_id=None, blob=self._sound)
+
+    def _sound(self, sha256: str) -> bytes | None:
+        """Return a blob; `None` if it is missing or does not match its hash."""
+        data = self._snapshot.blob(sha256)
+        return data if data is not None and codec.digest(data) == sha256 else None
+
+    def _blobs(self, seq: int | None, message: Message, own: Mapping[str, bytes]) -> list[str]:
+        """Write the blobs of a message, from `own` or the store; return those that exist."""
+        names = list(dict.fromkeys(codec.files_named(message)))
+        for sha256 in names:
+            if sha256 in own:
+                self._output.put_blob(sha256, own[sha256])
+            else:
+                self._blob(seq, sha256)
+        return [sha256 for sha256 in names if self._output.has_blob(sha256)]
+
+    def _blob(self, seq: int | None, sha256: str) -> None:
+        """Write a blob of the store; report it if its data is lost (the message still names it)."""
+        if self._output.has_blob(sha256):
+            return
+        data = self._sound(sha256)
+        if data is None:
+            what = f"blob {sha256} is missing or does not fit its hash"
+            self._report(Damage(what=what, session_id=self._row.id, seq=seq))
+        else:
+            self._output.put_blob(sha256, data)
+
+    # ------------------------------------------------------------------- turns, queue and drafts
+
+    def _belongings(self, head: HeadRow) -> None:
+        snapshot, n, name = self._snapshot, self._row.n, self._row.id
+        for number in range(1, head.turns + 1):  # One by one: a session may have very many.
+            turn = snapshot.turn(n, number)
+            if turn is not None:
+                line = _turn(name, turn, snapshot.tools(n, number))
+                self._output.put(self._redactor.turn(line))
+        used = self._redactor.usage([_used(name, row) for row in snapshot.usage(n)])
+        for usage in sorted(used, key=_by_day):
+            self._output.put(usage)
+        for row in snapshot.queue(n):
+            self._queued(row)
+        if head.open_turn is not None:
+            self._draft(head.open_turn)
+
+    def _queued(self, row: QueueRow) -> None:
+        try:
+            message = queued_message(self._snapshot, row)
+        except Damaged:
+            what = "a queued message cannot be read"
+            self._report(Damage(what=what, session_id=self._row.id))
+            return
+        own = dict(row.blobs)
+        message, fresh = self._redactor.message(
+            self._row.id, message, lambda sha: own.get(sha) or self._sound(sha), before="queued."
+        )
+        blobs = self._blobs(None, message, own | fresh)
+        self._output.put(
+            QueuedLine(
+                session=self._row.id,
+                id=row.id,
+                created_at=to_datetime(row.created_at),
+                message=said(message),
+                blobs=tuple(blobs),
+            )
+        )
+
+    def _draft(self, turn: int) -> None:
+        lines: list[DraftLine] = []
+        for number, record in enumerate(self._snapshot.draft(self._row.n, turn)):
+            try:
+                lines.append(_draft(self._row.id, turn, number, record))
+            except _UNDECODABLE:
+                what = "a record of a draft cannot be read"
+                self._report(Damage(what=what, session_id=self._row.id))
+        for line in self._redactor.draft(lines):
+            self._output.put(line)
+
+
+# ----------------------------------------------------------------------------------------- lines
+
+
+def _by_day(line: UsageLine) -> tuple[date, str]:
+    """Sort key: usage lines are in the same order whatever the backend."""
+    return line.day, line.model or ""
+
+
+def _used(session_id: str, row: UsageRow) -> UsageLine:
+    return UsageLine(
+        session=session_id,
+        day=to_day(row.day),
+        model=row.model,
+        usage=row.usage,
+        cost=to_money(row.cost),
+        measured=row.measured,
+    )
+
+
+def stand_in_for(row: MessageRow) -> Message:
+    """Return the placeholder that a reader gets for a message that cannot be read."""
+    return Message(
+        id=row.id,
+        role="system",
+        parts=(Raw("damaged", row.body.decode("utf-8", "backslashreplace")),),
+        seq=row.seq,
+        created_at=EPOCH,
+        status="damaged",
+    )
+
+
+def _identity(row: SessionRow) -> SessionLine:
+    return SessionLine(
+        session=row.id,
+        created_at=to_datetime(row.created_at),
+        key=row.key,
+        scope=row.scope,
+        title=row.title,
+        title_by=row.title_by,
+        agent=row.agent,
+        model=row.model,
+        cwd=row.cwd,
+        pinned=row.pinned,
+        archived=row.archived,
+        trashed_at=None if row.trashed_at is None else to_datetime(row.trashed_at),
+        goal=None if row.goal is None else codec.from_json(row.goal, Goal),
+        metadata=codec.from_json(row.metadata, dict),
+        parent=row.parent,
+        relation=row.relation,
+    )
+
+
+def _husk(row: SessionRow) -> SessionLine:
+    """Return the line of a session that is written only for the messages its forks share."""
+    return SessionLine(
+        session=row.id,
+        created_at=to_datetime(row.created_at),
+        parent=row.parent,
+        relation=row.relation,
+        # A session that still exists here counts as purged from the start after an import.
+        purged_at=to_datetime(row.created_at if row.purged_at is None else row.purged_at),
+    )
+
+
+def _turn(session_id: str, row: TurnRow, tools: Sequence[ToolRow]) -> TurnLine:
+    return TurnLine(
+        session=session_id,
+        number=row.number,
+        state=row.state,
+        run_id=row.run_id,
+        model=row.model,
+        first_seq=row.first_seq,
+        started_at=to_datetime(row.started_at),
+        ended_at=None if row.ended_at is None else to_datetime(row.ended_at),
+        usage=row.usage,
+        cost=to_money(row.cost),
+        error=row.error,
+        tools=tuple(_tool(tool) for tool in tools),
+        token=row.token,
+    )
+
+
+def _tool(row: ToolRow) -> Tool:
+    return Tool(
+        call_id=row.call_id,
+        name=row.name,
+        outcome=row.outcome,
+        started_at=None if row.started_at is None else to_datetime(row.started_at),
+        ended_at=None if row.ended_at is None else to_datetime(row.ended_at),
+    )
+
+
+def _draft(session_id: str, turn: int, number: int, record: bytes) -> DraftLine:
+    if number == 0:
+        opening = codec.from_json(record, Opening)
+        return DraftLine(
+            session=session_id,
+            turn=turn,
+            number=0,
+            id=opening.id,
+            model=opening.model,
+            at=to_datetime(opening.at),
+        )
+    chunk = codec.from_json(record, Chunk)
+    return DraftLine(
+        session=session_id,
+        turn=turn,
+        number=number,
+        deltas=chunk.deltas,
+        usage=chunk.usage,
+        cost=chunk.cost,
+    )

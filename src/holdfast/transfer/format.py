@@ -1,0 +1,440 @@
+r"""The format of an export: the lines, and how they are encoded and decoded.
+
+Each line is one JSON object in UTF-8; `type` says which kind. docs/format.md describes every field.
+Every line except blobs names its session, so that it can be understood by itself. The last field is
+`crc`, the CRC-32 of everything before it on the line.
+
+A line is accepted only if this program would write exactly the same bytes: the same fields in the
+same order, no duplicates, none unknown. So no content can hide in a duplicate field, of which some
+readers take the first and others the last, and no unknown field is silently dropped.
+
+UTF-8 cannot encode lone surrogates, so they are written as escapes (`\ud800`), one by one, and
+read back as they were; no other character is escaped this way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Final, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from holdfast import codec
+from holdfast.clock import EPOCH
+from holdfast.draft_parts import Delta
+from holdfast.validation import MAX_DEPTH, MONEY
+from holdfast.values import (
+    JSON,
+    BranchReason,
+    Goal,
+    Measured,
+    Message,
+    Part,
+    Provenance,
+    Relation,
+    Role,
+    Status,
+    TitleBy,
+    ToolOutcome,
+    TurnState,
+    Usage,
+)
+
+VERSION: Final = 1
+LONGEST_HEADER: Final = 4096
+# A message may have 256 MiB, and escaping at most doubles it.
+LONGEST_LINE: Final = 2 * codec.MAX_MESSAGE_BYTES + 1024 * 1024
+DEEPEST: Final = MAX_DEPTH + 16
+
+_MOST: Final = 2**63 - 1
+_LAST_SEQ: Final = 2**32 - 1
+_PICO: Final = 12
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_ESCAPE: Final = re.compile(r"\\(?:u(d[89a-f][0-9a-f]{2})|.)", re.DOTALL)
+_CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
+_CRC_LENGTH: Final = len(b',"crc":"00000000"}')
+_UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LAST_SEQ)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_LAST_SEQ)]
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+SessionId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z2-7]{16}\Z")]  # As `ids` makes.
+Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class BadLine(ValueError):
+    """An invalid line; the message is a predicate ("is cut off") and quotes nothing of it."""
+
+
+class Line(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="type",
+):
+    """The fields of a line, without its checksum."""
+
+
+class Header(Line, frozen=True, kw_only=True, tag="holdfast"):
+    """The first line: the version of the format, and how many sessions and messages follow.
+
+    If it is `redacted`, detectors were applied, and the secrets that they found are not in the
+    file.
+    """
+
+    version: int
+    exported_at: Moment
+    sessions: Count
+    messages: Count
+    redacted: bool = False
+
+
+class SessionLine(Line, frozen=True, kw_only=True, tag="session"):
+    """A session's own fields; with `purged_at` it is a stub for messages that forks share."""
+
+    session: SessionId
+    created_at: Moment
+    key: Name | None = None
+    scope: Name | None = None
+    title: Name | None = None
+    title_by: TitleBy | None = None
+    agent: Name | None = None
+    model: Name | None = None
+    cwd: Name | None = None
+    pinned: bool = False
+    archived: bool = False
+    trashed_at: Moment | None = None
+    goal: Goal | None = None
+    metadata: dict[str, JSON] = {}
+    parent: SessionId | None = None
+    relation: Relation | None = None
+    purged_at: Moment | None = None
+
+
+class BranchLine(Line, frozen=True, kw_only=True, tag="branch"):
+    """A branch: it starts after `fork_seq` of its parent branch and ends with `seq`."""
+
+    session: SessionId
+    number: Number
+    parent_id: SessionId | None = None
+    parent: Number | None = None
+    fork_seq: Seq = 0
+    asked_seq: Seq = 0
+    seq: Seq
+    reason: BranchReason
+    created_at: Moment
+    token: str
+
+
+class MessageLine(Line, frozen=True, kw_only=True, tag="message"):
+    """A message and its position."""
+
+    session: SessionId
+    branch: Number
+    seq: Number
+    id: Name
+    turn: Number | None = None
+    role: Role
+    at: Moment
+    parts: tuple[Part, ...] = ()
+    status: Status = "complete"
+    name: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    cost: Decimal | None = None
+    metadata: dict[str, JSON] = {}
+    provenance: Provenance | None = None
+    covers: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call in a turn's ledger."""
+
+    call_id: str
+    name: str | None = None
+    outcome: ToolOutcome
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+
+class TurnLine(Line, frozen=True, kw_only=True, tag="turn"):
+    """A turn and its ledger of tool calls."""
+
+    session: SessionId
+    number: Number
+    state: TurnState
+    run_id: str | None = None
+    model: str | None = None
+    first_seq: Seq
+    started_at: Moment
+    ended_at: Moment | None = None
+    usage: Usage = Usage()
+    cost: Decimal = Decimal(0)
+    error: str | None = None
+    tools: tuple[Tool, ...] = ()
+    token: str
+
+
+class UsageLine(Line, frozen=True, kw_only=True, tag="usage"):
+    """What one model used and cost in a session on one day."""
+
+    session: SessionId
+    day: date
+    model: str | None = None
+    usage: Usage = Usage()
+    cost: Decimal = Decimal(0)
+    measured: Measured = Measured()
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a message that has no position yet."""
+
+    role: Role
+    at: Moment
+    parts: tuple[Part, ...] = ()
+    status: Status = "complete"
+    name: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    cost: Decimal | None = None
+    metadata: dict[str, JSON] = {}
+    provenance: Provenance | None = None
+
+
+class QueuedLine(Line, frozen=True, kw_only=True, tag="queued"):
+    """A queued message; `blobs` are the files that are queued with it."""
+
+    session: SessionId
+    id: Name
+    created_at: Moment
+    message: Said
+    blobs: tuple[str, ...] = ()
+
+
+class DraftLine(Line, frozen=True, kw_only=True, tag="draft"):
+    """A record of a draft: number 0 opens it, each later one appends to it."""
+
+    session: SessionId
+    turn: Number
+    number: Count
+    id: Name | None = None
+    model: str | None = None
+    at: Moment | None = None
+    deltas: tuple[Delta, ...] = ()
+    usage: Usage | None = None
+    cost: Decimal | None = None
+
+
+class BlobLine(Line, frozen=True, kw_only=True, tag="blob"):
+    """The bytes of a file, written before the first message that refers to it."""
+
+    sha256: str
+    data: bytes
+
+
+class EndLine(Line, frozen=True, kw_only=True, tag="end"):
+    """The end of a session: repeats its fields and branches, and counts the lines before."""
+
+    session: SessionId
+    identity: SessionLine
+    branches: tuple[BranchLine, ...] = ()
+    updated_at: Moment | None = None
+    turns: Count = 0
+    rank: Count = 0
+    messages: Count = 0
+    lines: Count
+    checksum: str
+
+
+Record: TypeAlias = (
+    SessionLine
+    | BranchLine
+    | MessageLine
+    | TurnLine
+    | UsageLine
+    | QueuedLine
+    | DraftLine
+    | BlobLine
+    | EndLine
+)
+
+
+class Introduction(msgspec.Struct, frozen=True):
+    """The fields that the first line has in every version of the format."""
+
+    type: str
+    version: int
+
+
+# ------------------------------------------------------------------------------------- encoding
+
+
+def encode_line(record: Header | Record) -> bytes:
+    """Return the bytes of a line, including the newline."""
+    data = _escaped(codec.to_json(record))[:-1]
+    return b'%s,"crc":"%08x"}\n' % (data, crc32(data))
+
+
+def _escaped(data: bytes) -> bytes:
+    """Return the data with lone surrogates written as escapes."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = codec.decode_text(data)
+        return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode("utf-8")
+    return data
+
+
+# ------------------------------------------------------------------------------------- decoding
+
+
+_decode_record: Callable[[bytes], Record] = msgspec.json.Decoder(Record).decode
+
+
+def decode_line(line: bytes) -> Record:
+    """Decode a line; raise `BadLine` unless `encode_line` would write the same bytes."""
+    data = _summed_up(line)
+    try:
+        record = _decode_record(data) if b"\\ud" not in data else _decode_escaped(data)
+        again = _escaped(codec.to_json(record))
+    except _UNDECODABLE:
+        raise BadLine("is not a valid line") from None
+    if again != data:
+        raise BadLine("is not as it was written")
+    return record
+
+
+def _decode_escaped(data: bytes) -> Record:
+    """Decode a line that has escaped surrogates, or text that looks like them."""
+    plain = codec.encode_text(_ESCAPE.sub(_unescape, data.decode("utf-8")))
+    if plain == data:
+        return _decode_record(data)
+    return msgspec.convert(json.loads(codec.decode_text(plain)), Record)  # type: ignore[no-any-return]
+
+
+def decode_header(line: bytes) -> Header:
+    """Decode the first line; raise `BadLine` as `decode_line` does."""
+    data = _summed_up(line)
+    try:
+        header = codec.from_json(data, Header)
+    except _UNDECODABLE:
+        raise BadLine("is not a valid header") from None
+    if codec.to_json(header) != data:
+        raise BadLine("is not as it was written")
+    return header
+
+
+def _summed_up(line: bytes) -> bytes:
+    """Verify the checksum, and return the line without it; raise `BadLine` if it is wrong."""
+    body = line.removesuffix(b"\n")
+    found = _CRC.fullmatch(body, max(0, len(body) - _CRC_LENGTH))
+    if found is None:
+        raise BadLine("has no checksum")
+    data = body[:-_CRC_LENGTH]
+    if crc32(data) != int(found[1], 16):
+        raise BadLine("does not fit its checksum")
+    return data + b"}"
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else found[0]
+
+
+def is_too_deep(line: bytes) -> bool:
+    """True if a line is nested deeper than an export can be."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    depth = 0
+    for found in _BRACKETS.finditer(line):
+        token = found[0]
+        if token in b"[{":
+            depth += 1
+            if depth > DEEPEST:
+                return True
+        elif token in b"]}":
+            depth -= 1
+    return False
+
+
+# --------------------------------------------------------------------------------------- values
+
+
+def to_money(pico: int) -> Decimal:
+    """Convert an amount from units of 10⁻¹² to a decimal."""
+    return MONEY.normalize(Decimal(pico).scaleb(-_PICO, MONEY)) if pico else Decimal(0)
+
+
+def from_money(amount: Decimal) -> int:
+    """Convert an amount to units of 10⁻¹²; raise `BadLine` if a store cannot hold it."""
+    try:
+        pico = int(amount.scaleb(_PICO, MONEY)) if amount.is_finite() else -1
+    except InvalidOperation:
+        pico = -1
+    if not 0 <= pico <= _MOST:
+        raise BadLine("has a cost that is negative or out of range")
+    return pico
+
+
+def message_line(*, session: str, branch: int, turn: int | None, message: Message) -> MessageLine:
+    """Return the line of a stored message (one with `seq` and `created_at`)."""
+    return MessageLine(
+        session=session,
+        branch=branch,
+        seq=message.seq or 0,
+        id=message.id,
+        turn=turn,
+        role=message.role,
+        at=message.created_at or EPOCH,
+        parts=message.parts,
+        status=message.status,
+        name=message.name,
+        model=message.model,
+        usage=message.usage,
+        cost=message.cost,
+        metadata=message.metadata,
+        provenance=message.provenance,
+        covers=message.covers,
+    )
+
+
+def said(message: Message) -> Said:
+    """Return the content of a message that has no position yet."""
+    return Said(
+        role=message.role,
+        at=message.created_at or EPOCH,
+        parts=message.parts,
+        status=message.status,
+        name=message.name,
+        model=message.model,
+        usage=message.usage,
+        cost=message.cost,
+        metadata=message.metadata,
+        provenance=message.provenance,
+    )
+
+
+def to_message(line: MessageLine | Said, message_id: str) -> Message:
+    """Return the message of a line."""
+    return Message(
+        id=message_id,
+        role=line.role,
+        parts=line.parts,
+        created_at=line.at,
+        status=line.status,
+        name=line.name,
+        model=line.model,
+        usage=line.usage,
+        cost=line.cost,
+        metadata=line.metadata,
+        provenance=line.provenance,
+        covers=line.covers if isinstance(line, MessageLine) else None,
+    )

@@ -1,0 +1,144 @@
+"""The file that an import reads.
+
+It is opened once and read by offset, so that readers in several threads share no position, and the
+second pass reads the file that was checked even if the path is replaced meanwhile. Lines are read
+one by one; one that is longer than an export can write is never held in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+import msgspec
+
+from holdfast.errors import Invalid, StoreUnavailable, TooLarge
+from holdfast.transfer.format import LONGEST_LINE, BadLine, Record, decode_line
+
+_PIECE: Final = 64 * 1024
+_BUFFER: Final = 1024 * 1024
+_SMALLEST: Final = 4096
+_BEGINNING: Final = b'{"type":"'
+
+
+class RawLine(msgspec.Struct, frozen=True):
+    """A line as it is in the file; the last one is not `whole` if it has no newline."""
+
+    number: int
+    offset: int
+    length: int
+    data: bytes
+    whole: bool
+
+
+class Source:
+    """A file of lines, read by offset."""
+
+    def __init__(self, path: str) -> None:
+        """Open a file; raise `Invalid` if that fails or it is not a regular file."""
+        self.path = path
+        try:
+            # Non-blocking: opening a pipe without a writer would never return.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise Invalid(f"{path} does not exist; nothing was imported.") from error
+        except OSError as error:
+            raise Invalid(
+                f"{path} cannot be opened ({error.strerror}); nothing was imported."
+            ) from error
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._descriptor)
+            raise Invalid(f"{path} is not a regular file; nothing was imported.")
+        self.size = found.st_size
+
+    def __enter__(self) -> Self:
+        """Return the file itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def lines(self, start: int = 0, stop: int | None = None, number: int = 1) -> Iterator[RawLine]:
+        """Return the lines between two offsets; `number` is that of the first."""
+        end = self.size if stop is None else stop
+        offset = start
+        buffer = min(max(end - start, _SMALLEST), _BUFFER)
+        with io.BufferedReader(_Pieces(self, start, end), buffer) as reader:
+            while offset < end:
+                data, length, whole = self._line(reader, number)
+                if not length:
+                    raise StoreUnavailable(
+                        f"{self.path} was truncated while it was read; import it again."
+                    )
+                yield RawLine(number, offset, length, data, whole)
+                offset += length
+                number += 1
+
+    def _line(self, reader: BinaryIO, number: int) -> tuple[bytes, int, bool]:
+        """Read a line; return its bytes, its length, and whether it ends with a newline.
+
+        Of a long line that does not begin as ours do, only the first bytes are returned.
+        """
+        data = reader.readline(_PIECE)
+        length = len(data)
+        if data.endswith(b"\n") or length < _PIECE:
+            return data, length, data.endswith(b"\n")
+        held = [data] if data.startswith(_BEGINNING) else None
+        while True:
+            piece = reader.readline(_BUFFER)
+            length += len(piece)
+            if length > LONGEST_LINE:
+                raise TooLarge(
+                    f"line {number} is longer than {LONGEST_LINE} bytes; nothing was imported."
+                )
+            if held is not None:
+                held.append(piece)
+            if piece.endswith(b"\n") or not piece:
+                return data if held is None else b"".join(held), length, bool(piece)
+
+    def record(self, offset: int) -> Record:
+        """Decode again a line that was valid in the first pass."""
+        with io.BufferedReader(_Pieces(self, offset, self.size), _PIECE) as reader:
+            data, _, _ = self._line(reader, 0)
+        try:
+            return decode_line(data)
+        except BadLine as error:
+            raise StoreUnavailable(
+                f"{self.path} was changed while it was read; import it again."
+            ) from error
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes at an offset."""
+        return os.pread(self._descriptor, size, offset)
+
+
+class _Pieces(io.RawIOBase):
+    """A byte range of the file, with a read position of its own."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self._source = source
+        self._at = start
+        self._stop = stop
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - any buffer
+        """Read the next bytes into the buffer; return how many."""
+        size = min(len(buffer), self._stop - self._at)
+        data = self._source.read_at(self._at, size) if size > 0 else b""
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

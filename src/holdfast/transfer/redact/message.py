@@ -1,0 +1,372 @@
+"""Redact a message, and list the findings.
+
+Every text in a message is scanned: text parts, tool arguments and results, names, file names, the
+data of text files, provider data, metadata and provenance. In JSON a value is scanned together with
+its key, and keys are scanned too. Ids are not scanned, because messages and calls are found by
+them. Data that is not text is reported as not looked into.
+
+Signed content is never edited, because the provider would reject it. Signed thinking that contains
+a secret is left out completely, with the other signed thinking of its message: a provider verifies
+it together. Sealed provider data (signatures, encrypted content, reasoning) is kept unchanged, or
+left out completely if its readable fields contain a secret, together with the call that it
+answers. The sealed values themselves are not scanned: they are opaque.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast import codec
+from holdfast.transfer.redact.secrets import Detectors, Found, find, marked, redact_text
+from holdfast.values import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Provenance,
+    Raw,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+
+Action: TypeAlias = Literal["replaced", "left out", "not looked into"]
+Piece: TypeAlias = Text | File | Raw
+
+_SHOWN: Final = 4
+_SEALED_KEY: Final = re.compile(r"(?i)(?:.*_)?encrypted_?\w*|\w*signature")
+_SEALED_TYPES: Final = frozenset({"reasoning", "redacted_thinking", "thinking", "compaction"})
+_SIGNED_TYPES: Final = frozenset({"redacted_thinking", "thinking"})
+_TEXT_MIMES: Final = re.compile(
+    r"(?i)text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|toml|javascript|x-sh|sql|x-ndjson|jsonl)"
+    r"|application/(?:x-yaml|x-httpd-php|x-python|x-pem-file|ld\+json)|image/svg\+xml"
+)
+_ANY_MIME: Final = "application/octet-stream"
+# Keys of JSON objects whose values may be secrets.
+_TELLING: Final = re.compile(r"(?i)pass|pwd|secret|token|key|credential|authorization|cookie")
+_QUOTES: Final = "\"'`"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a review: where the secret was, its detector, a preview, and the action.
+
+    For data that was not looked into, `detector` is empty and `preview` describes the data.
+    """
+
+    message_id: str
+    seq: int | None
+    where: str
+    detector: str
+    preview: str
+    action: Action
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A secret inside a value, without the message it belongs to."""
+
+    where: str
+    detector: str
+    preview: str
+
+
+def redact_message(message: Message, using: Detectors) -> tuple[Message, list[Finding]]:
+    """Return the redacted message and the findings; the same message if it has no secret."""
+    work = _Redacting(using)
+    changed = work.message(message)
+    findings = [
+        Finding(
+            message_id=message.id,
+            seq=message.seq,
+            where=seen.where,
+            detector=seen.detector,
+            preview=seen.preview,
+            action=action,
+        )
+        for action, seen in work.done
+    ]
+    return changed, findings
+
+
+def redact_json(value: JSON, using: Detectors) -> tuple[JSON, list[Seen]]:
+    """Return redacted JSON, such as the metadata of a session, and the secrets found."""
+    work = _Redacting(using)
+    changed = work.json(value, "")
+    return changed, [seen for _, seen in work.done]
+
+
+def preview(secret: str) -> str:
+    """Return the first characters of a secret: enough to recognise it, too few to use it."""
+    shown = secret[: min(_SHOWN, len(secret) // 4)]
+    return f"{shown}… ({len(secret):,} characters)"
+
+
+def is_text_file(file: File) -> bool:
+    """True unless the type of a file says that its data is not text."""
+    if not file.mime or file.mime.lower().startswith(_ANY_MIME):
+        return True
+    return _TEXT_MIMES.match(file.mime) is not None
+
+
+class _Redacting:
+    """Redacts values one by one, and records the findings."""
+
+    def __init__(self, using: Detectors) -> None:
+        self._using = using
+        self.done: list[tuple[Action, Seen]] = []
+
+    # ------------------------------------------------------------------------------ messages
+
+    def message(self, message: Message) -> Message:
+        """Redact a message."""
+        parts = self._parts(message.parts)
+        metadata = self.json(message.metadata, "metadata")
+        now = msgspec.structs.replace(
+            message,
+            parts=parts,
+            name=self._optional(message.name, "name"),
+            model=self._optional(message.model, "model"),
+            metadata=metadata if isinstance(metadata, dict) else {},
+            provenance=self._provenance(message.provenance),
+        )
+        return now if any(action != "not looked into" for action, _ in self.done) else message
+
+    def _provenance(self, given: Provenance | None) -> Provenance | None:
+        if given is None:
+            return None
+        source = self.text(given.source, "provenance.source")
+        return Provenance(source, self._optional(given.ref, "provenance.ref"))
+
+    def _parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        out = self._sealed(parts)
+        kept = [(at, part) for at, part in enumerate(parts) if at not in out]
+        return tuple(self._part(part, f"parts[{at}]") for at, part in kept)
+
+    def _part(self, part: Part, where: str) -> Part:
+        if isinstance(part, Text | File | Raw):
+            return self._piece(part, where)
+        if isinstance(part, Thinking):
+            if part.signature:
+                return part
+            return Thinking(self.text(part.text, f"{where}.text"), part.signature)
+        if isinstance(part, ToolCall):
+            name = self.text(part.name, f"{where}.name")
+            return ToolCall(part.id, name, self.json(part.arguments, f"{where}.arguments"))
+        return self._result(part, where)
+
+    def _result(self, result: ToolResult, where: str) -> ToolResult:
+        content: str | tuple[Piece, ...]
+        if isinstance(result.content, str):
+            content = self.text(result.content, f"{where}.content")
+        else:
+            out = self._sealed(result.content, f"{where}.content")
+            content = tuple(
+                self._piece(piece, f"{where}.content[{at}]")
+                for at, piece in enumerate(result.content)
+                if at not in out
+            )
+        name = self._optional(result.name, f"{where}.name")
+        return ToolResult(result.call_id, content, error=result.error, name=name)
+
+    def _piece(self, piece: Piece, where: str) -> Piece:
+        if isinstance(piece, Text):
+            return Text(self.text(piece.text, f"{where}.text"))
+        if isinstance(piece, Raw):
+            # Sealed parts with a secret were left out before; the others stay unchanged.
+            data = piece.data if _is_sealed(piece.data) else self.json(piece.data, f"{where}.data")
+            return Raw(self.text(piece.source, f"{where}.source"), data)
+        return self._file(piece, where)
+
+    # -------------------------------------------------------------------------------- sealed
+
+    def _sealed(self, parts: Sequence[Part], where: str = "parts") -> set[int]:
+        """Return the positions of signed or sealed parts to leave out, and of what needs them."""
+        signed = {at for at in range(len(parts)) if _is_signed(parts, at)}
+        out: set[int] = set()
+        for at, part in enumerate(parts):
+            if at in signed or (isinstance(part, Raw) and _is_sealed(part.data)):
+                seen = self._readable(part, f"{where}[{at}]")
+                if seen:
+                    self.done += [("left out", one) for one in seen]
+                    out |= signed if at in signed else {at}
+        return _with_companions(parts, out)
+
+    def _readable(self, part: Part, where: str) -> list[Seen]:
+        """Return the secrets in the readable fields of a sealed part, without editing it."""
+        scan = _Redacting(self._using)
+        if isinstance(part, Thinking):
+            scan.text(part.text, f"{where}.text")
+        elif isinstance(part, Raw):
+            scan.json(_unsealed(part.data), f"{where}.data")
+        return [seen for _, seen in scan.done]
+
+    # --------------------------------------------------------------------------------- files
+
+    def _file(self, file: File, where: str) -> File:
+        name = self._optional(file.name, f"{where}.name")
+        data = self._data(file, where)
+        if name == file.name and data == file.data:
+            return file
+        if data == file.data or data is None:
+            return msgspec.structs.replace(file, name=name)
+        sha256 = None if file.sha256 is None else codec.digest(data)
+        size = None if file.size is None else len(data)
+        return File(name=name, mime=file.mime, data=data, sha256=sha256, size=size)
+
+    def _data(self, file: File, where: str) -> bytes | None:
+        if file.data is None or not is_text_file(file):
+            return self._unread(file, where)
+        try:
+            text = bytes(file.data).decode("utf-8")
+        except UnicodeDecodeError:
+            return self._unread(file, where)
+        changed = self.text(text, f"{where}.data")
+        return file.data if changed == text else changed.encode("utf-8")
+
+    def _unread(self, file: File, where: str) -> bytes | None:
+        size = file.size if file.data is None else len(file.data)
+        length = "unknown size" if size is None else f"{size:,} bytes"
+        about = f"{file.mime or 'unknown type'}, {length}"
+        self.done.append(("not looked into", Seen(f"{where}.data", "", about)))
+        return file.data
+
+    # ---------------------------------------------------------------------------------- text
+
+    def text(self, text: str, where: str) -> str:
+        """Redact a text."""
+        changed, found = redact_text(text, self._using)
+        self._saw(text, found, where)
+        return changed
+
+    def _optional(self, text: str | None, where: str) -> str | None:
+        return None if text is None else self.text(text, where)
+
+    def _saw(self, text: str, found: Iterable[Found], where: str) -> None:
+        self.done += [
+            ("replaced", Seen(where, one.detector, preview(text[one.start : one.end])))
+            for one in found
+        ]
+
+    # ---------------------------------------------------------------------------------- JSON
+
+    def json(self, value: JSON, where: str) -> JSON:
+        """Redact JSON: strings, values together with their keys, and keys."""
+        if isinstance(value, str):
+            return self.text(value, where)
+        if isinstance(value, list):
+            return [self.json(inner, f"{where}[{at}]") for at, inner in enumerate(value)]
+        if isinstance(value, dict):
+            return self._object(value, where)
+        return value
+
+    def _object(self, given: dict[str, JSON], where: str) -> dict[str, JSON]:
+        changed: dict[str, JSON] = {}
+        entry = _name_of_entry(given)
+        for key, value in given.items():
+            name = entry if entry is not None and key == "value" else key
+            # Findings are shown to the user, so their path uses the redacted key.
+            new_key = _free(self.text(key, where or "keys"), changed)
+            path = f"{where}.{new_key}" if where else new_key
+            changed[new_key] = (
+                self._named(name, value, path)
+                if isinstance(value, str) and _TELLING.search(name)
+                else self.json(value, path)
+            )
+        return changed
+
+    def _named(self, key: str, value: str, where: str) -> str:
+        """Redact a value whose key hints at a secret: by itself, else as `key="value"`."""
+        found = find(value, self._using)
+        quote = next((mark for mark in _QUOTES if mark not in value), None)
+        if not found and quote is not None and "\n" not in value and "\\" not in value:
+            before = f"{key}={quote}"
+            whole = find(f"{before}{value}{quote}", self._using)
+            shift = len(before)
+            found = [
+                Found(one.detector, one.start - shift, one.end - shift)
+                for one in whole
+                if shift <= one.start and one.end <= shift + len(value)
+            ]
+        self._saw(value, found, where)
+        return marked(value, found)
+
+
+def _name_of_entry(given: dict[str, JSON]) -> str | None:
+    """Return the name in `{"name": "DB_PASSWORD", "value": …}`, a common form in lists."""
+    name = given.get("name", given.get("key"))
+    return name if isinstance(name, str) and "value" in given else None
+
+
+def _free(key: str, taken: dict[str, JSON]) -> str:
+    """Return a key that is not taken, numbered if needed: two keys may get the same mark."""
+    number, free = 1, key
+    while free in taken:
+        number += 1
+        free = f"{key} {number}"
+    return free
+
+
+# ---------------------------------------------------------------------------------- sealed data
+
+
+def _is_signed(parts: Sequence[Part], at: int) -> bool:
+    """True if a part is signed thinking; the signature may be in the note that follows it."""
+    part = parts[at]
+    if isinstance(part, Thinking):
+        return bool(part.signature) or _is_sealed(_note_behind(parts, at))
+    return _inner(part, "type") in _SIGNED_TYPES
+
+
+def _note_behind(parts: Sequence[Part], at: int) -> JSON:
+    following = parts[at + 1] if at + 1 < len(parts) else None
+    if isinstance(following, Raw) and isinstance(following.data, dict) and "part" in following.data:
+        return following.data
+    return None
+
+
+def _with_companions(parts: Sequence[Part], out: set[int]) -> set[int]:
+    """Add the notes that follow left-out parts, and the calls that these parts answer."""
+    notes = {at + 1 for at in out if _note_behind(parts, at) is not None}
+    answered = {_inner(parts[at], "tool_use_id") for at in out} - {None}
+    calls = {at for at, part in enumerate(parts) if _inner(part, "id") in answered}
+    return out | notes | calls
+
+
+def _inner(part: Part, key: str) -> str | None:
+    """Return a string field of the original content of a provider's part."""
+    piece = part.data.get("content") if isinstance(part, Raw) and isinstance(part.data, dict) else 0
+    value = piece.get(key) if isinstance(piece, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _is_sealed(value: JSON) -> bool:
+    """True if a value contains sealed data, which must not be edited."""
+    if isinstance(value, dict):
+        if _is_sealed_type(value):
+            return True
+        return any(
+            (isinstance(inner, str) and _SEALED_KEY.fullmatch(key)) or _is_sealed(inner)
+            for key, inner in value.items()
+        )
+    return isinstance(value, list) and any(map(_is_sealed, value))
+
+
+def _is_sealed_type(value: dict[str, JSON]) -> bool:
+    kind = value.get("type")
+    return isinstance(kind, str) and kind in _SEALED_TYPES
+
+
+def _unsealed(value: JSON) -> JSON:
+    """Return a value without its sealed fields."""
+    if isinstance(value, dict):
+        hidden = {"data"} if value.get("type") == "redacted_thinking" else set[str]()
+        return {
+            key: _unsealed(inner)
+            for key, inner in value.items()
+            if key not in hidden and not (isinstance(inner, str) and _SEALED_KEY.fullmatch(key))
+        }
+    return [_unsealed(inner) for inner in value] if isinstance(value, list) else value

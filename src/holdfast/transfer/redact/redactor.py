@@ -1,0 +1,335 @@
+"""Redact the lines of an export.
+
+Every text in a line is scanned: messages, queued messages and text files, also titles, goals,
+metadata, the errors of turns, and the names of tools and models. A draft was stored in chunks, and
+a secret may begin in one and end in the next; so the chunks are joined first, and the draft is
+written as one chunk if a secret was found.
+
+Ids (of sessions, messages, turns, runs and calls), times and numbers are not scanned. A session key
+that contains a secret is left out, because two keys could get the same mark.
+
+Findings are counted, and kept up to `MAX_FINDINGS`, so that memory does not grow with the
+histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import codec
+from holdfast.draft_parts import Delta, put_together
+from holdfast.errors import BadQuery
+from holdfast.transfer.format import (
+    LONGEST_LINE,
+    DraftLine,
+    SessionLine,
+    Tool,
+    TurnLine,
+    UsageLine,
+    encode_line,
+    message_line,
+)
+from holdfast.transfer.redact.message import is_text_file, redact_json, redact_message
+from holdfast.transfer.redact.secrets import ALL, DEFAULT, Detectors, detectors
+from holdfast.validation import MAX_NAME_BYTES
+from holdfast.values import (
+    JSON,
+    File,
+    Goal,
+    Message,
+    Part,
+    Redaction,
+    RedactionAction,
+    Review,
+    Text,
+    ToolResult,
+)
+
+MOST_TOLD: Final = 10_000
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"default": DEFAULT, "all": ALL}
+_TOO_LONG: Final = "[redacted: too long]"
+_ROOM: Final = 1024  # For the fields of a line beside the message.
+
+
+def chosen(names: str | Sequence[str] | None) -> Detectors:
+    """Return the detectors with these names; `default` and `all` are groups, `None` is none."""
+    if names is None:
+        return ()
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, Iterable) or not all(isinstance(name, str) for name in listed):
+        raise BadQuery("redact: expected names of detectors, 'default', 'all', or None.")
+    return detectors(one for name in listed for one in _GROUPS.get(name, (name,)))
+
+
+class Redactor:
+    """Redacts lines and records the findings; without detectors it changes nothing."""
+
+    def __init__(self, using: Detectors, *, longest: int = LONGEST_LINE) -> None:
+        """Use these detectors; a message whose line exceeds `longest` bytes loses its parts."""
+        self._using = using
+        self._longest = longest
+        self._findings: list[Redaction] = []
+        self._counts: dict[RedactionAction, int] = {}
+
+    @property
+    def active(self) -> bool:
+        """True if there are any detectors."""
+        return bool(self._using)
+
+    def review(self) -> Review | None:
+        """Return the findings; `None` without detectors."""
+        if not self.active:
+            return None
+        return Review(
+            replaced=self._counts.get("replaced", 0),
+            left_out=self._counts.get("left out", 0),
+            not_looked_into=self._counts.get("not looked into", 0),
+            findings=tuple(self._findings),
+        )
+
+    def _note(self, finding: Redaction) -> None:
+        self._counts[finding.action] = self._counts.get(finding.action, 0) + 1
+        if len(self._findings) < MOST_TOLD:
+            self._findings.append(finding)
+
+    # ------------------------------------------------------------------------------- messages
+
+    def message(
+        self, session: str, message: Message, blob: codec.GetBlob, *, before: str = ""
+    ) -> tuple[Message, dict[str, bytes]]:
+        """Return the redacted message, and the new data of its files by hash.
+
+        `blob` reads the data of files; `before` prefixes `where` in every finding.
+        """
+        if not self.active:
+            return message, {}
+        now, findings = redact_message(_loaded(message, blob), self._using)
+        for one in findings:
+            self._note(
+                Redaction(
+                    session_id=session,
+                    message_id=message.id,
+                    seq=message.seq,
+                    where=before + one.where,
+                    detector=one.detector,
+                    preview=one.preview,
+                    action=one.action,
+                )
+            )
+        if all(one.action == "not looked into" for one in findings):
+            return message, {}
+        return self._that_fits(session, now, before)
+
+    def _that_fits(
+        self, session: str, message: Message, before: str
+    ) -> tuple[Message, dict[str, bytes]]:
+        """Move file data out of a message; drop its parts if its marks make it too long."""
+        fresh: dict[str, bytes] = {}
+        now = _with_files(message, lambda file: _unloaded(file, fresh))
+        line = message_line(session=session, branch=1, turn=None, message=now)
+        if len(encode_line(line)) <= self._longest - _ROOM:
+            return now, fresh
+        self._note(
+            Redaction(
+                session_id=session,
+                message_id=message.id,
+                seq=message.seq,
+                where=f"{before}parts",
+                detector="",
+                preview="too long with its marks",
+                action="left out",
+            )
+        )
+        bare = msgspec.structs.replace(
+            now, parts=(Text(_TOO_LONG),), name=None, model=None, metadata={}, provenance=None
+        )
+        return bare, {}
+
+    # ------------------------------------------------------------------------- other lines
+
+    def identity(self, line: SessionLine) -> SessionLine:
+        """Redact the fields of a session."""
+        if not self.active:
+            return line
+        texts = _Texts(self._using, line.session, self._note)
+        title = texts.name(line.title, "title")
+        return msgspec.structs.replace(
+            line,
+            key=texts.whole(line.key, "key"),
+            scope=texts.name(line.scope, "scope"),
+            title=title,
+            title_by=None if title is None else line.title_by,
+            agent=texts.name(line.agent, "agent"),
+            model=texts.name(line.model, "model"),
+            cwd=texts.name(line.cwd, "cwd"),
+            goal=None if line.goal is None else _goal(line.goal, texts),
+            metadata=texts.json(line.metadata, "metadata"),
+        )
+
+    def turn(self, line: TurnLine) -> TurnLine:
+        """Redact a turn and its ledger of tool calls."""
+        if not self.active:
+            return line
+        texts, where = _Texts(self._using, line.session, self._note), f"turns[{line.number}]"
+        return msgspec.structs.replace(
+            line,
+            model=texts.name(line.model, f"{where}.model"),
+            error=texts.text(line.error, f"{where}.error"),
+            tools=tuple(
+                _tool(tool, texts, f"{where}.tools[{at}]") for at, tool in enumerate(line.tools)
+            ),
+        )
+
+    def usage(self, lines: Sequence[UsageLine]) -> list[UsageLine]:
+        """Redact the models' names; add up usage whose names have become equal."""
+        found: dict[tuple[object, str | None], UsageLine] = {}
+        for line in lines:
+            now = line
+            if self.active:
+                texts = _Texts(self._using, line.session, self._note)
+                now = msgspec.structs.replace(line, model=texts.name(line.model, "usage.model"))
+            other = found.get((now.day, now.model))
+            found[now.day, now.model] = now if other is None else _added(other, now)
+        return list(found.values())
+
+    def draft(self, lines: Sequence[DraftLine]) -> Sequence[DraftLine]:
+        """Redact a draft; return it as one chunk if anything is found in it."""
+        if not self.active or not lines:
+            return lines
+        opening = lines[0]
+        reply = Message(
+            id=opening.id or "",
+            role="assistant",
+            parts=put_together(delta for line in lines for delta in line.deltas),
+            model=opening.model,
+        )
+        now, _ = self.message(opening.session, reply, lambda _: None, before="draft.")
+        if now is reply:
+            return lines
+        whole = DraftLine(
+            session=opening.session,
+            turn=opening.turn,
+            number=1,
+            deltas=tuple(part for part in now.parts if isinstance(part, Delta)),
+            usage=next((line.usage for line in reversed(lines) if line.usage), None),
+            cost=next((line.cost for line in reversed(lines) if line.cost is not None), None),
+        )
+        return [msgspec.structs.replace(opening, model=now.model), whole]
+
+
+class _Texts:
+    """Redacts the fields of one session, its turns and its usage."""
+
+    def __init__(self, using: Detectors, session: str, note: Callable[[Redaction], None]) -> None:
+        self._using = using
+        self._session = session
+        self._note = note
+
+    def text(self, text: str | None, where: str) -> str | None:
+        """Redact a text of any length."""
+        changed = self._json(text, where, "replaced")
+        return changed if isinstance(changed, str) else None
+
+    def name(self, text: str | None, where: str) -> str | None:
+        """Redact a text of limited length; `None` if its marks make it too long."""
+        changed = self.text(text, where)
+        if changed is None or len(codec.encode_text(changed)) <= MAX_NAME_BYTES:
+            return changed
+        preview = f"{len(changed):,} characters with its marks"
+        self._tell(where, "", preview, "left out")
+        return None
+
+    def whole(self, text: str | None, where: str) -> str | None:
+        """Return a text; `None` if it contains a secret."""
+        return text if self._json(text, where, "left out") == text else None
+
+    def json(self, value: dict[str, JSON], where: str) -> dict[str, JSON]:
+        """Redact metadata."""
+        changed = self._json(value, where, "replaced")
+        return changed if isinstance(changed, dict) else {}
+
+    def _json(self, value: JSON, where: str, action: RedactionAction) -> JSON:
+        if value is None or value == {}:
+            return value
+        changed, found = redact_json(value, self._using)
+        for one in found:
+            path = f"{where}.{one.where}" if one.where else where
+            self._tell(path, one.detector, one.preview, action)
+        return changed
+
+    def _tell(self, where: str, detector: str, preview: str, action: RedactionAction) -> None:
+        self._note(
+            Redaction(
+                session_id=self._session,
+                message_id=None,
+                seq=None,
+                where=where,
+                detector=detector,
+                preview=preview,
+                action=action,
+            )
+        )
+
+
+def _goal(goal: Goal, texts: _Texts) -> Goal:
+    return msgspec.structs.replace(
+        goal,
+        objective=texts.text(goal.objective, "goal.objective") or "",
+        summary=texts.text(goal.summary, "goal.summary"),
+        recap=texts.text(goal.recap, "goal.recap"),
+    )
+
+
+def _tool(tool: Tool, texts: _Texts, where: str) -> Tool:
+    return msgspec.structs.replace(tool, name=texts.text(tool.name, f"{where}.name"))
+
+
+def _added(one: UsageLine, two: UsageLine) -> UsageLine:
+    return msgspec.structs.replace(
+        one,
+        usage=one.usage + two.usage,
+        cost=one.cost + two.cost,
+        measured=one.measured + two.measured,
+    )
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _loaded(message: Message, blob: codec.GetBlob) -> Message:
+    """Return a message with the data of its text files loaded."""
+
+    def load(file: File) -> File:
+        if file.sha256 is None or file.data is not None or not is_text_file(file):
+            return file
+        return msgspec.structs.replace(file, data=blob(file.sha256))
+
+    return _with_files(message, load)
+
+
+def _unloaded(file: File, fresh: dict[str, bytes]) -> File:
+    """Return a file without its data, which is added to `fresh`."""
+    if file.data is None or file.sha256 is None:
+        return file
+    fresh[file.sha256] = bytes(file.data)
+    return msgspec.structs.replace(file, data=None)
+
+
+def _with_files(message: Message, change: Callable[[File], File]) -> Message:
+    """Return a message with `change` applied to each file; the same message if it has none."""
+    if not codec.files_named(message):
+        return message
+    parts = tuple(_with_file(part, change) for part in message.parts)
+    return msgspec.structs.replace(message, parts=parts)
+
+
+def _with_file(part: Part, change: Callable[[File], File]) -> Part:
+    if isinstance(part, File):
+        return change(part)
+    if isinstance(part, ToolResult) and not isinstance(part.content, str):
+        content = tuple(change(one) if isinstance(one, File) else one for one in part.content)
+        return msgspec.structs.replace(part, content=content)
+    return part

@@ -1,0 +1,504 @@
+"""Decode the lines of sessions in an import file into rows of a store.
+
+Rows are validated like input from a caller. Where a message is missing or cannot be read, a
+placeholder takes its seq and holds the unreadable line, so that every other message keeps its seq.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from holdfast import codec, ids, validation
+from holdfast.clock import EPOCH, to_micros
+from holdfast.draft_parts import Chunk, Opening
+from holdfast.errors import Invalid, StoreUnavailable
+from holdfast.operations.session_import import (
+    Item,
+    NewBranch,
+    Newcomer,
+    NewDraft,
+    NewMessage,
+    NewTurn,
+    stand_in,
+)
+from holdfast.operations.sessions import check_changes, check_optional_text, identity
+from holdfast.storage.protocol import MessageRow, QueueRow, SessionRow, ToolRow, TurnRow, UsageRow
+from holdfast.transfer.format import (
+    BadLine,
+    BlobLine,
+    BranchLine,
+    DraftLine,
+    EndLine,
+    MessageLine,
+    QueuedLine,
+    Record,
+    Said,
+    SessionLine,
+    TurnLine,
+    UsageLine,
+    decode_line,
+    from_money,
+    to_message,
+)
+from holdfast.transfer.import_file import RawLine, Source
+from holdfast.transfer.survey import Section, Survey
+from holdfast.values import Damage, Holder, Measured, Usage
+
+T = TypeVar("T")
+L = TypeVar("L", EndLine, SessionLine)
+C = TypeVar("C", Usage, Measured)
+_NOBODY: Final = Holder("?", 0, "", "", "")
+_EARLIEST: Final = -50_000_000_000_000_000  # Microseconds; in the year 385.
+_RAW_BYTES: Final = 64 * 1024 * 1024
+_LONGEST_TOKEN: Final = 100
+
+
+class NotImportable(Exception):
+    """A session cannot be imported because its branches are lost or invalid."""
+
+
+# ------------------------------------------------------------------------ fields and branches
+
+
+def newcomer(source: Source, section: Section, report: Callable[[Damage], None]) -> Newcomer:
+    """Return the fields and branches of a session; raise `NotImportable` if the latter are lost."""
+    end = _read_again(source, section.end_at, EndLine)
+    session_line = section.identity or _read_again(source, section.identity_at, SessionLine)
+    lines = section.branches
+    if end is not None:
+        session_line = session_line or end.identity
+        lines = {branch.number: branch for branch in end.branches}
+    branches = [_branch(section.id, lines[number]) for number in sorted(lines)]
+    if not branches:
+        raise NotImportable("all of its branches are missing")
+    try:
+        row = _session_row(section.id, session_line, branches[0].created_at)
+    except (BadLine, Invalid) as error:
+        what = f"its title and other fields were lost: {error}"
+        report(Damage(what=what, session_id=section.id))
+        row = _session_row(section.id, None, branches[0].created_at)
+    else:
+        if session_line is None:
+            what = "its title and other fields were lost: its line is damaged"
+            report(Damage(what=what, session_id=section.id))
+    _check_numbers(branches, is_stub=row.purged_at is not None)
+    return Newcomer(
+        name=section.id,
+        row=row,
+        branches=tuple(branches),
+        turns=0 if end is None else min(end.turns, source.size),
+        updated_at=_updated_at(end, branches),
+        rank=0 if end is None else end.rank,
+    )
+
+
+def _updated_at(end: EndLine | None, branches: Sequence[NewBranch]) -> int:
+    """Return when a session was last written to; the newest branch's start if unknown."""
+    newest = max(branch.created_at for branch in branches)
+    updated_at = None if end is None else end.updated_at
+    return newest if updated_at is None else max(_EARLIEST, to_micros(updated_at))
+
+
+def _read_again(source: Source, offset: int | None, kind: type[L]) -> L | None:
+    """Decode again a line that was valid in the first pass; `None` if there was none."""
+    if offset is None:
+        return None
+    record = source.record(offset)
+    if not isinstance(record, kind):
+        raise StoreUnavailable(f"{source.path} was changed while it was read; import it again.")
+    return record
+
+
+def _session_row(name: str, line: SessionLine | None, created_at: int) -> SessionRow:
+    if line is None:
+        line = SessionLine(session=name, created_at=EPOCH)
+    elif line.session != name:
+        raise BadLine("its line belongs to another session")
+    else:
+        created_at = _micros(line.created_at)
+    fields = identity(
+        id=name,
+        key=line.key,
+        scope=line.scope,
+        title=line.title,
+        agent=line.agent,
+        model=line.model,
+        cwd=line.cwd,
+        metadata=line.metadata,
+    )
+    check_changes({"goal": line.goal})
+    related = line.parent is not None and line.relation is not None
+    return SessionRow(
+        n=0,
+        id=name,
+        key=fields.key,
+        scope=fields.scope,
+        agent=fields.agent,
+        title=fields.title,
+        title_by=line.title_by if fields.title is not None else None,
+        model=fields.model,
+        cwd=fields.cwd,
+        created_at=created_at,
+        pinned=line.pinned,
+        archived=line.archived,
+        trashed_at=_maybe(_micros, line.trashed_at),
+        goal=None if line.goal is None else codec.to_json(line.goal),
+        metadata=fields.metadata,
+        parent=line.parent if related else None,
+        relation=line.relation if related else None,
+        purged_at=_maybe(_micros, line.purged_at),
+    )
+
+
+def _branch(session: str, line: BranchLine) -> NewBranch:
+    if line.session != session:
+        raise NotImportable(f"its branch {line.number} belongs to another session")
+    consistent = (line.parent is None) == (line.parent_id is None) == (line.fork_seq == 0)
+    if not consistent or line.seq < line.fork_seq:
+        raise NotImportable(f"its branch {line.number} has an invalid start")
+    parent = None
+    if line.parent is not None and line.parent_id is not None:
+        parent = (line.parent_id, line.parent)
+    try:
+        created_at = _micros(line.created_at)
+    except BadLine as error:
+        raise NotImportable(f"its branch {line.number} {error}") from None
+    return NewBranch(
+        number=line.number,
+        parent=parent,
+        fork_seq=line.fork_seq,
+        asked_seq=line.asked_seq,
+        last_seq=line.seq,
+        reason=line.reason,
+        created_at=created_at,
+        token=_token(line.token),
+    )
+
+
+def _check_numbers(branches: list[NewBranch], *, is_stub: bool) -> None:
+    numbers = [branch.number for branch in branches]
+    if not is_stub and numbers != list(range(1, len(numbers) + 1)):
+        raise NotImportable("some of its branches are missing")
+
+
+def check_starts(session: Newcomer, known: Mapping[str, Newcomer]) -> None:
+    """Raise `NotImportable` unless each branch starts after a message of an earlier branch."""
+    own: dict[int, NewBranch] = {}
+    for branch in session.branches:
+        if branch.parent is not None:
+            name, number = branch.parent
+            others = known[name].branches if name in known else ()
+            parent = own.get(number) if name == session.name else _numbered(others, number)
+            if parent is None or not parent.fork_seq < branch.fork_seq <= parent.last_seq:
+                raise NotImportable(
+                    f"its branch {branch.number} starts at a message that does not exist"
+                )
+        own[branch.number] = branch
+
+
+def _numbered(branches: Iterable[NewBranch], number: int) -> NewBranch | None:
+    return next((branch for branch in branches if branch.number == number), None)
+
+
+def made_up(sessions: Sequence[Newcomer]) -> list[Newcomer]:
+    """Return stubs for the missing sessions that these were forked from."""
+    known = {session.name for session in sessions}
+    reach: dict[str, dict[int, int]] = {}
+    oldest: dict[str, int] = {}
+    for session in sessions:
+        for branch in session.branches:
+            if branch.parent is None or branch.parent[0] in known:
+                continue
+            name, number = branch.parent
+            ends = reach.setdefault(name, {})
+            ends[number] = max(branch.fork_seq, ends.get(number, 0))
+            oldest[name] = min(session.row.created_at, oldest.get(name, session.row.created_at))
+    return [_made_up(name, ends, oldest[name]) for name, ends in reach.items()]
+
+
+def _made_up(name: str, ends: Mapping[int, int], created_at: int) -> Newcomer:
+    """Return a stub that has these branches, up to these seqs."""
+    row = _session_row(name, SessionLine(session=name, created_at=EPOCH), 0)
+    row = msgspec.structs.replace(
+        row, id=ids.session_id(), created_at=created_at, purged_at=created_at
+    )
+    branches = tuple(
+        NewBranch(
+            number=number,
+            parent=None,
+            fork_seq=0,
+            asked_seq=0,
+            last_seq=last,
+            reason="start",
+            created_at=created_at,
+            token="",
+        )
+        for number, last in sorted(ends.items())
+    )
+    return Newcomer(name=name, row=row, branches=branches, turns=0, updated_at=created_at, rank=0)
+
+
+# -------------------------------------------------------------------------------- the content
+
+
+class Hold:
+    """The sessions of a file as the source of an import; their content is read on demand."""
+
+    def __init__(self, source: Source, survey: Survey, step: Callable[[int], None]) -> None:
+        """Read from `source`; `step` is called with the number of bytes read."""
+        self._source = source
+        self._survey = survey
+        self._step = step
+        self.damaged: dict[int, Damage] = {}  # By the number of the line.
+        self.missing: dict[tuple[str, int, int], Damage] = {}  # By session, branch and seq.
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Return a blob; `None` if the file does not have it."""
+        offset = self._survey.blobs.get(bytes.fromhex(sha256))
+        if offset is None:
+            return None
+        record = self._source.record(offset)
+        fits = isinstance(record, BlobLine) and codec.digest(record.data) == sha256
+        return record.data if isinstance(record, BlobLine) and fits else None
+
+    def items(self, session: Newcomer) -> Iterator[Item]:
+        """Return the content of a session, in the order of the file."""
+        section = self._survey.sections.get(session.name)
+        filler = _Filler(session, self.damaged, self.missing)
+        if section is not None:
+            reader = _Reader(self.blob)
+            for line in self._source.lines(section.start, section.stop, section.first_line):
+                self._step(line.length)
+                yield from self._item(section.id, line, reader, filler)
+        if section is None or not section.cut:
+            yield from filler.finish()
+
+    def _item(
+        self, session: str, line: RawLine, reader: _Reader, filler: _Filler
+    ) -> Iterator[Item]:
+        record: Record | None = None
+        try:
+            record = decode_line(line.data)
+            if isinstance(record, BlobLine) or record.session != session:
+                return
+            if isinstance(record, MessageLine):
+                yield from filler.message(reader.message(record))
+            elif isinstance(record, BranchLine):
+                yield from filler.branch(record.number)
+            elif isinstance(record, TurnLine | UsageLine | QueuedLine | DraftLine):
+                yield from filler.finish()
+                yield reader.belonging(record)
+        except (BadLine, Invalid) as error:
+            if record is not None:
+                what = f"line {line.number} {error}"
+                self.damaged[line.number] = Damage(what=what, session_id=session)
+            filler.bad(line)
+
+
+class _Filler:
+    """Passes on messages in order of seq, and inserts placeholders for missing ones."""
+
+    def __init__(
+        self,
+        session: Newcomer,
+        damaged: dict[int, Damage],
+        missing: dict[tuple[str, int, int], Damage],
+    ) -> None:
+        self._name = session.row.id
+        self._damaged = damaged
+        self._missing = missing
+        self._branches = {branch.number: branch for branch in session.branches}
+        self._left = list(session.branches)
+        self._bad: list[RawLine] = []
+        self._size = 0
+        self._next = 1 if not session.branches else session.branches[0].fork_seq + 1
+
+    def bad(self, line: RawLine) -> None:
+        """Keep a line that cannot be read: it may be the next message that is missing."""
+        self._size += len(line.data)
+        keep = line.data if self._size <= _RAW_BYTES else b""
+        self._bad.append(msgspec.structs.replace(line, data=keep))
+
+    def branch(self, number: int) -> Iterator[NewMessage]:
+        """Advance to a branch, with placeholders for what is missing of those before it."""
+        while self._left and self._left[0].number < number:
+            yield from self._fill(self._left[0].last_seq)
+            self._left.pop(0)
+            self._next = self._left[0].fork_seq + 1 if self._left else 0
+
+    def message(self, item: NewMessage) -> Iterator[NewMessage]:
+        """Return a message, after placeholders for those missing before it."""
+        yield from self.branch(item.branch)
+        branch, seq = self._branches.get(item.branch), item.row.seq
+        if branch is None or seq > branch.last_seq:
+            return  # Beyond what the branches of the file use.
+        current = self._left[0].number if self._left else 0
+        if item.branch != current or seq < self._next:
+            raise BadLine("is out of order")
+        yield from self._fill(seq - 1)
+        self._forget()
+        self._next = seq + 1
+        yield item
+
+    def finish(self) -> Iterator[NewMessage]:
+        """Return placeholders for what is missing of the remaining branches."""
+        if self._left:
+            yield from self.branch(self._left[-1].number + 1)
+
+    def _forget(self) -> None:
+        """Drop the unreadable lines kept so far: no message is missing where they were."""
+        self._bad, self._size = [], 0
+
+    def _fill(self, last: int) -> Iterator[NewMessage]:
+        """Return placeholders up to `last`, holding the unreadable lines read before it."""
+        number = self._left[0].number
+        first = self._next
+        raw = iter(self._bad)
+        for seq in range(first, last + 1):
+            line = next(raw, None)
+            text = None
+            if line is not None:
+                text = line.data.decode("utf-8", "backslashreplace").removesuffix("\n")
+            yield stand_in(self._name, number, seq, text)
+        self._report(first, last)
+        self._next = max(self._next, last + 1)
+
+    def _report(self, first: int, last: int) -> None:
+        if last < first:
+            return
+        for seq, line in zip(range(first, last + 1), self._bad, strict=False):
+            what = f"line {line.number} cannot be read; a placeholder replaces message {seq}"
+            self._damaged[line.number] = Damage(what=what, session_id=self._name, seq=seq)
+        missing = first + len(self._bad)
+        if missing <= last:
+            what = f"messages {missing} to {last} are missing in the file"
+            damage = Damage(what=what, session_id=self._name, seq=missing)
+            self._missing[self._name, self._left[0].number, missing] = damage
+        self._forget()
+
+
+class _Reader:
+    """Decodes lines into rows, with the validation that input from a caller gets."""
+
+    def __init__(self, blob: codec.GetBlob) -> None:
+        self._blob = blob
+
+    def message(self, line: MessageLine) -> NewMessage:
+        """Return the row of a message."""
+        item = _encoded(line, line.id)
+        crc = codec.checksum(item.id, line.turn, item.body)
+        row = MessageRow(line.seq, item.id, line.turn, crc, item.body)
+        return NewMessage(branch=line.branch, row=row, blobs=item.blobs, needs=item.refers)
+
+    def belonging(self, line: TurnLine | UsageLine | QueuedLine | DraftLine) -> Item:
+        """Return the row of a turn, usage, queued message or draft."""
+        if isinstance(line, TurnLine):
+            return _turn(line)
+        if isinstance(line, UsageLine):
+            return _used(line)
+        if isinstance(line, QueuedLine):
+            return self._queued(line)
+        return _draft(line)
+
+    def _queued(self, line: QueuedLine) -> QueueRow:
+        item = _encoded(line.message, line.id)
+        blobs = dict(item.blobs)
+        for sha256 in line.blobs:
+            data = self._blob(sha256) if validation.is_sha256(sha256) else None
+            if data is None:
+                raise BadLine("needs a blob that is missing")
+            blobs[sha256] = data
+        return QueueRow(0, item.id, _micros(line.created_at), item.body, tuple(blobs.items()))
+
+
+def _encoded(line: MessageLine | Said, message_id: str) -> codec.Encoded:
+    """Validate and encode a message like one that is appended."""
+    return codec.encode(to_message(line, message_id), EPOCH, limit=None, known=True)
+
+
+def _used(line: UsageLine) -> UsageRow:
+    day = (line.day - EPOCH.date()).days
+    if day < 0:
+        raise BadLine("has a day before 1970")
+    cost = from_money(line.cost)
+    return UsageRow(day, line.model, _counts(line.usage), cost, _counts(line.measured))
+
+
+def _turn(line: TurnLine) -> NewTurn:
+    check_optional_text(line.run_id, "run_id")
+    check_optional_text(line.model, "model")
+    row = TurnRow(
+        session=0,
+        number=line.number,
+        token=_token(line.token),
+        state=line.state,
+        run_id=line.run_id,
+        model=line.model,
+        holder=_NOBODY,
+        lease_until=0,
+        first_seq=line.first_seq,
+        started_at=_micros(line.started_at),
+        ended_at=_maybe(_micros, line.ended_at),
+        usage=_counts(line.usage),
+        cost=from_money(line.cost),
+        error=line.error,
+    )
+    tools = tuple(
+        ToolRow(
+            session=0,
+            turn=line.number,
+            call_id=tool.call_id,
+            name=tool.name,
+            outcome=tool.outcome,
+            started_at=_maybe(_micros, tool.started_at),
+            ended_at=_maybe(_micros, tool.ended_at),
+        )
+        for tool in line.tools
+    )
+    return NewTurn(row, tools)
+
+
+def _draft(line: DraftLine) -> NewDraft:
+    if line.number == 0:
+        if line.id is None or line.at is None:
+            raise BadLine("opens a draft without an id or a time")
+        opening = Opening(validation.check_name(line.id, "id"), line.model, _micros(line.at))
+        return NewDraft(line.turn, 0, codec.to_json(opening), line.id)
+    for number, delta in enumerate(line.deltas):
+        validation.check_part(delta, number)
+    if line.usage is not None:
+        validation.check_usage(line.usage)
+    if line.cost is not None:
+        validation.to_cost(line.cost)
+    chunk = Chunk(line.deltas, line.usage, line.cost)
+    return NewDraft(line.turn, line.number, codec.to_json(chunk), None)
+
+
+# --------------------------------------------------------------------------------------- values
+
+
+def _micros(moment: datetime) -> int:
+    micros = to_micros(moment)
+    if micros < _EARLIEST:
+        raise BadLine("has a time that is out of range")
+    return micros
+
+
+def _maybe(convert: Callable[[datetime], T], value: datetime | None) -> T | None:
+    return None if value is None else convert(value)
+
+
+def _counts(counts: C) -> C:
+    if not all(0 <= count <= 2**63 - 1 for count in msgspec.structs.astuple(counts)):
+        raise BadLine("has counts that are negative or out of range")
+    return counts
+
+
+def _token(text: str) -> str:
+    """Return the token; empty if no store could have written it."""
+    fits = len(text) <= _LONGEST_TOKEN and text.isascii() and text.isprintable()
+    return text if fits else ""

@@ -1,0 +1,281 @@
+"""Validation of every field of a message, before anything is encoded or stored.
+
+A value is valid if JSON returns it as the same value of the same type. Anything else (NaN, a tuple
+in metadata, a time without a zone, a number where text belongs) raises `BadMessage` naming the
+field, rather than being stored as something slightly different.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Context, Decimal, InvalidOperation
+from typing import Final, get_args
+
+from holdfast.errors import BadMessage, BadQuery
+from holdfast.values import (
+    JSON,
+    File,
+    Message,
+    Provenance,
+    Raw,
+    Role,
+    Status,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+
+MAX_DEPTH: Final = 200
+MAX_BITS: Final = 8192
+LARGEST_NUMBER: Final = 2**62
+MAX_NAME_BYTES: Final = 4096
+MAX_COUNT: Final = 2**53
+COST_PLACES: Final = Decimal("1e-12")
+MAX_COST: Final = Decimal(10_000)
+MONEY: Final = Context(prec=50)  # Sums must not depend on the caller's decimal context.
+
+_KNOWN_ROLES: Final = frozenset(get_args(Role))
+_KNOWN_STATUSES: Final = frozenset(get_args(Status))
+_ROLES: Final = _KNOWN_ROLES - {"summary"}
+_STATUSES: Final = _KNOWN_STATUSES - {"damaged", "erased"}
+_SHA256_LENGTH: Final = 64
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+def check_message(message: object, *, known: bool = False) -> None:
+    """Check a message; a `known` one may have a role or status that only the store sets."""
+    if not isinstance(message, Message):
+        raise BadMessage(
+            f"expected a holdfast.Message, got {_kind(message)}; create one with Message.user(…), "
+            ".assistant(…), .tool(…) or .system(…)."
+        )
+    check_name(message.id, "id")
+    roles, statuses = (_KNOWN_ROLES, _KNOWN_STATUSES) if known else (_ROLES, _STATUSES)
+    if type(message.role) is not str or message.role not in roles:
+        raise BadMessage(f"role: must be one of {', '.join(sorted(roles))}")
+    if type(message.status) is not str or message.status not in statuses:
+        raise BadMessage("status: must be complete or partial")
+    if type(message.parts) is not tuple and type(message.parts) is not list:
+        raise BadMessage(f"parts: expected a tuple of parts, got {_kind(message.parts)}")
+    for number, part in enumerate(message.parts):
+        check_part(part, number)
+    _check_rest(message)
+
+
+def _check_rest(message: Message) -> None:
+    """Check the fields that most messages do not set."""
+    if message.name is not None:
+        check_text(message.name, "name")
+    if message.model is not None:
+        check_text(message.model, "model")
+    if message.usage is not None:
+        check_usage(message.usage)
+    if message.metadata or type(message.metadata) is not dict:
+        check_json_object(message.metadata, "metadata")
+    if message.provenance is not None:
+        _check_provenance(message.provenance)
+    if message.covers is not None:
+        if message.role != "summary":
+            raise BadMessage("covers: only a summary can cover other messages")
+        check_name(message.covers, "covers")
+
+
+def check_part(part: object, number: int) -> None:
+    """Check one part of a message."""
+    if type(part) is Text:
+        if type(part.text) is not str:
+            raise BadMessage(f"parts[{number}].text: expected text, got {_kind(part.text)}")
+    elif type(part) is ToolResult:
+        _check_result(part, f"parts[{number}]")
+    else:
+        _check_other(part, f"parts[{number}]")
+
+
+def _check_other(part: object, where: str) -> None:
+    if type(part) is ToolCall:
+        check_text(part.id, f"{where}.id")
+        check_text(part.name, f"{where}.name")
+        check_json(part.arguments, f"{where}.arguments")
+    elif type(part) is Thinking:
+        check_text(part.text, f"{where}.text")
+        _check_optional(part.signature, f"{where}.signature")
+    elif type(part) is File:
+        check_file(part, where)
+    elif type(part) is Raw:
+        check_text(part.source, f"{where}.source")
+        check_json(part.data, f"{where}.data")
+    else:
+        raise BadMessage(f"{where}: expected a part such as Text, got {_kind(part)}")
+
+
+def _check_result(result: ToolResult, where: str) -> None:
+    check_text(result.call_id, f"{where}.call_id")
+    _check_optional(result.name, f"{where}.name")
+    if type(result.error) is not bool:
+        raise BadMessage(f"{where}.error: expected true or false, got {_kind(result.error)}")
+    if type(result.content) is str:
+        return
+    if type(result.content) is not tuple:
+        raise BadMessage(f"{where}.content: expected text or a tuple of parts")
+    for number, part in enumerate(result.content):
+        if type(part) not in {Text, File, Raw}:
+            raise BadMessage(f"{where}.content[{number}]: expected Text, File or Raw")
+        if type(part) is Text:
+            check_text(part.text, f"{where}.content[{number}].text")
+        else:
+            _check_other(part, f"{where}.content[{number}]")
+
+
+def check_file(file: File, where: str) -> None:
+    """Check a file: it has data, or the hash of data that is stored."""
+    _check_optional(file.name, f"{where}.name")
+    _check_optional(file.mime, f"{where}.mime")
+    if file.size is not None and (type(file.size) is not int or file.size < 0):
+        raise BadMessage(f"{where}.size: expected a number of bytes")
+    if file.data is not None and not isinstance(file.data, bytes | bytearray | memoryview):
+        raise BadMessage(f"{where}.data: expected bytes, got {_kind(file.data)}")
+    if (file.data is None or file.sha256 is not None) and not is_sha256(file.sha256):
+        raise BadMessage(f"{where}.sha256: a file needs data, or the sha256 of stored data")
+
+
+def is_sha256(value: object) -> bool:
+    """Return whether a value is a SHA-256 in lower-case hex."""
+    return type(value) is str and len(value) == _SHA256_LENGTH and _HEX.issuperset(value)
+
+
+def check_name(value: object, field: str) -> str:
+    """Check an id or key: any text of 1 to 4,096 bytes."""
+    if type(value) is not str:
+        raise BadMessage(f"{field}: expected text, got {_kind(value)}")
+    longest = MAX_NAME_BYTES // 4
+    if not value or (
+        len(value) > longest and len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES
+    ):
+        raise BadMessage(f"{field}: must be 1 to {MAX_NAME_BYTES} bytes long")
+    return value
+
+
+def check_text(value: object, field: str) -> str:
+    """Check text of any length."""
+    if type(value) is not str:
+        raise BadMessage(f"{field}: expected text, got {_kind(value)}")
+    return value
+
+
+def _check_optional(value: object, field: str) -> None:
+    if value is not None:
+        check_text(value, field)
+
+
+def check_json_object(value: object, field: str) -> dict[str, JSON]:
+    """Check a JSON object, such as metadata."""
+    if type(value) is not dict:
+        raise BadMessage(f"{field}: expected a dict, got {_kind(value)}")
+    check_json(value, field)
+    return value
+
+
+def check_json(value: object, field: str, depth: int = 1) -> JSON:
+    """Check a JSON value; NaN, tuples, bytes and keys that are not text are rejected."""
+    if value is None or type(value) in {bool, str}:
+        return value  # type: ignore[return-value]
+    if type(value) is int or type(value) is float:
+        return _check_json_number(value, field)
+    if type(value) is not list and type(value) is not dict:
+        raise BadMessage(f"{field}: {_kind(value)} is not JSON")
+    if depth > MAX_DEPTH:
+        raise BadMessage(f"{field}: nested more than {MAX_DEPTH} deep")
+    items: Iterable[object] = value
+    if type(value) is dict:
+        if any(type(key) is not str for key in value):
+            raise BadMessage(f"{field}: a key is not text")
+        items = value.values()
+    for item in items:
+        check_json(item, field, depth + 1)
+    return value
+
+
+def _check_json_number(value: float, field: str) -> float:
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise BadMessage(f"{field}: a number is over {MAX_BITS} bits long")
+    elif not math.isfinite(value):
+        raise BadMessage(f"{field}: {value} is not JSON")
+    return value
+
+
+def check_number(value: object, field: str, *, lowest: int = 0) -> int:
+    """Check a number in a query."""
+    if type(value) is not int or value < lowest:
+        raise BadQuery(f"{field}: expected a whole number from {lowest} up, got {value!r}")
+    return min(value, LARGEST_NUMBER)
+
+
+def check_seconds(value: object, field: str) -> float:
+    """Check a duration in seconds."""
+    if type(value) not in {int, float} or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise BadQuery(f"{field}: expected a number of seconds")
+    return float(value)  # type: ignore[arg-type]
+
+
+def check_flag(value: object, field: str, *, optional: bool) -> None:
+    """Check a filter of a list: true or false, or `None` if it is optional."""
+    if type(value) is not bool and not (optional and value is None):
+        raise BadQuery(f"{field}: expected true or false, got {_kind(value)}")
+
+
+def check_filter(value: object, field: str) -> None:
+    """Check a filter of a list: text or `None`."""
+    if value is not None and type(value) is not str:
+        raise BadQuery(f"{field}: expected text, got {_kind(value)}")
+
+
+def check_usage(usage: object) -> Usage:
+    """Check token counts."""
+    if type(usage) is not Usage:
+        raise BadMessage(f"usage: expected a Usage, got {_kind(usage)}")
+    for field in usage.__struct_fields__:
+        count = getattr(usage, field)
+        if type(count) is not int or not 0 <= count <= MAX_COUNT:
+            raise BadMessage(f"usage.{field}: expected a count from 0 to {MAX_COUNT}")
+    return usage
+
+
+def to_cost(value: object) -> Decimal:
+    """Return a cost as a decimal number, rounded to twelve places."""
+    if not isinstance(value, Decimal | int | float | str) or isinstance(value, bool):
+        raise BadMessage(f"cost: expected a Decimal, got {_kind(value)}")
+    try:
+        amount = MONEY.create_decimal(repr(value) if isinstance(value, float) else value)
+    except InvalidOperation as error:
+        raise BadMessage("cost: is not a number") from error
+    if not amount.is_finite() or not 0 <= amount <= MAX_COST:
+        raise BadMessage(f"cost: must be between 0 and {MAX_COST}")
+    return MONEY.normalize(MONEY.quantize(amount, COST_PLACES)) if amount else Decimal(0)
+
+
+def to_time(value: object) -> datetime:
+    """Return a time with a zone; it becomes UTC unless its offset is in whole minutes."""
+    if not isinstance(value, datetime):
+        raise BadMessage(f"created_at: expected a datetime, got {_kind(value)}")
+    offset = value.utcoffset()
+    if offset is None:
+        raise BadMessage("created_at: has no time zone; use datetime.now(UTC)")
+    if offset.seconds % 60 or offset.microseconds:
+        return value.astimezone(UTC)
+    return value
+
+
+def _check_provenance(value: object) -> None:
+    if type(value) is not Provenance:
+        raise BadMessage(f"provenance: expected a Provenance, got {_kind(value)}")
+    check_text(value.source, "provenance.source")
+    _check_optional(value.ref, "provenance.ref")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

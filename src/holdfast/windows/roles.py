@@ -1,0 +1,281 @@
+"""The order of roles, and the alphabet of ids and names.
+
+Blocks become messages again: calls, then one message with all their results. Ids of calls are
+unique within a window; ids and tool names use only characters that the provider allows. Where a
+result has no error flag, its text says that it is an error. Where user and assistant must
+alternate, consecutive messages of one side are merged, results count as the user's, and the user
+begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast import codec
+from holdfast.values import (
+    JSON,
+    File,
+    Message,
+    Part,
+    Provider,
+    Raw,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from holdfast.windows.pairing import Answer, Block, is_note, kept_parts
+from holdfast.windows.provider_rules import Rules
+
+BEGINNING: Final = "(The conversation begins with the assistant.)"
+_ID_LENGTH: Final = 24
+_SAID: Final = (Text, File, ToolCall)
+_THOUGHTS: Final = frozenset({"reasoning", "redacted_thinking", "thinking"})
+_INSTEAD: Final = ("audio", "refusal")  # Fields of a message that may hold its content.
+ERROR: Final = "[error]"
+# Results that already read as errors; those in brackets are Holdfast's own texts.
+_TELLS: Final = re.compile(
+    r"\s*(?:error\b|\[(?:error|failed|interrupted|not run|no result)\b)", re.IGNORECASE
+)
+
+
+class Shaped(msgspec.Struct, frozen=True):
+    """Messages in a valid order, leading instructions, and the original id of each call id."""
+
+    messages: list[Message]
+    system: list[str]
+    call_ids: dict[str, str]
+    before: int
+
+
+def shape(
+    blocks: Sequence[Block], note: Message | None, rules: Rules, lead: Sequence[Block] = ()
+) -> Shaped:
+    """Return the messages of blocks, valid under these rules; `lead` goes before the summary.
+
+    `dropped_before_user` counts the messages omitted because they precede the first user message.
+    """
+    mapper = _Spelling(rules)
+    system, rest = _instructions(blocks) if rules.system_apart else ([], list(blocks))
+    body = _begin(rest, rules, noted=note is not None or bool(lead))
+    result = [message for block in lead for message in mapper.messages(block)]
+    if note is not None:
+        role: Role = "user" if rules.system_apart else "system"
+        result.append(msgspec.structs.replace(note, role=role))
+    for block in body:
+        result.extend(mapper.messages(block))
+    if rules.system_apart:
+        result = [_as_note(message) for message in result]
+    result = _without_loose_thoughts(result, rules.source)
+    if rules.alternate:
+        result = _merged(map(_plain, result))
+        if result and result[0].role == "assistant":
+            result.insert(0, Message(role="user", parts=(Text(BEGINNING),)))
+        if result and result[-1].role == "assistant":
+            result[-1] = _begun(result[-1])
+    before = sum(b.messages for b in rest) - sum(b.messages for b in body)
+    return Shaped(result, system, mapper.origins, before)
+
+
+def _instructions(blocks: Sequence[Block]) -> tuple[list[str], list[Block]]:
+    """Split off the leading system messages; one with a file stays among the messages."""
+    for at, block in enumerate(blocks):
+        if block.said.role != "system" or any(isinstance(p, File) for p in block.said.parts):
+            return [b.said.text for b in blocks[:at]], list(blocks[at:])
+    return [block.said.text for block in blocks], []
+
+
+def _begin(blocks: list[Block], rules: Rules, *, noted: bool) -> list[Block]:
+    """Begin with a user message; the reply directly before it stays where the rules allow that."""
+    first = next((at for at, b in enumerate(blocks) if b.said.role == "user"), None)
+    if first is None or noted:
+        return blocks
+    lead = [block for block in blocks[:first] if block.said.role == "system"]
+    reply = blocks[first - 1 : first] if first else []
+    if rules.alternate or not reply or reply[0].results:
+        reply = []
+    return [*lead, *(b for b in reply if b.said.role == "assistant"), *blocks[first:]]
+
+
+def _as_note(message: Message) -> Message:
+    """Return a system message in mid-conversation as a user message with a label."""
+    if message.role != "system":
+        return message
+    files = (part for part in message.parts if isinstance(part, File))
+    text = Text(f"[system note] {message.text}".rstrip())
+    return msgspec.structs.replace(message, role="user", parts=(text, *files))
+
+
+def _without_loose_thoughts(messages: Sequence[Message], source: Provider) -> list[Message]:
+    """Omit thinking that no text or call follows."""
+    kept: list[Message] = []
+    for message in reversed(messages):
+        continues = bool(kept) and kept[-1].role == "assistant"
+        if message.role != "assistant" or continues:
+            kept.append(message)
+        elif (ended := _without_last_thoughts(message, source)) is not None:
+            kept.append(ended)
+    return kept[::-1]
+
+
+def _without_last_thoughts(message: Message, source: Provider) -> Message | None:
+    """Omit the thinking after the last content; `None` if there is no content."""
+    last = max((i for i, p in enumerate(message.parts) if _is_said(p, source)), default=None)
+    if last is None:
+        return None
+    parts = (*message.parts[: last + 1], *_behind(message.parts[last + 1 :]))
+    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _is_said(part: Part, source: Provider) -> bool:
+    """True if a part is content to send: text, a file, a call, or this provider's own piece."""
+    if not isinstance(part, Raw):
+        return isinstance(part, _SAID)
+    if part.source != source or _is_thought(part):
+        return False
+    fields = _within(part, "fields")
+    return is_note(part, "content") or is_note(part, "item") or any(map(fields.get, _INSTEAD))
+
+
+def _is_thought(part: Part) -> bool:
+    """True if a part is thinking, as a `Thinking` part or in a provider's own form."""
+    if not isinstance(part, Raw):
+        return isinstance(part, Thinking)
+    piece = _within(part, "content") or _within(part, "item")
+    return piece.get("type") in _THOUGHTS or piece.get("thought") is True
+
+
+def _within(part: Raw, key: str) -> dict[str, JSON]:
+    inner = part.data.get(key) if isinstance(part.data, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _begun(message: Message) -> Message:
+    """Make a reply at the very end one the model can continue: no thinking, no trailing blanks."""
+    parts = _behind(message.parts)
+    last = max((i for i, p in enumerate(parts) if not isinstance(p, Raw)), default=None)
+    if last is not None and isinstance(text := parts[last], Text):
+        parts[last] = Text(text.text.rstrip())
+    return msgspec.structs.replace(message, parts=tuple(parts))
+
+
+def _merged(messages: Iterable[Message]) -> list[Message]:
+    """Merge consecutive messages of one side into one; tool results are the user's."""
+    merged: list[Message] = []
+    for message in messages:
+        side = "assistant" if message.role == "assistant" else "user"
+        if merged and merged[-1].role == side:
+            parts = (*merged[-1].parts, *_behind(message.parts))
+            merged[-1] = msgspec.structs.replace(merged[-1], parts=parts)
+        else:
+            merged.append(msgspec.structs.replace(message, role=side))
+    return merged
+
+
+def _behind(parts: Iterable[Part]) -> list[Part]:
+    """Return parts to be sent after others: thinking is allowed only at the beginning."""
+    return list(kept_parts(parts, lambda part: not _is_thought(part)))
+
+
+def _plain(message: Message) -> Message:
+    """Omit a message's own note, and thinking that is not at its beginning."""
+    parts = tuple(part for part in message.parts if not _is_of_message(part))
+    if parts and not _is_thought(parts[0]):
+        parts = tuple(_behind(parts))
+    return message if parts == message.parts else msgspec.structs.replace(message, parts=parts)
+
+
+def _is_of_message(part: Part) -> bool:
+    """True if a part is a message note with fields, not only with the form of the content."""
+    if not isinstance(part, Raw) or not is_note(part, "fields"):
+        return False
+    return _within(part, "fields") != {} or _within(part, "made") != {}
+
+
+class _Spelling:
+    """Maps call ids and tool names to the provider's alphabet; each id is used once."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.origins: dict[str, str] = {}
+        self._used: set[str] = set()
+        self._again: dict[str, int] = {}
+
+    def messages(self, block: Block) -> list[Message]:
+        """Return the messages of a block."""
+        if not block.results:
+            return [block.said]
+        names = {call: self._id(call) for call in block.results}
+        parts = tuple(self._calls(block.said.parts, names))
+        results = tuple(
+            part
+            for call, result in block.results.items()
+            if result is not None
+            for part in self._result(result, names[call])
+        )
+        answer = Message(id=f"{block.said.id}/results", role="tool", parts=results)
+        return [msgspec.structs.replace(block.said, parts=parts), answer]
+
+    def _calls(self, parts: Iterable[Part], names: dict[str, str]) -> Iterable[Part]:
+        last = ""
+        for part in parts:
+            if isinstance(part, ToolCall):
+                last = part.id
+                yield ToolCall(names[last], self._name(part.name), part.arguments)
+            else:
+                yield _renamed(part, last, names.get(last, last))
+
+    def _result(self, result: ToolResult, call_id: str) -> Iterable[Part]:
+        name = None if result.name is None else self._name(result.name)
+        marked = marked_error(result) if self._rules.marks_errors and result.error else result
+        yield ToolResult(call_id, marked.content, error=result.error, name=name)
+        if isinstance(result, Answer):
+            for note in result.notes:
+                yield _renamed(note, result.call_id, call_id)
+
+    def _id(self, call: str) -> str:
+        """Return a valid id for a call; an id that another exchange has used gets another one."""
+        valid = call
+        while not self._rules.call_id.fullmatch(valid) or valid in self._used:
+            again = self._again[call] = self._again.get(call, 0) + 1
+            valid = "call_" + codec.digest(codec.encode_text(f"{again}:{call}"))[:_ID_LENGTH]
+        self._used.add(valid)
+        self.origins[valid] = call
+        return valid
+
+    def _name(self, name: str) -> str:
+        if self._rules.name.fullmatch(name) and len(name) <= self._rules.longest_name:
+            return name
+        plain = re.sub(r"[^a-zA-Z0-9_-]", "_", name) or "_"
+        if not self._rules.name.fullmatch(plain):
+            plain = f"_{plain}"
+        return plain[: self._rules.longest_name]
+
+
+def _renamed(part: Part, before: str, after: str) -> Part:
+    """Return a note whose invented id is replaced by the call's new one."""
+    if before == after or not isinstance(part, Raw) or not is_note(part, "part"):
+        return part
+    made = _within(part, "made")
+    if not isinstance(part.data, dict) or made.get("id") != before:
+        return part
+    return Raw(part.source, {**part.data, "made": {**made, "id": after}})
+
+
+def marked_error(result: ToolResult) -> ToolResult:
+    """Prefix a result's text with the error mark, unless it already reads as an error."""
+    if _TELLS.match(result.text):
+        return result
+    if isinstance(result.content, str):
+        return msgspec.structs.replace(result, content=f"{ERROR} {result.content}")
+    pieces = list(result.content)
+    for at, piece in enumerate(pieces):
+        if isinstance(piece, Text):
+            pieces[at] = Text(f"{ERROR} {piece.text}")
+            return msgspec.structs.replace(result, content=tuple(pieces))
+    return msgspec.structs.replace(result, content=(Text(ERROR), *pieces))

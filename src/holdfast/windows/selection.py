@@ -1,0 +1,57 @@
+"""Which messages of a history are eligible for a window.
+
+Excluded are messages not meant for a model (flagged `hidden` or `command`), damaged and erased
+messages, and those that the newest summary covers. The summary itself becomes a message at the
+beginning; messages after the last covered one stay, even those stored before the summary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.values import Message, Text
+
+_NOT_FOR_MODELS: Final = ("hidden", "command")
+SUMMARY: Final = "Summary of the conversation so far:\n"
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The eligible messages, the summary of the others, and how many are excluded, by reason."""
+
+    messages: list[Message]
+    note: Message | None
+    left_out: Counter[str]
+
+
+def choose(messages: Sequence[Message], summary: Message | None, covered: int) -> Chosen:
+    """Select the eligible messages; `summary` replaces all messages up to the seq `covered`."""
+    left_out: Counter[str] = Counter()
+    kept = []
+    for message in messages:
+        why = _why_not(message, summary, covered)
+        if why is None:
+            kept.append(message)
+        elif why:
+            left_out[why] += 1
+    return Chosen(kept, None if summary is None else _note(summary), left_out)
+
+
+def _why_not(message: Message, summary: Message | None, covered: int) -> str | None:
+    """Return why a message is excluded; an empty text for the summary, which is sent anyway."""
+    if message.role == "summary" and message.status == "complete":
+        return "" if summary is None or message.seq == summary.seq else "covered by a summary"
+    if (message.seq or 0) <= covered:
+        return "covered by a summary"
+    if any(message.metadata.get(flag) for flag in _NOT_FOR_MODELS):
+        return "not for models"
+    if message.status in {"damaged", "erased"}:
+        return message.status
+    return None
+
+
+def _note(summary: Message) -> Message:
+    return Message(id=summary.id, role="user", parts=(Text(SUMMARY + summary.text),))

@@ -1,0 +1,97 @@
+"""Connections to the server that outlive the stores which used them, for suites of short tests.
+
+A test of a few writes spends most of its time on a connection that has just been made: the server
+starts a process for it, which knows no table and no plan yet. Here a store that closes leaves its
+idle connections to the next one. Those of the log and those of the search index are set up
+differently and are kept apart. What is not idle, or belongs to another process, is closed as usual;
+so is a connection that a store dropped.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from holdfast.storage.postgres import backend, search_tables
+from holdfast.storage.postgres.connection import Link
+from holdfast.storage.postgres.conninfo import Target
+
+_MAX_PREPARED = 300  # A link prepares no more than 500 statements; one store needs less than 200.
+
+
+class _Shelf:
+    """Idle connections of one purpose."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self._free: dict[Target, list[_KeptLink]] = {}
+
+    def take(self, target: Target) -> Link:
+        """Return a connection that was kept, or a new one."""
+        free = self._free.setdefault(target, [])
+        while free:
+            link = free.pop()
+            if link.revive():
+                return link
+        return _KeptLink(target, self)
+
+    def keep(self, link: "_KeptLink") -> None:
+        self._free[link.target].append(link)
+
+    def close(self) -> None:
+        self.open = False
+        for link in [link for free in self._free.values() for link in free]:
+            link.close()
+
+
+class _KeptLink(Link):
+    """A connection that goes back to its shelf when it is closed."""
+
+    def __init__(self, target: Target, shelf: _Shelf) -> None:
+        self.target = target
+        self._shelf = shelf
+        self._kept = False
+        super().__init__(target)
+
+    def close(self) -> None:
+        if self._kept and self._shelf.open:
+            return
+        fit = self.idle and self.pid == os.getpid() and len(self._prepared) < _MAX_PREPARED
+        if fit and self._shelf.open:
+            self._kept = True
+            self._shelf.keep(self)
+        else:
+            super().close()
+
+    def revive(self) -> bool:
+        """Make it as good as new; false if it was lost meanwhile."""
+        self._kept = False
+        self.journeys = 0
+        self.patience = self.target.answer
+        try:
+            self.birth = self._look_around()
+        except psycopg.Error:
+            super().close()
+            return False
+        return True
+
+    def __del__(self) -> None:
+        """Close what was dropped by an interrupt."""
+        if hasattr(self, "_connection"):
+            super().close()
+
+
+@contextmanager
+def kept_links() -> Iterator[None]:
+    """Let all stores on a server that are opened meanwhile share their connections in turn."""
+    log, index = _Shelf(), _Shelf()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "Link", log.take)
+        patch.setattr(search_tables, "Link", index.take)
+        try:
+            yield
+        finally:
+            log.close()
+            index.close()

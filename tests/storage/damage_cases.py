@@ -1,0 +1,179 @@
+"""Damaging stores, and what must hold of any damaged one, for the tests beside this.
+
+What is compared is everything a store holds: each row of each table, all columns. Left out are the
+engine's own tables: a counter of numbers given out that is too high or too low does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zlib import crc32
+
+import apsw
+
+from holdfast import codec
+from holdfast.errors import Damaged
+from holdfast.storage.sqlite.backend import create_store
+from holdfast.storage.sqlite.checksums import SEALED, UNSEALED
+from holdfast.storage.sqlite.repair.row_scan import open_damaged
+from holdfast.storage.sqlite.repair.salvage import salvage
+from holdfast.storage.sqlite.repair.verify import verify_file
+from holdfast.values import SalvageReport
+
+TABLES = (*SEALED, "messages", "blobs", "blob_uses", "queue_blobs", "tenants", "meta")
+REMADE = {"meta", "quarantine"}  # What a salvaged store has of its own.
+Content = dict[str, list[tuple[Any, ...]]]
+
+
+def seal(connection: apsw.Connection) -> None:
+    """Make the checksums right, as docs/format.md says: values in order, by JSON and CRC-32."""
+    connection.create_scalar_function("crc", _crc, -1)
+    for table in SEALED:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        names = ", ".join(name for name in columns[:-1] if name != UNSEALED.get(table))
+        connection.execute(f"UPDATE {table} SET crc = crc({names})")  # noqa: S608
+
+
+def _crc(*values: str | bytes | float | None) -> int:
+    plain = [b64encode(v).decode() if isinstance(v, bytes) else v for v in values]
+    return crc32(json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+@cache
+def empty_store() -> bytes:
+    """Return the file of an empty store."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "empty.db")
+        create_store(path)
+        return path.read_bytes()
+
+
+def copy_store(path: Path) -> None:
+    """Make an empty store by copying one: `create_store` takes ten times as long."""
+    put(path, empty_store())
+
+
+def content_of(path: Path) -> Content | None:
+    """All rows of all tables, with all columns; `None` if the engine cannot read it through."""
+    connection = open_damaged(path)
+    try:
+        return {
+            name: sorted(map(tuple, connection.execute(_all_of(connection, name))), key=repr)
+            for name in TABLES
+        }
+    except (apsw.Error, UnicodeDecodeError):
+        return None
+    finally:
+        connection.close()
+
+
+def _all_of(connection: apsw.Connection, table: str) -> str:
+    """Ask for rows as they are, text by its bytes, and not from an index."""
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    exact = ", ".join(
+        f"typeof({c}), iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns
+    )
+    return f"SELECT {exact} FROM {table} NOT INDEXED"  # noqa: S608
+
+
+def messages_of(content: Content) -> set[tuple[Any, ...]]:
+    """Place, id, turn and body."""
+    return {(row[1], row[3], row[5], row[9]) for row in content["messages"]}
+
+
+def session_ids(content: Content) -> set[str]:
+    return {row[5].decode() for row in content["sessions"]}
+
+
+def carried(content: Content) -> Content:
+    return {name: rows for name, rows in content.items() if name not in REMADE}
+
+
+def _readable(path: Path, truth: Content) -> set[tuple[Any, ...]]:
+    """The messages that somebody who looks for each by its place finds as they were."""
+    query = (
+        "SELECT place, CAST(id AS BLOB), turn, CAST(body AS BLOB), crc "
+        "FROM messages NOT INDEXED WHERE place = ?"
+    )
+    found = set()
+    connection = open_damaged(path)
+    for message in messages_of(truth):
+        try:
+            for *values, crc in connection.execute(query, (message[0],)):
+                name = codec.decode_text(message[1])
+                if tuple(values) == message and crc == codec.checksum(name, *message[2:]):
+                    found.add(message)
+        except apsw.Error:
+            continue
+    connection.close()
+    return found
+
+
+def _without_lost_blobs(messages: set[tuple[Any, ...]], salvaged: Content) -> set[tuple[Any, ...]]:
+    """Leave out messages that have lost a part which was kept apart."""
+    kept = {blob[5] for blob in salvaged["blobs"]}
+    return {
+        message
+        for message in messages
+        if b'"type":"blob"' not in message[3] or any(sha in message[3] for sha in kept)
+    }
+
+
+def check_case(folder: Path, data: bytes, truth: Content) -> SalvageReport | None:
+    """Everything that must hold of any damaged file."""
+    path, target = put(folder / "a.db", data), folder / "b.db"
+    damage = verify_file(path)
+    now = content_of(path)
+    assert damage or now == truth, "damage was not noticed"
+    readable = _readable(path, truth)
+    try:
+        report = salvage(path, target, copy_store)
+    except Damaged:
+        assert not readable, "messages could be read and were not salvaged"
+        assert not target.exists()
+        return None
+    assert path.read_bytes() == data, "the damaged file was written to"
+    assert verify_file(target) == []
+    salvaged = content_of(target)
+    assert salvaged is not None
+    missing = _without_lost_blobs(readable, salvaged) - messages_of(salvaged)
+    assert not missing, f"not salvaged: {[hex(message[0]) for message in missing]}"
+    assert report.damage or carried(salvaged) == carried(truth)
+    assert report.messages + report.quarantined >= len(readable)
+    return report
+
+
+def flipped(data: bytes, at: int, bit: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+
+
+def check_all(folder: Path, cases: Iterator[tuple[str, bytes]], truth: Content) -> None:
+    for number, (name, data) in enumerate(cases):
+        case = folder / str(number)
+        case.mkdir()
+        try:
+            check_case(case, data, truth)
+        except BaseException as error:
+            error.add_note(f"case: {name}")
+            raise
+
+
+def tamper(path: Path, statement: str, *, fitting: bool = False) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statement)
+    if fitting:
+        seal(connection)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()

@@ -1,0 +1,233 @@
+"""Paths of branches, compared with histories listed message by message."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.storage.ancestry import (
+    Path,
+    Segment,
+    Step,
+    cut,
+    holder,
+    interval,
+    joined,
+    lies_on,
+    ranges,
+    shared,
+)
+
+Place = tuple[int, int]
+
+
+def extend(path: Path, fork_seq: int, branch: int, session_id: str) -> Path:
+    """Return the path of a branch that leaves this path after `fork_seq`, one step at a time."""
+    kept = [cut(segment, fork_seq) for segment in path if segment.first <= fork_seq]
+    return (*kept, Segment(branch, fork_seq + 1, None, session_id))
+
+
+def _spell(path: Path, head: int) -> list[Place]:
+    """Return the branch of every seq up to the head."""
+    return [
+        (segment.branch, seq)
+        for segment in path
+        for seq in range(segment.first, (segment.last or head) + 1)
+        if seq <= head
+    ]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Path, list[Place]]:
+    """Fork repeatedly from any point of the path; return the path and the listed history."""
+    path = extend((), 0, 1, "s1")
+    places = [(1, seq) for seq in range(1, draw(st.integers(0, 6)) + 1)]
+    for branch in range(2, draw(st.integers(1, 6)) + 1):
+        fork = draw(st.integers(0, len(places)))
+        path = extend(path, fork, branch, f"s{branch}")
+        more = draw(st.integers(0, 6))
+        places = places[:fork] + [(branch, seq) for seq in range(fork + 1, fork + more + 1)]
+    return path, places
+
+
+@given(histories())
+def test_a_path_runs_through_every_seq_once(history: tuple[Path, list[Place]]) -> None:
+    """Cutting and extending a path has the same effect as on the list of messages."""
+    path, places = history
+    assert _spell(path, len(places)) == places
+    assert path[-1].last is None
+    assert [segment.first for segment in path] == sorted(segment.first for segment in path)
+
+
+@given(histories(), st.integers(-2, 20), st.integers(-2, 20))
+def test_ranges_are_the_places_asked_for(
+    history: tuple[Path, list[Place]], low: int, high: int
+) -> None:
+    """Exactly the requested messages, oldest first, without empty ranges."""
+    path, places = history
+    high = min(high, len(places))
+    found = [
+        (r.branch, seq)
+        for r in ranges(path, low, high)
+        for seq in range(r.first, (r.last or 0) + 1)
+    ]
+    assert found == [(b, seq) for b, seq in places if low <= seq <= high]
+    assert all(r.last is not None and r.first <= r.last for r in ranges(path, low, high))
+
+
+@given(histories(), st.integers(0, 8), st.integers(0, 40))
+def test_a_place_lies_on_a_history_or_not(
+    history: tuple[Path, list[Place]], branch: int, seq: int
+) -> None:
+    """Up to the head, which is not part of the path."""
+    path, places = history
+    if seq <= len(places):
+        assert lies_on(path, branch, seq) == ((branch, seq) in places)
+
+
+@given(histories())
+def test_each_segment_knows_its_session(history: tuple[Path, list[Place]]) -> None:
+    """It has the id of the session that wrote it, through any number of forks."""
+    path, _ = history
+    assert all(segment.session_id == f"s{segment.branch}" for segment in path)
+
+
+# ------------------------------------------------------------------------------ trees of branches
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A branch of a tree: its path, its history as a list, and where it started."""
+
+    path: Path
+    places: list[Place]
+    fork_seq: int
+    parent: int | None
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Grown]:
+    """Branches that leave any of those before them anywhere, many of them without a message.
+
+    As in a store, the parent is the branch on which the last shared message lies.
+    """
+    grown: list[Grown] = []
+    for branch in range(1, draw(st.integers(2, 8)) + 1):
+        origin = draw(st.none() | st.sampled_from(grown)) if grown else None
+        old = [] if origin is None else origin.places
+        fork = draw(st.integers(0, len(old)))
+        parent = old[fork - 1][0] if fork else None
+        above: Path = () if parent is None else grown[parent - 1].path
+        more = draw(st.sampled_from([0, 0, 1, 3]))
+        places = old[:fork] + [(branch, fork + n) for n in range(1, more + 1)]
+        grown.append(Grown(extend(above, fork, branch, f"s{branch}"), places, fork, parent))
+    return grown
+
+
+@given(trees())
+def test_every_branch_of_a_tree_has_its_history(tree: list[Grown]) -> None:
+    """Also one that starts on a branch without messages, or where that one started."""
+    for each in tree:
+        assert _spell(each.path, len(each.places)) == each.places
+        firsts = [segment.first for segment in each.path]
+        assert firsts == sorted(set(firsts))
+
+
+@given(trees())
+def test_the_holder_is_the_branch_a_message_lies_on(tree: list[Grown]) -> None:
+    """Every message has one; seq 0 has none."""
+    for each in tree:
+        assert holder(each.path, 0) is None
+        held = [holder(each.path, seq) for seq in range(1, len(each.places) + 1)]
+        assert held == [branch for branch, _ in each.places]
+
+
+@given(trees(), st.data())
+def test_two_histories_share_what_they_begin_with_alike(
+    tree: list[Grown], data: st.DataObject
+) -> None:
+    """Exactly their common messages, in either order of the arguments."""
+    one, two = data.draw(st.sampled_from(tree)), data.draw(st.sampled_from(tree))
+    shorter = min(len(one.places), len(two.places))
+    alike = [left == right for left, right in zip(one.places, two.places, strict=False)]
+    common = [*alike, False].index(False)
+    assert shared(one.path, two.path, shorter) == common
+    assert shared(two.path, one.path, shorter) == common
+    limit = data.draw(st.integers(0, shorter))
+    assert shared(one.path, two.path, limit) == min(limit, common)
+
+
+@given(trees(), st.data())
+def test_a_path_is_put_together_from_its_branches(tree: list[Grown], data: st.DataObject) -> None:
+    """From the newest branch upwards, also from a path that is cached already."""
+    each = data.draw(st.sampled_from(tree))
+    steps: list[Step] = []
+    older: list[Path] = [each.path]
+    current: int | None = tree.index(each) + 1
+    while current is not None:
+        up = tree[current - 1]
+        steps.append(Step(current, up.fork_seq, f"s{current}"))
+        current = up.parent
+        older.append(() if current is None else tree[current - 1].path)
+    assert joined(steps) == each.path
+    known = data.draw(st.integers(0, len(steps)))
+    assert joined(steps[:known], older[known]) == each.path
+
+
+def test_branches_without_messages_leave_no_trace_in_a_path() -> None:
+    """A branch that starts on an empty one skips it."""
+    first = extend((), 0, 1, "s")
+    empty = extend(first, 3, 2, "s")
+    past = extend(empty, 3, 3, "s")
+    assert past == (Segment(1, 1, 3, "s"), Segment(3, 4, None, "s"))
+    assert joined([Step(3, 3, "s"), Step(2, 3, "s"), Step(1, 0, "s")]) == past
+    assert shared(empty, past, 3) == shared(first, past, 3) == 3
+    assert extend(past, 0, 4, "s") == (Segment(4, 1, None, "s"),)
+    assert shared(past, extend(past, 0, 4, "s"), 0) == 0
+
+
+def test_a_segment_is_only_ever_shortened() -> None:
+    """A cut after its end changes nothing."""
+    segment = Segment(1, 3, 7, "s")
+    assert cut(segment, 5).last == 5
+    assert cut(segment, 9) is segment
+    assert cut(Segment(1, 3, None, "s"), 9).last == 9
+
+
+@given(
+    head=st.integers(0, 12),
+    limit=st.none() | st.integers(0, 14),
+    before=st.none() | st.integers(0, 14),
+    after=st.none() | st.integers(0, 14),
+)
+def test_an_interval_is_the_end_of_what_lies_between(
+    head: int, limit: int | None, before: int | None, after: int | None
+) -> None:
+    """The newest `limit`; with `after` alone the first `limit`: paging works both ways."""
+    low, high = interval(head, limit=limit, before=before, after=after)
+    between = [
+        seq
+        for seq in range(1, head + 1)
+        if (after is None or seq > after) and (before is None or seq < before)
+    ]
+    if limit is not None:
+        forward = after is not None and before is None
+        between = between[:limit] if forward else between[len(between) - min(limit, len(between)) :]
+    assert list(range(low, high + 1)) == between
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 10])
+def test_pages_cover_a_history_both_ways(page: int) -> None:
+    """Back by `before`, forward by `after`: every seq once."""
+    back: list[int] = []
+    low, high = interval(10, limit=page, before=None, after=None)
+    while low <= high:
+        back = [*range(low, high + 1), *back]
+        low, high = interval(10, limit=page, before=low, after=None)
+    forward: list[int] = []
+    low, high = interval(10, limit=page, before=None, after=0)
+    while low <= high:
+        forward += range(low, high + 1)
+        low, high = interval(10, limit=page, before=None, after=high)
+    assert back == forward == list(range(1, 11))

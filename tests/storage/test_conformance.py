@@ -1,0 +1,97 @@
+"""Every backend keeps every promise."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+pytest.register_assert_rewrite("holdfast.testing.conformance")
+
+from holdfast.clock import Clock  # noqa: E402
+from holdfast.storage.memory import MemoryBackend  # noqa: E402
+from holdfast.storage.postgres.backend import PostgresBackend  # noqa: E402
+from holdfast.storage.protocol import Backend  # noqa: E402 - the suite's asserts come first
+from holdfast.storage.sqlite.backend import SQLiteBackend  # noqa: E402
+from holdfast.testing import BackendConformance  # noqa: E402
+from holdfast.testing.conformance.append import Appending  # noqa: E402
+from holdfast.testing.conformance.backend_protocol import Seam  # noqa: E402
+from holdfast.testing.conformance.blobs import Blobs  # noqa: E402
+from holdfast.testing.conformance.drafts import Drafts  # noqa: E402
+from holdfast.testing.conformance.purge import Purging  # noqa: E402
+from holdfast.testing.conformance.recovery import Recovery  # noqa: E402
+from holdfast.testing.conformance.retries import Retries  # noqa: E402
+from holdfast.url import Durability, Location, parse  # noqa: E402
+from tests.servers import wipe  # noqa: E402
+from tests.storage.connections import kept_links  # noqa: E402
+from tests.storage.damage_cases import copy_store  # noqa: E402
+from tests.store_urls import with_options  # noqa: E402
+
+_LEASE = 600.0
+
+
+class TestMemory(BackendConformance):
+    """The reference."""
+
+    persistent = False
+
+    def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
+        location = Location("memory", "", lease=_LEASE)
+        return MemoryBackend(location, tenant=tenant, readonly=readonly, clock=clock)
+
+
+class _InAFile:
+    """Where a store of SQLite is, and how its commits are synced."""
+
+    durability: Durability
+
+    def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
+        file = folder / "store.db"
+        if not readonly and not file.exists():
+            copy_store(file)
+        location = Location("sqlite", str(file), lease=_LEASE)
+        return SQLiteBackend(
+            location, tenant=tenant, readonly=readonly, clock=clock, durability=self.durability
+        )
+
+
+class TestSQLite(_InAFile, BackendConformance):
+    """A file that survives a kill, and leaves the power cut to others."""
+
+    durability = "process"
+
+
+class TestSQLitePower(_InAFile, Seam, Appending, Blobs, Drafts, Recovery, Purging, Retries):
+    """A file, synced by each commit.
+
+    How it is synced is one setting of a connection, so only what writes in many ways is run again.
+    """
+
+    durability = "power"
+
+
+class TestPostgres(BackendConformance):
+    """A server, and a role that owns nothing."""
+
+    proves = False
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _links(cls) -> Iterator[None]:
+        with kept_links():
+            yield
+
+    @pytest.fixture(autouse=True)
+    def _empty(self, postgres_admin: psycopg.Connection, postgres_url: str) -> None:
+        wipe(postgres_admin)
+        # Nothing here is about deadlines, and machines that run tests are busy.
+        self.url = with_options(postgres_url, lease=_LEASE, deadline=60)
+
+    def open_backend(self, folder: Path, *, tenant: str, readonly: bool, clock: Clock) -> Backend:
+        return PostgresBackend(
+            parse(self.url, {}),
+            tenant=tenant,
+            readonly=readonly,
+            clock=clock,
+            durability="process",
+        )

@@ -1,0 +1,102 @@
+"""What earlier releases have written is read as it was, to the last checksum."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Message, codec
+from holdfast.storage.sqlite.backend import create_store
+from holdfast.storage.sqlite.checksums import SEALED, covered, seal
+from holdfast.storage.sqlite.repair.salvage import salvage
+from holdfast.storage.sqlite.repair.verify import verify_file
+from tests.storage import kept_store
+from tests.storage.damage_cases import carried, content_of
+
+VERSIONS = sorted(
+    path.name.removesuffix(".store.xz") for path in kept_store.STORES.glob("*.store.xz")
+)
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    name = request.param
+    assert isinstance(name, str)
+    return name
+
+
+@pytest.fixture
+def path(version: str, tmp_path: Path) -> Path:
+    """A copy of the store that this release has written."""
+    return kept_store.unpack(version, tmp_path / "a.db")
+
+
+def test_a_store_of_every_release_is_kept() -> None:
+    assert "0.1.0" in VERSIONS
+
+
+@pytest.mark.parametrize("tenant", kept_store.TENANTS)
+def test_it_opens_and_is_sound(path: Path, tenant: str) -> None:
+    """By all that `verify` knows, and whatever is read of it."""
+    with holdfast.open(path, tenant=tenant) as store:
+        assert store.verify() == []
+        for info in store.sessions(limit=100):
+            assert all(m.status != "damaged" for m in store.get(info.id).messages())
+        assert store.damage == []
+    assert verify_file(path) == []
+
+
+def test_it_holds_what_it_held(path: Path, version: str, tmp_path: Path) -> None:
+    """Every session, branch, message, turn, draft and file, and input that waits."""
+    lines, heads, checksums = kept_store.expected(version)
+    assert kept_store.exported(path, tmp_path) == lines
+    assert kept_store.heads(path) == heads
+    assert kept_store.checksums(path) == checksums
+
+
+def test_its_checksums_are_those_that_would_be_made_today(path: Path, version: str) -> None:
+    """Of every row of every table."""
+    _, _, kept = kept_store.expected(version)
+    connection = apsw.Connection(str(path))
+    made = {table: _sealed(connection, table) for table in SEALED}
+    query = "SELECT id, turn, CAST(body AS BLOB) FROM messages ORDER BY place"
+    made["messages"] = [codec.checksum(*row) for row in connection.execute(query)]
+    connection.close()
+    assert all(kept[table] for table in kept)
+    assert made == kept
+
+
+def _sealed(connection: apsw.Connection, table: str) -> list[int]:
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    names = ", ".join(covered(table, columns))
+    query = f"SELECT {names} FROM {table} ORDER BY {kept_store.KEYS[table]}"  # noqa: S608
+    return [seal(row) for row in connection.execute(query)]
+
+
+def test_it_can_be_gone_on_with(path: Path) -> None:
+    """What was open is recovered, input that waited is taken, and more is said everywhere."""
+    with holdfast.open(path) as store:
+        session = store.session("open")
+        recovered = session.recover()
+        assert recovered is not None
+        assert session.messages()[-1].status == "partial"
+        assert "partial text" in session.messages()[-1].text
+        with session.turn() as turn:
+            one, two = turn.take_queued()
+        assert one.text == "and then?"
+        assert store.blob(codec.digest(b"wait")) == b"wait"
+        assert [part.size for part in two.parts if isinstance(part, holdfast.File)] == [4]
+        for info in store.sessions(limit=100):
+            head = store.get(info.id).head()
+            assert store.get(info.id).append(Message.user("more")).seq == head.seq + 1
+        assert store.verify() == []
+
+
+def test_it_is_salvaged_whole(path: Path, tmp_path: Path) -> None:
+    report = salvage(path, tmp_path / "b.db", create_store)
+    assert report.damage == ()
+    before, after = content_of(path), content_of(tmp_path / "b.db")
+    assert before is not None
+    assert after is not None
+    assert carried(after) == carried(before)
